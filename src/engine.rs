@@ -61,11 +61,17 @@ impl PolicySpec {
     /// Installs the limits in `limiter` and returns the policy.
     pub fn install(&self, generation: u64, limiter: &Limiter, now: Timestamp) -> Arc<Policy> {
         let specs = limit_specs_for(&self.rules, &limiter.instance_counts());
-        self.bind(generation, &limiter.install(&specs, now), limiter)
+        self.bind(generation, &limiter.install(&specs, now), limiter, now)
     }
 
     /// Returns the policy for limits that have been installed as `handles`.
-    fn bind(&self, generation: u64, handles: &[LimitHandle], limiter: &Limiter) -> Arc<Policy> {
+    fn bind(
+        &self,
+        generation: u64,
+        handles: &[LimitHandle],
+        limiter: &Limiter,
+        now: Timestamp,
+    ) -> Arc<Policy> {
         let rules = RuleSet::bind(self.rules.clone(), handles, limiter.hasher())
             .with_adaptive_limits(|handle, has_key| limiter.adaptive_limits(handle, has_key));
         let follows =
@@ -75,7 +81,7 @@ impl PolicySpec {
         Arc::new(Policy {
             generation,
             identify: self.identify.clone(),
-            rules: rules.in_fleet(limiter.fleet().hasher).with_feedback(limiter.feedback()),
+            rules: rules.in_fleet(limiter.fleet().hasher).with_feedback(limiter, now),
             rejections: self.rejections.clone().into(),
             routes: self.routes.clone(),
             denied: RejectionResponse::denied(),
@@ -103,7 +109,7 @@ impl<S> Engine<S> {
         let handles = limiter.install(&specs, now);
         limiter.retire_others(&handles, now);
         let (handles, permanent) = handles.split_at(rule_limit_count);
-        let policy = spec.bind(1, handles, limiter);
+        let policy = spec.bind(1, handles, limiter, now);
         let snapshot = create_snapshot(Arc::clone(&policy))?;
         Ok(Self {
             current: Arc::new(ArcSwap::from_pointee(snapshot)),

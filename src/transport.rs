@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_rustls::{client, server};
 
-pub use self::http2_body::{ReceivedBody, SentBody};
+pub use self::http2_body::{Http2Body, SentBody};
 pub use self::http2_stream::{Http2Stream, into_io};
 use self::prefixed::PrefixedTransport;
 use self::tls::TlsTransport;

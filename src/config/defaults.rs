@@ -113,7 +113,7 @@ pub const FEEDBACK_MIN: Percent = Percent::from_hundredths(1000);
 /// Part by which a rejection lowers such a limit.
 pub const FEEDBACK_DECREASE: Percent = Percent::from_hundredths(3000);
 /// Part of the limit by which it rises in one period.
-pub const FEEDBACK_INCREASE: Percent = Percent::from_hundredths(2000);
+pub const FEEDBACK_INCREASE: Percent = Percent::from_hundredths(5000);
 
 /// Address of the admin port; 9901 is also the admin port in Envoy's examples. On loopback, because its POST
 /// endpoints change state.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::call::StoredCall;
-use super::parse::TakenCall;
+use super::parse::{NotHeld, TakenCall};
+use super::stream::CLAIM_AFTER;
 use crate::jitter::{backoff, equal_jitter};
 
 /// Pauses between looks at a limit that only calls in flight use up.
@@ -22,6 +23,8 @@ pub(super) struct HeldCall {
     /// Age when it was taken.
     age: Duration,
     taken: Instant,
+    /// When this instance last confirmed that it holds the call, or took it.
+    confirmed: Instant,
     /// Failed attempts.
     pub(super) attempts: u32,
     /// The call; `None` if it cannot be decoded, and once it is being settled.
@@ -48,6 +51,7 @@ impl HeldCall {
             id: taken.id.into(),
             age: taken.age,
             taken: now,
+            confirmed: now,
             attempts: taken.attempts,
             bytes: taken.text.len(),
             permit_rejections: 0,
@@ -63,6 +67,11 @@ impl HeldCall {
     pub(super) fn permit_pause(&mut self) -> Duration {
         self.permit_rejections = self.permit_rejections.saturating_add(1);
         equal_jitter(backoff(BASE_PERMIT_PAUSE, MAX_PERMIT_PAUSE, self.permit_rejections))
+    }
+
+    /// Whether another instance may have claimed the call, because nothing has confirmed it for so long.
+    pub(super) fn may_be_claimed(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.confirmed) >= CLAIM_AFTER
     }
 
     /// Returns when the call becomes older than `max_age`.
@@ -182,6 +191,27 @@ impl HeldCalls {
         self.queue.iter().chain(parked).map(|held| held.older_at(max_age)).min()
     }
 
+    /// Applies a confirmation that was sent at `sent_at`: calls that were not given to workers and that this instance
+    /// does not hold any more are dropped, since others send them or have sent them. Returns how many.
+    pub(super) fn confirm(&mut self, not_held: &NotHeld, sent_at: Instant) -> usize {
+        let is_lost = |held: &HeldCall| {
+            // No other instance has settled a call that it could not claim, so the store has lost it. This is its only
+            // copy.
+            let is_settled = held.may_be_claimed(sent_at) && not_held.missing.contains(&*held.id);
+            held.taken <= sent_at && (is_settled || not_held.lost.contains(&*held.id))
+        };
+        let before = self.queue.len() + self.parked.len();
+        self.queue.retain(|held| !is_lost(held));
+        self.parked.retain(|_, parked| !is_lost(&parked.held));
+        let parked = self.parked.values_mut().map(|parked| &mut parked.held);
+        for held in self.queue.iter_mut().chain(parked).chain(self.dispatched.values_mut()) {
+            if held.taken <= sent_at && !not_held.missing.contains(&*held.id) {
+                held.confirmed = sent_at;
+            }
+        }
+        before - self.queue.len() - self.parked.len()
+    }
+
     /// Takes all calls that were not given to workers.
     pub(super) fn take_unsent(&mut self) -> Vec<HeldCall> {
         let parked = std::mem::take(&mut self.parked).into_values().map(|parked| parked.held);
@@ -216,5 +246,43 @@ mod tests {
         held.park(parked, Instant::now(), false);
         held.add_taken(["1-0", "2-0", "3-0", "4-0"].map(taken).into());
         assert_eq!(held.queue.iter().map(|held| &*held.id).collect::<Vec<_>>(), ["3-0", "4-0"]);
+    }
+
+    fn not_held(lost: &[&str], missing: &[&str]) -> NotHeld {
+        let set = |ids: &[&str]| ids.iter().map(|id| Box::from(*id)).collect();
+        NotHeld { lost: set(lost), missing: set(missing) }
+    }
+
+    fn queued(held: &HeldCalls) -> Vec<&str> {
+        held.queue.iter().map(|held| &*held.id).collect()
+    }
+
+    #[test]
+    fn calls_that_another_instance_has_taken_over_are_dropped() {
+        let mut held = HeldCalls::default();
+        held.add_taken(["1-0", "2-0", "3-0", "4-0"].map(taken).into());
+        let [sent, parked] = [(), ()].map(|()| held.queue.pop_front().unwrap());
+        let number = held.add_dispatched(sent);
+        held.park(parked, Instant::now(), false);
+        let sent_at = Instant::now();
+        assert_eq!(held.confirm(&not_held(&["1-0", "2-0", "4-0", "9-0"], &[]), sent_at), 2);
+        assert_eq!((queued(&held), held.parked()), (vec!["3-0"], 0));
+        assert!(held.remove(number).is_some(), "a call in flight cannot be recalled");
+        // The reply is about the time before the call was taken again.
+        held.add_taken(vec![taken("4-0")]);
+        assert_eq!(held.confirm(&not_held(&["4-0"], &[]), sent_at - Duration::from_millis(1)), 0);
+    }
+
+    #[test]
+    fn call_that_the_store_has_lost_is_kept_unless_another_instance_may_have_sent_it() {
+        let mut held = HeldCalls::default();
+        held.add_taken(vec![taken("1-0")]);
+        let missing = not_held(&[], &["1-0"]);
+        let start = Instant::now();
+        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER / 2), 0, "it could not be claimed");
+        assert_eq!(held.confirm(&not_held(&[], &[]), start + CLAIM_AFTER / 2), 0);
+        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER), 0, "it was confirmed meanwhile");
+        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER * 2), 1);
+        assert!(held.queue.is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Replies of the scripts.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,6 +37,15 @@ pub(super) struct TakenCall {
     pub(super) attempts: u32,
     /// The encoded call.
     pub(super) text: Bytes,
+}
+
+/// Calls that this instance has taken, and that the store does not count as its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NotHeld {
+    /// Calls that another instance has claimed, or that wait to be taken again.
+    pub(super) lost: BTreeSet<Box<str>>,
+    /// Calls that are not stored any more.
+    pub(super) missing: BTreeSet<Box<str>>,
 }
 
 impl StreamTime {
@@ -113,6 +123,11 @@ fn dead_letter(letter: Value) -> Option<DeadLetter> {
         attempts: text(attempts)?.parse().unwrap_or_default(),
         status: text(status)?.parse().ok(),
     })
+}
+
+pub(super) fn not_held(reply: Value) -> Option<NotHeld> {
+    let [lost, missing] = array(reply)?.try_into().ok()?;
+    Some(NotHeld { lost: names(lost)?.into_iter().collect(), missing: names(missing)?.into_iter().collect() })
 }
 
 pub(super) fn names(reply: Value) -> Option<Vec<Box<str>>> {

@@ -20,7 +20,7 @@ use self::pace::SendPace;
 use super::handle::{DeferredHandle, DeferredRule, Dispatch, MAX_REPORTS, Reporter};
 use super::held::{HeldCall, HeldCalls};
 use super::outcome::{ResponseVerdict, SendOutcome, SendReport, evaluate};
-use super::parse::Taken;
+use super::parse::{NotHeld, Taken};
 use super::stream::{CallSettlement, CallStreams};
 use crate::jitter::{backoff, equal_jitter, full_jitter};
 use crate::store::redis::CallError;
@@ -90,7 +90,7 @@ pub(super) struct CallSender {
 enum TaskResult {
     Taken { requested: usize, result: Result<Taken, CallError> },
     Settled { number: u64 },
-    Kept { is_confirmed: bool },
+    Kept { sent_at: Instant, result: Result<NotHeld, CallError> },
 }
 
 impl CallSender {
@@ -217,12 +217,8 @@ impl CallSender {
         self.is_keeping = true;
         let (streams, rule) = (Rc::clone(&self.context.streams), Arc::clone(&self.rule.name));
         self.tasks.spawn_local(async move {
-            let kept = streams.keep(&rule, ids.iter().map(|id| &**id)).await;
-            let is_confirmed = kept.is_ok();
-            if let Err(error) = kept {
-                tracing::debug!(%error, rule = &*rule, "cannot confirm deferred calls");
-            }
-            TaskResult::Kept { is_confirmed }
+            let result = streams.keep(&rule, ids.iter().map(|id| &**id)).await;
+            TaskResult::Kept { sent_at: now, result }
         });
     }
 
@@ -233,6 +229,10 @@ impl CallSender {
             && self.held.dispatched() < MAX_IN_FLIGHT
         {
             let Some(next) = self.held.queue.pop_front() else { return };
+            if next.may_be_claimed(now) {
+                // The process was suspended, or the store is away: first it is confirmed.
+                return self.held.queue.push_front(next);
+            }
             let Some(call) = next.call.clone() else {
                 self.bury(next, DeadReason::Invalid, None);
                 continue;
@@ -394,12 +394,18 @@ impl CallSender {
         let now = Instant::now();
         match result {
             TaskResult::Settled { number } => drop(self.held.remove(number)),
-            TaskResult::Kept { is_confirmed } => {
-                self.is_keeping = false;
-                self.must_keep = !is_confirmed;
-                if !is_confirmed {
-                    self.pace.take_failed(now);
+            TaskResult::Kept { sent_at, result: Ok(not_held) } => {
+                (self.is_keeping, self.must_keep) = (false, false);
+                let dropped = self.held.confirm(&not_held, sent_at);
+                if dropped > 0 {
+                    let rule = &*self.rule.name;
+                    tracing::debug!(rule, dropped, "another instance has taken over deferred calls");
                 }
+            }
+            TaskResult::Kept { result: Err(error), .. } => {
+                (self.is_keeping, self.must_keep) = (false, true);
+                tracing::debug!(%error, rule = &*self.rule.name, "cannot confirm deferred calls");
+                self.pace.take_failed(now);
             }
             TaskResult::Taken { requested, result: Ok(taken) } => {
                 self.is_taking = false;

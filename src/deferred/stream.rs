@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::parse::{self, StreamTime, Taken};
+use super::parse::{self, NotHeld, StreamTime, Taken};
 use super::status::DeferredRuleStatus;
 use crate::rules::deferral::Deferral;
 use crate::store::redis::{CallError, RedisClient, Script, ScriptCall, Value};
@@ -161,14 +161,19 @@ impl CallStreams {
         Ok(reply == Value::Int(1))
     }
 
-    /// Confirms that this instance holds calls, so that no other one claims them.
-    pub(super) async fn keep(&self, rule: &str, ids: impl Iterator<Item = &str>) -> Result<(), CallError> {
+    /// Confirms that this instance holds calls, so that no other one claims them. Returns those that it does not hold.
+    pub(super) async fn keep(
+        &self,
+        rule: &str,
+        ids: impl Iterator<Item = &str>,
+    ) -> Result<NotHeld, CallError> {
         let mut args = vec![GROUP.as_bytes().to_vec(), self.consumer.as_bytes().to_vec()];
         args.extend(ids.map(|id| id.as_bytes().to_vec()));
         if args.len() == 2 {
-            return Ok(());
+            return Ok(NotHeld::default());
         }
-        self.call(&self.scripts.keep, &self.keys(rule, ["calls"]), &args).await.map(drop)
+        let reply = self.call(&self.scripts.keep, &self.keys(rule, ["calls"]), &args).await?;
+        parse::not_held(reply).ok_or_else(malformed)
     }
 
     /// Returns the state of a rule's calls, and the time of the store.

@@ -38,6 +38,8 @@ pub struct FollowedLimits {
 struct FollowedCheck {
     selected: SelectedCheck,
     quota: Quota,
+    /// Units that the request owes in addition and that have not been charged.
+    owed: u32,
 }
 
 /// A rule that follows the provider, and the key of the request under it.
@@ -48,8 +50,8 @@ struct FollowedRule<'a> {
 }
 
 impl FollowedLimits {
-    /// Returns the limits that follow the provider among those of an admitted request; `None` if there are none. Charges
-    /// what the request owes in addition.
+    /// Returns the limits that follow the provider among those of a request that is admitted here; `None` if there are
+    /// none. Charges what the request owes in addition, unless another service may still reject it.
     pub(super) fn new(limits: &AppliedLimits, view: &LimitsView) -> Option<Box<Self>> {
         let rules = &view.policy.rules;
         if !rules.has_feedback() {
@@ -57,25 +59,32 @@ impl FollowedLimits {
         }
         let follows = |selected: &SelectedCheck| rules.feedback(selected.rule).is_some();
         let checked = limits.selected.iter().zip(limits.decision.verdicts());
-        let (mut checks, now) = (SmallVec::new(), limits.decided_at);
+        let (mut checks, now) = (SmallVec::<[FollowedCheck; 2]>::new(), limits.decided_at);
         for (selected, verdict) in checked.filter(|(selected, _)| follows(selected) && counts(selected.role))
         {
             record_use(limits, view, selected, verdict);
             let Some(quota) = verdict.quota() else { continue };
-            let followed = FollowedCheck { selected: *selected, quota: *quota };
-            if selected.check.charge_timing == ChargeTiming::OnArrival && !verdict.exceeds() {
-                followed.charge(selected.surcharge, &view.limiter, now);
-            }
-            checks.push(followed);
+            let is_owed = selected.check.charge_timing == ChargeTiming::OnArrival && !verdict.exceeds();
+            let owed = if is_owed { selected.surcharge } else { 0 };
+            checks.push(FollowedCheck { selected: *selected, quota: *quota, owed });
         }
-        (!checks.is_empty()).then(|| {
-            Box::new(Self {
-                policy: Arc::clone(&view.policy),
-                limiter: Arc::clone(&view.limiter),
-                checks,
-                decided_at: now,
-            })
-        })
+        if checks.is_empty() {
+            return None;
+        }
+        let (policy, limiter) = (Arc::clone(&view.policy), Arc::clone(&view.limiter));
+        let mut followed = Box::new(Self { policy, limiter, checks, decided_at: now });
+        if !limits.is_pending() {
+            followed.charge_owed(now);
+        }
+        Some(followed)
+    }
+
+    /// Charges what an admitted request owes in addition, once.
+    pub fn charge_owed(&mut self, now: Timestamp) {
+        for followed in &mut self.checks {
+            let owed = std::mem::take(&mut followed.owed);
+            followed.charge(owed, &self.limiter, now);
+        }
     }
 
     /// Applies what the head of a response signals. `call` is what is known of the status of a gRPC call.
@@ -91,7 +100,7 @@ impl FollowedLimits {
             }
             // A provider that fails shows nothing about its limit.
             if call != CallStatus::Awaited && !status.is_server_error() {
-                self.succeeded(&rule, now);
+                self.succeeded(&rule, signals.limit, now);
             }
             if rule.settings.reads_headers {
                 self.pause(&rule, rule.settings.pause_after_success(signals.used_up_for), now);
@@ -105,7 +114,7 @@ impl FollowedLimits {
             if rule.settings.is_rejection(StatusCode::OK, Some(call), signals.retry_after.is_some()) {
                 self.rejected(&rule, signals, now);
             } else {
-                self.succeeded(&rule, now);
+                self.succeeded(&rule, None, now);
             }
         }
     }
@@ -137,8 +146,10 @@ impl FollowedLimits {
         self.pause(rule, closed_for, now);
     }
 
-    fn succeeded(&self, rule: &FollowedRule<'_>, now: Timestamp) {
-        rule.state.record_success(rule.key, self.decided_at, now, &rule.settings.controller);
+    fn succeeded(&self, rule: &FollowedRule<'_>, stated: Option<u64>, now: Timestamp) {
+        let stated = stated.filter(|_| rule.settings.reads_headers);
+        let settings = &rule.settings.controller;
+        rule.state.record_success(rule.key, self.decided_at, stated, now, settings);
     }
 
     /// Pauses the limits of a rule for the key of the request.

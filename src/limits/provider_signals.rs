@@ -15,17 +15,41 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Headers with the units left, and with the time until there are more.
-const QUOTA_HEADERS: [(HeaderName, HeaderName); 5] = {
-    const fn pair(remaining: &'static str, reset: &'static str) -> (HeaderName, HeaderName) {
-        (HeaderName::from_static(remaining), HeaderName::from_static(reset))
+static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// Headers about one quota.
+struct QuotaHeaders {
+    /// Units left.
+    remaining: HeaderName,
+    /// Time until there are more.
+    reset: HeaderName,
+    /// The limit, if it is one of requests.
+    limit: Option<HeaderName>,
+}
+
+const QUOTA_HEADERS: [QuotaHeaders; 5] = {
+    const fn quota(
+        remaining: &'static str,
+        reset: &'static str,
+        limit: Option<&'static str>,
+    ) -> QuotaHeaders {
+        let limit = match limit {
+            Some(limit) => Some(HeaderName::from_static(limit)),
+            None => None,
+        };
+        let remaining = HeaderName::from_static(remaining);
+        QuotaHeaders { remaining, reset: HeaderName::from_static(reset), limit }
     }
     [
-        pair("x-ratelimit-remaining", "x-ratelimit-reset"),
-        pair("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
-        pair("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
-        pair("x-rate-limit-remaining", "x-rate-limit-reset"),
-        pair("ratelimit-remaining", "ratelimit-reset"),
+        quota("x-ratelimit-remaining", "x-ratelimit-reset", Some("x-ratelimit-limit")),
+        quota(
+            "x-ratelimit-remaining-requests",
+            "x-ratelimit-reset-requests",
+            Some("x-ratelimit-limit-requests"),
+        ),
+        quota("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", None),
+        quota("x-rate-limit-remaining", "x-rate-limit-reset", Some("x-rate-limit-limit")),
+        quota("ratelimit-remaining", "ratelimit-reset", Some("ratelimit-limit")),
     ]
 };
 
@@ -46,6 +70,8 @@ pub struct ProviderSignals {
     pub is_rounded: bool,
     /// Time until the provider's quota, which is used up, has units again.
     pub used_up_for: Option<Duration>,
+    /// Limit that the provider states, in requests. Its period is unknown.
+    pub limit: Option<u64>,
     /// Whether the provider rules out a retry (gRFC A6: a negative or malformed pushback).
     pub forbids_retry: bool,
 }
@@ -60,14 +86,20 @@ impl ProviderSignals {
             signals.is_rounded = millis.is_none();
             signals.retry_after = millis.or_else(after);
         }
-        let pairs = QUOTA_HEADERS.into_iter().filter_map(|(remaining, reset)| {
-            let left = first_item(headers.get(&remaining)?);
-            let reset = headers.get(&reset).and_then(|value| reset_time(first_item(value), wall_clock));
-            reset.filter(|_| is_zero(left))
-        });
-        let drafts = headers.get_all(&RATELIMIT);
-        let drafts = drafts.filter_map(|value| draft_quota(value, wall_clock)).max();
-        signals.used_up_for = pairs.chain(drafts).max();
+        for quota in &QUOTA_HEADERS {
+            let Some(left) = headers.get(&quota.remaining) else { continue };
+            let reset = headers.get(&quota.reset).filter(|_| is_zero(first_item(left)));
+            let reset = reset.and_then(|value| reset_time(first_item(value), wall_clock));
+            signals.used_up_for = signals.used_up_for.max(reset);
+            let limit = || headers.get(quota.limit.as_ref()?).and_then(stated_limit);
+            signals.limit = signals.limit.or_else(limit);
+        }
+        for value in headers.get_all(&RATELIMIT) {
+            signals.used_up_for = signals.used_up_for.max(draft_quota(value, wall_clock));
+            let policy = || parameter(items(headers.get(&RATELIMIT_POLICY)?).next()?, "q", b';');
+            let limit = || parameter(value, "limit", b',').or_else(policy).and_then(whole_number);
+            signals.limit = signals.limit.or_else(limit);
+        }
         signals
     }
 
@@ -128,25 +160,27 @@ fn reset_time(value: &[u8], wall_clock: Timestamp) -> Option<Duration> {
 /// Reads a `RateLimit` header that says that nothing is left: `limit=100, remaining=0, reset=30` (drafts 3 to 6), or
 /// `"default";r=0;t=30` (draft 8 and later). Of several policies the longest time counts.
 fn draft_quota(value: &[u8], wall_clock: Timestamp) -> Option<Duration> {
-    let parameters = |text: &'static str, separator: u8| {
-        let is_it = move |part: &&[u8]| {
-            let name = part.split(|byte| *byte == b'=').next().unwrap_or_default();
-            name.trim_ascii().eq_ignore_ascii_case(text.as_bytes())
-        };
-        move |item: &'_ [u8]| -> Option<Vec<u8>> {
-            let part = item.split(|byte| *byte == separator).find(is_it)?;
-            let at = part.iter().position(|byte| *byte == b'=')?;
-            Some(part[at + 1..].trim_ascii().to_vec())
-        }
+    let time_of = |item: &[u8], remaining: &str, reset: &str, separator: u8| {
+        let left = parameter(item, remaining, separator)?;
+        let reset = parameter(item, reset, separator)?;
+        reset_time(reset, wall_clock).filter(|_| is_zero(left))
     };
-    let time_of = |item: &[u8], remaining: &'static str, reset: &'static str, separator: u8| {
-        let left = parameters(remaining, separator)(item)?;
-        let reset = parameters(reset, separator)(item)?;
-        reset_time(&reset, wall_clock).filter(|_| is_zero(&left))
-    };
-    let policies = value.split(|byte| *byte == b',');
-    let of_policies = policies.filter_map(|item| time_of(item, "r", "t", b';')).max();
+    let of_policies = items(value).filter_map(|item| time_of(item, "r", "t", b';')).max();
     of_policies.or_else(|| time_of(value, "remaining", "reset", b','))
+}
+
+/// Returns the value of the parameter `name` in `text`, where a separator is between two of them.
+fn parameter<'a>(text: &'a [u8], name: &str, separator: u8) -> Option<&'a [u8]> {
+    text.split(|byte| *byte == separator).find_map(|part| {
+        let mut sides = part.splitn(2, |byte| *byte == b'=');
+        let is_it = sides.next()?.trim_ascii().eq_ignore_ascii_case(name.as_bytes());
+        sides.next().filter(|_| is_it).map(<[u8]>::trim_ascii)
+    })
+}
+
+/// Parses a limit, which may have parameters: `10, 10;w=1`.
+fn stated_limit(value: &[u8]) -> Option<u64> {
+    whole_number(first_item(value).split(|byte| *byte == b';').next()?.trim_ascii())
 }
 
 /// Parses durations as Go writes them: numbers with a unit, such as `1h2m3.5s` or `20ms`.
@@ -200,8 +234,12 @@ fn is_zero(text: &[u8]) -> bool {
     whole_number(text) == Some(0)
 }
 
+fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',')
+}
+
 fn first_item(value: &[u8]) -> &[u8] {
-    value.split(|byte| *byte == b',').next().unwrap_or_default().trim_ascii()
+    items(value).next().unwrap_or_default().trim_ascii()
 }
 
 #[cfg(test)]

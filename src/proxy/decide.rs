@@ -125,6 +125,9 @@ pub(super) async fn resolve_admitted<'a>(
                     context.recorder = None;
                 }
                 append_all(headers, &added);
+                if let Some(followed) = &mut context.followed {
+                    followed.charge_owed(context.forwarded_at);
+                }
                 log_decision(context, limits, None, None);
                 Ok(limits)
             }

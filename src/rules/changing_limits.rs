@@ -9,13 +9,14 @@ use super::planned_checks::{self, PlannedCheck};
 use super::rule::{Action, LimitAction, Rule, RuleLimit};
 use super::selection::{CheckRole, SelectedCheck};
 use super::{RuleIndex, RuleSet};
-use crate::limiter::LimitHandle;
 use crate::limiter::adaptive::AdaptiveRange;
 use crate::limiter::adaptive::limits::AdaptiveLimits;
 use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy};
 use crate::limiter::feedback::LimitShare;
-use crate::limiter::feedback::states::{FeedbackBook, RuleFeedback};
+use crate::limiter::feedback::states::RuleFeedback;
 use crate::limiter::key::KeyHash;
+use crate::limiter::timestamp::Timestamp;
+use crate::limiter::{LimitHandle, Limiter};
 
 /// Cost of a request under a limit that follows a provider.
 #[derive(Clone, Copy, Debug)]
@@ -70,14 +71,16 @@ impl RuleSet {
         })
     }
 
-    /// Returns this rule set with the shares in `book` for its rules that follow a provider.
-    pub fn with_feedback(self, book: &FeedbackBook) -> Self {
+    /// Returns this rule set with the shares in `limiter` for its rules that follow a provider.
+    pub fn with_feedback(self, limiter: &Limiter, now: Timestamp) -> Self {
         if !self.rules.iter().any(|rule| rule.feedback().is_some()) {
             return self;
         }
         let of_rule = |(index, rule): (usize, &Rule)| {
             let limits = self.followed_limits(index).collect();
-            rule.feedback().map(|_| book.of_rule(rule.counter(), limits, rule.shared().is_some()))
+            let is_shared = rule.shared().is_some();
+            rule.feedback()
+                .map(|_| limiter.feedback().of_rule(rule.counter(), limits, is_shared, limiter, now))
         };
         let feedback = self.rules.iter().enumerate().map(of_rule).collect();
         Self { feedback, ..self }

@@ -331,7 +331,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     fn exchange_feedback(&mut self) {
         let now = self.clock.now();
         for (name, rule) in self.limiter.feedback().shared() {
-            let (store, states) = (Arc::clone(&self.store), rule.published(now));
+            let (store, states) = (Arc::clone(&self.store), rule.publish(now));
             self.in_flight.spawn_local(async move {
                 CompletedCall::Followed(rule, now, store.exchange_feedback(&name, &states).await)
             });

@@ -11,14 +11,14 @@ use hyper::body::{Body, Frame, SizeHint};
 
 /// A body that is not received completely. The peer's window grows by what is read.
 #[derive(Debug)]
-pub struct ReceivedBody {
+pub struct Http2Body {
     stream: RecvStream,
     /// Remaining bytes, if the message has a `content-length`; `h2` checks that it is right.
     left: Option<u64>,
     data_ended: bool,
 }
 
-impl ReceivedBody {
+impl Http2Body {
     /// Creates the body of a message with these headers.
     pub fn new(headers: &HeaderMap, stream: RecvStream) -> Self {
         let left = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -26,7 +26,7 @@ impl ReceivedBody {
     }
 }
 
-impl Body for ReceivedBody {
+impl Body for Http2Body {
     type Data = Bytes;
     type Error = h2::Error;
 

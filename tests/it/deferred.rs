@@ -3,6 +3,7 @@
 mod delivery;
 mod listeners;
 mod outages;
+mod topologies;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ mod tls;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
@@ -16,7 +16,7 @@ use tonic::Status;
 use crate::rls::RlsService;
 use crate::support::h2::H2Client;
 use crate::support::origin::refusing_address;
-use crate::support::{Client, Origin, Request, Weir, config, fetch, get, wait};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, fetch, get, wait};
 
 const RULES: &str = "domain: edge
 descriptors:
@@ -422,4 +422,37 @@ fn remote_decisions_are_logged_and_counted_by_key() {
         (&key["key"], &key["admitted"], &key["rejected"]),
         (&"header.x-tenant=acme".into(), &1.into(), &1.into())
     );
+}
+
+#[test]
+fn request_that_the_service_rejects_owes_a_limit_with_feedback_nothing() {
+    let queries = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&queries);
+    let oracle = FakeRateLimitService::start(move |request| {
+        let is_refused = count.fetch_add(1, Ordering::SeqCst) == 1;
+        Some(Ok(response_with_code(request, if is_refused { Code::OverLimit } else { Code::Ok })))
+    });
+    let rejected = AtomicBool::new(false);
+    let origin = Origin::start(move |turn| {
+        turn.body()?;
+        let status = if rejected.swap(true, Ordering::SeqCst) { "200 OK" } else { "429 Too Many Requests" };
+        turn.send(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"))?;
+        Ok(AfterResponse::Keep)
+    });
+    let rules = "rules:
+  - { name: provider, limit: 1/s, burst: 1, feedback: { decrease: 90% } }
+  - { name: edge, scope: { rls: '{service}', domain: d, timeout: 20s } }\n";
+    let rules = rules.replace("{service}", &oracle.address.to_string());
+    let weir = Weir::start(&config(origin.address(), &rules));
+    assert_eq!(get(weir.address(), "/").status, 429, "the provider rejects it");
+    // A tenth of the limit is in force: a request costs ten bursts, nine of which it owes.
+    wait::until_true("the rejection by the service", || {
+        assert_eq!(get(weir.address(), "/").status, 429);
+        queries.load(Ordering::SeqCst) == 2
+    });
+    assert_eq!(get(weir.address(), "/").status, 200, "nothing is owed");
+    assert_eq!(get(weir.address(), "/").status, 429);
+    let rejected = get(weir.address(), "/");
+    assert!(rejected.numeric_header("retry-after") >= 5, "an admitted request owes: {rejected:?}");
+    assert_eq!(queries.load(Ordering::SeqCst), 3);
 }

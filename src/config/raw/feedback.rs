@@ -40,7 +40,8 @@ pub struct FeedbackMap {
     /// gRPC statuses. A 503 and `unavailable` always are if they state when to retry. Default: 429 and
     /// `resource_exhausted`.
     pub rejections: Option<OneOrMany<OutcomePattern>>,
-    /// Whether headers of responses pause the limit: `retry-after`, `ratelimit`, `x-ratelimit-*` and others.
+    /// Whether headers of responses pause the limit, or let it rise at once: `retry-after`, `ratelimit`, `x-ratelimit-*`
+    /// and others.
     #[cfg_attr(test, schemars(extend("default" = true)))]
     pub headers: Option<bool>,
 }

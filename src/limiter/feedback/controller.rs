@@ -8,10 +8,14 @@
 //! reasons and a simulation.
 
 mod episode;
+mod probe;
+mod stated;
 
 use std::time::Duration;
 
 use self::episode::{Episode, RecentResponses, ShareHistory};
+use self::probe::{ProbeRecord, ProbeStage, RiseTime};
+use self::stated::StatedLimits;
 use super::super::percent::Percent;
 use super::super::timestamp::Timestamp;
 use super::{LimitShare, WHOLE, millionths};
@@ -25,23 +29,16 @@ const MAX_HOLD: Duration = Duration::from_secs(10);
 pub(super) const MIN_RISE_INTERVAL: Duration = Duration::from_millis(20);
 /// Part of `decrease` by which the share stays below the ceiling, and falls at least.
 const GENTLE_PART: u32 = 60;
-/// Part of `increase`, of the share and in one step, by which the share begins to rise from below the ceiling.
-const PROBE_PART: u32 = 40;
+/// Part of `increase`, in one step, by which the share rises at least.
+const MIN_RISE: u32 = 40;
 /// Part of the distance to the last good share by which the share rises in one step.
 const RECOVERY: f64 = 3.0;
-/// Part of the distance from the last good share by which the share rises further in one step: near the ceiling, and
-/// beyond it.
-const PROBE_GROWTH: f64 = 0.7;
-const GROWTH_BEYOND: f64 = 1.4;
-/// Requests that the provider admits for each that it rejects, while the share is probed again and again.
-const ADMITTED_PER_REJECTION: f64 = 1200.0;
-/// Minimum time until the next probe, in steps. After the first confirmation, its maximum doubles with each.
-const MIN_CALM_STEPS: u32 = 2;
-const MAX_CONFIRMATIONS: u32 = 7;
 /// Number of responses in a period that say whether the provider admits the share, and the maximum factor by which the
 /// rise is slower with fewer of them.
 const MIN_RESPONSES: u32 = 100;
-const MAX_SPARSENESS: u32 = 10;
+const MAX_SPARSENESS: u32 = 3;
+/// Number of episodes in a row without a probe that double the minimum decrease.
+const MAX_DESCENTS: u32 = 5;
 /// Time in which an instance leaves probing to the one that the provider has rejected.
 const FOLLOWED_CALM: Duration = Duration::from_secs(30);
 /// Time without use after which what is known of the provider is forgotten.
@@ -54,6 +51,8 @@ pub struct ControllerSettings {
     decrease: u32,
     increase: u32,
     step: Duration,
+    /// Time until all instances apply a change of the share.
+    lag: Duration,
 }
 
 impl ControllerSettings {
@@ -65,7 +64,13 @@ impl ControllerSettings {
             decrease: millionths(decrease).min(WHOLE),
             increase: millionths(increase).min(WHOLE),
             step: period.clamp(MIN_STEP, MAX_STEP),
+            lag: Duration::ZERO,
         }
+    }
+
+    /// Returns these settings for a limit that instances share, to which a change of the share applies after `lag`.
+    pub const fn with_lag(self, lag: Duration) -> Self {
+        Self { lag, ..self }
     }
 
     /// Returns the lower bound.
@@ -99,10 +104,13 @@ pub struct ShareController {
     raised_at: Timestamp,
     /// From when the share may rise above what the provider is known to admit.
     probes_at: Timestamp,
+    probe: ProbeStage,
+    probes: ProbeRecord,
+    /// Episodes in a row of few requests, none of which ended a probe.
+    descents: u32,
     recent: RecentResponses,
     history: ShareHistory,
-    /// Episodes since the ceiling has changed much.
-    confirmations: u32,
+    stated: StatedLimits,
     /// The last rejections, while they count as one.
     episode: Option<Episode>,
 }
@@ -128,9 +136,12 @@ impl ShareController {
             decreased_at,
             raised_at,
             probes_at: raised_at,
+            probe: ProbeStage::None,
+            probes: ProbeRecord::NONE,
+            descents: 0,
             recent,
             history,
-            confirmations: 0,
+            stated: StatedLimits::NONE,
             episode: None,
         }
     }
@@ -158,9 +169,9 @@ impl ShareController {
         now: Timestamp,
         settings: &ControllerSettings,
     ) {
-        self.recent.count(admitted, 0, now, settings.hold());
+        self.recent.admit(admitted, self.history.at(decided_at), now, settings.hold());
         if let Some(episode) = &mut self.episode {
-            episode.admit(admitted, self.history.at(decided_at));
+            episode.admit(admitted);
         }
     }
 
@@ -178,24 +189,25 @@ impl ShareController {
         now: Timestamp,
         settings: &ControllerSettings,
     ) -> bool {
-        self.recent.count(0, 1, now, settings.hold());
+        self.recent.reject(now, settings.hold());
         self.end_episode(now, settings);
         let is_first = self.episode.is_none();
         if is_first && decided_at <= self.decreased_at {
             return false;
         }
-        let share = self.history.at(decided_at).min(self.share);
-        let known = self.ceiling;
-        let episode = self.episode.get_or_insert_with(|| Episode::begin(share, known, decided_at, now));
-        episode.reject(part(closed_for, settings.step));
-        let episode = *episode;
+        let episode = self.episode.unwrap_or_else(|| self.begin_episode(decided_at, now));
+        let episode = episode.with_rejection(part(closed_for, settings.step), self.recent.admitted_share());
+        self.episode = Some(episode);
+        let gentle = settings.gentle() << self.descents.saturating_sub(1).min(MAX_DESCENTS);
         let by = self
             .recent
             .excess()
             .max(episode.closed_part())
-            .clamp(settings.gentle(), settings.decrease.max(settings.gentle()));
+            .clamp(gentle.min(settings.decrease), settings.decrease);
         // A probe that fails returns to the share that is known to be good, and only the next episode can lower that.
-        let good = |ceiling: Option<LimitShare>| ceiling.map(|ceiling| settings.plateau(ceiling));
+        let good = |ceiling: Option<LimitShare>| {
+            ceiling.map(|ceiling| settings.plateau(ceiling).lowered(settings.gentle()).max(settings.min))
+        };
         let lowered = episode.from().lowered(by).min(good(episode.probed()).unwrap_or(LimitShare::FULL));
         let target = lowered.max(good(episode.good()).unwrap_or(settings.min)).max(settings.min);
         // Further decreases have a minimum size, so that there are few of them.
@@ -205,7 +217,7 @@ impl ShareController {
             (self.share, self.decreased_at) = (target, now);
             self.history.record(target, now);
         }
-        self.raised_at = now;
+        (self.raised_at, self.probe) = (now, ProbeStage::None);
         is_lower
     }
 
@@ -222,28 +234,55 @@ impl ShareController {
             self.raised_at = now;
             return false;
         }
-        // The more time there is between a decision and its response, the slower the share has to rise.
-        // Few responses in a period say little, so that it has to rise slower, too.
-        let sparseness = (MIN_RESPONSES / self.recent.total().max(1)).clamp(1, MAX_SPARSENESS);
-        let step = (settings.step * sparseness).saturating_add(now.since(decided_at));
-        let elapsed = now.since(self.raised_at).min(settings.step);
-        if elapsed < MIN_RISE_INTERVAL {
+        let (unused, delay) = (now.since(self.raised_at), now.since(decided_at));
+        if unused < MIN_RISE_INTERVAL {
             return false;
         }
+        let step = self.rise_step(delay, settings);
+        let elapsed = unused.min(settings.step);
         self.raised_at = now;
         let before = self.share;
         let plateau = self.ceiling.map_or(settings.min, |ceiling| settings.plateau(ceiling));
-        let steps = elapsed.as_secs_f64() / step.as_secs_f64();
         if before < plateau {
+            let steps = elapsed.as_secs_f64() / step.as_secs_f64();
             self.share = before.raised(recovery(before, plateau, steps, settings)).min(plateau);
         } else if now >= self.probes_at {
-            self.share = before.raised(probe(before, plateau, steps, settings));
-        }
-        if self.share.is_full() {
-            self.ceiling = None;
+            self.descents = 0;
+            let delay = delay.saturating_add(settings.lag);
+            let time = RiseTime { elapsed, delay, is_after_pause: unused > step * 2 };
+            self.rise_beyond(plateau, time, now, settings);
         }
         self.history.record(self.share, now);
         self.share > before
+    }
+
+    /// Records the limit that the provider states. If it is greater than before, the share returns to a ceiling that is
+    /// greater in proportion.
+    pub fn record_stated(&mut self, limit: u64, now: Timestamp) {
+        // An episode ends with a ceiling of its own.
+        if self.episode.is_none()
+            && let Some(rise) = self.stated.record(limit, now)
+        {
+            self.ceiling = self.ceiling.map(|ceiling| rise.applied(ceiling));
+            self.probe = ProbeStage::None;
+        }
+    }
+
+    /// Returns the step of a rise. The more time there is between a decision and its response, the slower the share has
+    /// to rise. Few responses in a period say little, so that it has to rise slower, too.
+    fn rise_step(&self, delay: Duration, settings: &ControllerSettings) -> Duration {
+        let sparseness = (MIN_RESPONSES / self.recent.total().max(1)).clamp(1, MAX_SPARSENESS);
+        (settings.step * sparseness).saturating_add(delay)
+    }
+
+    /// Begins an episode with the rejection of a request that was decided at `decided_at`.
+    fn begin_episode(&mut self, decided_at: Timestamp, now: Timestamp) -> Episode {
+        let from = self.history.at(decided_at).min(self.share);
+        let delay = now.since(decided_at);
+        let episode = Episode::begin(from, self.ceiling, self.probe == ProbeStage::Growth, delay, now);
+        let is_descent = episode.good().is_none() && self.recent.total() < MIN_RESPONSES;
+        self.descents = if is_descent { self.descents.saturating_add(1) } else { 0 };
+        episode
     }
 
     /// Ends the episode if a period has elapsed since it began.
@@ -254,11 +293,10 @@ impl ShareController {
         else {
             return;
         };
-        let ceiling = episode.ceiling(self.share, settings.gentle());
-        let is_confirmed = episode.known().is_some_and(|known| ceiling.is_near(known));
-        self.confirmations = if is_confirmed { self.confirmations.saturating_add(1) } else { 0 };
-        self.ceiling = Some(ceiling);
-        self.probes_at = now.saturating_add(calm(&episode, self.confirmations, settings));
+        let ceiling = episode.ceiling(self.share, settings.gentle(), self.descents > 1);
+        self.ceiling = Some(self.probes.record(&episode, ceiling));
+        let calm = self.probes.calm(&episode, self.recent.total(), settings);
+        self.probes_at = now.saturating_add(calm);
     }
 
     /// Continues with a decrease of another instance, which also is the first to probe.
@@ -295,26 +333,8 @@ fn part(time: Duration, step: Duration) -> u32 {
 /// Returns by how much the share rises in `steps` while it is below what the provider is known to admit.
 fn recovery(share: LimitShare, plateau: LimitShare, steps: f64, settings: &ControllerSettings) -> u32 {
     let distance = f64::from(plateau.millionths().saturating_sub(share.millionths()));
-    let least = f64::from(settings.increase / PROBE_PART);
+    let least = f64::from(settings.increase / MIN_RISE);
     rounded(((distance * RECOVERY).max(least) * steps).min(distance))
-}
-
-/// Returns by how much the share rises in `steps` above what the provider is known to admit: faster and faster, up to
-/// `increase`.
-fn probe(share: LimitShare, plateau: LimitShare, steps: f64, settings: &ControllerSettings) -> u32 {
-    let distance = f64::from(share.millionths().saturating_sub(plateau.millionths()));
-    let least = f64::from(settings.increase / PROBE_PART) * share.fraction();
-    let near = 4.0 * f64::from(plateau.millionths()) * f64::from(settings.gentle()) / f64::from(WHOLE);
-    let growth = if distance > near { GROWTH_BEYOND } else { PROBE_GROWTH };
-    rounded((distance * growth + least).min(f64::from(settings.increase)) * steps)
-}
-
-/// Returns the time after an episode in which the share does not rise above what the provider is known to admit. Once
-/// that is confirmed, rejections become rare among the requests that the provider admits.
-fn calm(episode: &Episode, confirmations: u32, settings: &ControllerSettings) -> Duration {
-    let max = settings.step * MIN_CALM_STEPS.max(1 << confirmations.min(MAX_CONFIRMATIONS));
-    let time = settings.hold().as_secs_f64() * ADMITTED_PER_REJECTION * episode.rejected_part();
-    Duration::try_from_secs_f64(time).unwrap_or(max).clamp(settings.step * MIN_CALM_STEPS, max)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of a float saturates")]

@@ -15,6 +15,7 @@ use super::super::timestamp::Timestamp;
 use super::super::{LimitHandle, Limiter};
 use super::LimitShare;
 use super::controller::{ControllerSettings, MAX_IDLE, MIN_RISE_INTERVAL, ShareController};
+use super::sharing::EXCHANGE_TIME;
 
 /// Maximum number of keys of a rule that are followed separately.
 const MAX_KEYS: usize = 4096;
@@ -69,6 +70,10 @@ pub(super) struct KeyState {
     pub(super) paused_until: Timestamp,
     /// Epoch of the last decrease; 0 if the store does not know it.
     pub(super) epoch: u64,
+    /// End of the pause that the store knows.
+    pub(super) shared_pause: Timestamp,
+    /// When other instances were last told.
+    pub(super) published_at: Timestamp,
 }
 
 /// State of a rule's keys at one moment.
@@ -89,12 +94,19 @@ pub struct FeedbackStatus {
 }
 
 impl FeedbackBook {
-    /// Returns the shares of the rule `name`, whose limits are `limits`.
-    pub fn of_rule(&self, name: &str, limits: Box<[LimitHandle]>, is_shared: bool) -> Arc<RuleFeedback> {
+    /// Returns the shares of the rule `name`, whose limits in `limiter` are `limits`. Pauses in force apply to them.
+    pub fn of_rule(
+        &self,
+        name: &str,
+        limits: Box<[LimitHandle]>,
+        is_shared: bool,
+        limiter: &Limiter,
+        now: Timestamp,
+    ) -> Arc<RuleFeedback> {
         let mut rules = self.0.lock();
         let rule = Arc::clone(rules.entry(name.into()).or_default());
-        *rule.limits.lock() = limits;
         rule.is_shared.store(is_shared, Ordering::Relaxed);
+        rule.replace_limits(limits, limiter, now);
         rule
     }
 
@@ -221,11 +233,13 @@ impl RuleFeedback {
         has_fallen
     }
 
-    /// Records the response to a request that was decided at `decided_at`, which is no rejection.
+    /// Records the response to a request that was decided at `decided_at`, which is no rejection. `stated` is the limit
+    /// that it states.
     pub fn record_success(
         &self,
         key: KeyHash,
         decided_at: Timestamp,
+        stated: Option<u64>,
         now: Timestamp,
         settings: &ControllerSettings,
     ) {
@@ -239,8 +253,13 @@ impl RuleFeedback {
                 return;
             }
             entry.counted_at.store(now.as_nanos(), Ordering::Relaxed);
+            let is_shared = self.is_shared.load(Ordering::Relaxed);
+            let settings = &if is_shared { settings.with_lag(EXCHANGE_TIME) } else { *settings };
             let has_risen = entry.change(now, |state| {
                 entry.count_admitted(state, decided_at, now, settings);
+                if let Some(limit) = stated {
+                    state.controller.record_stated(limit, now);
+                }
                 entry.is_limiting.load(Ordering::Relaxed)
                     && state.controller.on_success(decided_at, now, settings)
             });
@@ -264,6 +283,24 @@ impl RuleFeedback {
         });
         if is_later {
             self.limits.lock().iter().for_each(|limit| limiter.pause_counter(*limit, key, until, now));
+        }
+    }
+
+    /// Replaces the limits that pauses apply to. New ones are paused as the others were.
+    fn replace_limits(&self, limits: Box<[LimitHandle]>, limiter: &Limiter, now: Timestamp) {
+        let mut current = self.limits.lock();
+        let added: Vec<_> = limits.iter().filter(|limit| !current.contains(limit)).copied().collect();
+        *current = limits;
+        drop(current);
+        if added.is_empty() {
+            return;
+        }
+        // A pause since the replacement applies to the new limits already, and that of an earlier time has been stored.
+        for (key, entry) in self.keys.read().iter() {
+            let until = entry.state.lock().paused_until;
+            if until > now {
+                added.iter().for_each(|limit| limiter.pause_counter(*limit, *key, until, now));
+            }
         }
     }
 
@@ -326,82 +363,4 @@ impl RuleFeedback {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limiter::LimiterSettings;
-    use crate::limiter::key::KeyHasher;
-    use crate::limiter::percent::Percent;
-
-    fn key(number: usize) -> KeyHash {
-        KeyHasher::new([1, 2]).hash(&number.to_le_bytes())
-    }
-
-    fn settings() -> ControllerSettings {
-        let percent = |hundredths| Percent::from_hundredths(hundredths);
-        ControllerSettings::new(LimitShare::MIN, percent(3000), percent(500), Duration::from_secs(1))
-    }
-
-    #[test]
-    fn share_is_full_for_keys_that_the_provider_never_rejected() {
-        let feedback = RuleFeedback::default();
-        let now = Timestamp::from_secs(100);
-        assert!(feedback.record_rejection(key(1), now, Duration::ZERO, now, &settings()));
-        assert_eq!(feedback.share(key(1)).millionths(), 700_000);
-        assert!(feedback.share(key(2)).is_full());
-        assert_eq!(feedback.status(now).keys, 1);
-    }
-
-    #[test]
-    fn keys_beyond_the_table_share_one_entry_and_none_is_forgotten() {
-        let feedback = RuleFeedback::default();
-        let now = Timestamp::from_secs(100);
-        for number in 0..MAX_KEYS + 10 {
-            feedback.record_rejection(key(number), now, Duration::ZERO, now, &settings());
-        }
-        assert!((0..MAX_KEYS + 10).all(|number| !feedback.share(key(number)).is_full()));
-        assert_eq!(feedback.keys.read().len(), MAX_KEYS);
-        let limiter = Limiter::new(LimiterSettings { max_keys: 16, secret: [1, 2] });
-        feedback.pause(key(MAX_KEYS + 1), now.saturating_add(MAX_IDLE), now, &limiter);
-        assert_eq!(feedback.status(now).paused_for, Duration::ZERO, "a pause takes memory");
-        let later = now.saturating_add(MAX_IDLE * 2);
-        feedback.record_rejection(key(MAX_KEYS + 20), later, Duration::ZERO, later, &settings());
-        assert_eq!(feedback.keys.read().len(), 1, "entries that have recovered make room");
-    }
-
-    #[test]
-    fn share_of_an_unused_key_is_forgotten_after_ten_minutes() {
-        let feedback = RuleFeedback::default();
-        let now = Timestamp::from_secs(100);
-        feedback.record_rejection(key(1), now, Duration::ZERO, now, &settings());
-        feedback.record_use(key(1), false, now.saturating_add(MAX_IDLE));
-        assert!(!feedback.share(key(1)).is_full());
-        feedback.record_use(key(1), false, now.saturating_add(MAX_IDLE * 3));
-        assert!(feedback.share(key(1)).is_full());
-    }
-
-    #[test]
-    fn share_does_not_rise_while_the_limit_is_not_in_use() {
-        let feedback = RuleFeedback::default();
-        let at = |millis| Timestamp::from_secs(100).saturating_add(Duration::from_millis(millis));
-        feedback.record_rejection(key(1), at(0), Duration::ZERO, at(0), &settings());
-        for millis in (0..5000).step_by(100) {
-            feedback.record_use(key(1), false, at(millis));
-            feedback.record_success(key(1), at(millis), at(millis), &settings());
-        }
-        assert_eq!(feedback.share(key(1)).millionths(), 700_000);
-        feedback.record_use(key(1), true, at(5000));
-        feedback.record_success(key(1), at(5000), at(5000), &settings());
-        assert!(feedback.share(key(1)).millionths() > 700_000);
-    }
-
-    #[test]
-    fn later_of_two_pauses_is_in_force() {
-        let feedback = RuleFeedback::default();
-        let now = Timestamp::from_secs(100);
-        let limiter = Limiter::new(LimiterSettings { max_keys: 16, secret: [1, 2] });
-        feedback.pause(key(1), Timestamp::from_secs(130), now, &limiter);
-        feedback.pause(key(1), Timestamp::from_secs(110), now, &limiter);
-        assert_eq!(feedback.status(now).paused_for, Duration::from_secs(30));
-        assert_eq!(feedback.status_of(key(1)).1, Timestamp::from_secs(130));
-    }
-}
+mod tests;

@@ -97,16 +97,42 @@ fn quota_with_units_left_or_without_a_time_signals_nothing() {
     assert_eq!(used_up(&[("ratelimit", "remaining=0")]), None);
 }
 
+#[test]
+fn stated_limit_is_that_of_requests() {
+    let limit = |fields: &[(&'static str, &str)]| signals(fields).limit;
+    let left = ("x-ratelimit-remaining", "7");
+    assert_eq!(limit(&[("x-ratelimit-limit", "10, 10;w=60"), left]), Some(10));
+    assert_eq!(limit(&[("x-ratelimit-limit", "100;w=1"), left]), Some(100));
+    let both = [
+        ("x-ratelimit-limit-tokens", "150000"),
+        ("x-ratelimit-remaining-tokens", "149984"),
+        ("x-ratelimit-limit-requests", "60"),
+        ("x-ratelimit-remaining-requests", "59"),
+    ];
+    assert_eq!(limit(&both), Some(60));
+    assert_eq!(limit(&both[..2]), None);
+    assert_eq!(limit(&[("ratelimit-limit", "30"), ("ratelimit-remaining", "1")]), Some(30));
+    assert_eq!(limit(&[("ratelimit", "limit=100, remaining=50, reset=5")]), Some(100));
+    let policy = ("ratelimit-policy", "\"default\";q=100;w=60, \"day\";q=5000;w=86400");
+    assert_eq!(limit(&[("ratelimit", "\"default\";r=50;t=30"), policy]), Some(100));
+    assert_eq!(limit(&[("ratelimit", "\"default\";r=50;t=30")]), None);
+    assert_eq!(limit(&[("x-ratelimit-limit", "many"), left]), None);
+}
+
 proptest! {
     #[test]
     fn readers_accept_any_bytes(value in prop::collection::vec(any::<u8>(), 0..64)) {
         let Ok(value) = HeaderValue::from_bytes(&value) else { return Ok(()) };
         let mut map = HeaderMap::new();
-        for (remaining, reset) in &QUOTA_HEADERS {
+        for QuotaHeaders { remaining, reset, limit } in &QUOTA_HEADERS {
             map.insert(remaining, HeaderValue::from_static("0"));
-            map.insert(reset, value.clone());
+            for name in [Some(reset), limit.as_ref()].into_iter().flatten() {
+                map.insert(name, value.clone());
+            }
         }
-        for name in [RETRY_AFTER, RETRY_AFTER_MS, GRPC_RETRY_PUSHBACK_MS, RATELIMIT.clone()] {
+        for name in
+            [RETRY_AFTER, RETRY_AFTER_MS, GRPC_RETRY_PUSHBACK_MS, RATELIMIT.clone(), RATELIMIT_POLICY.clone()]
+        {
             map.insert(name, value.clone());
         }
         ProviderSignals::from_headers(&Headers::from(map), NOW);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::proxy::connection::http1::Http1Body;
-use crate::transport::ReceivedBody;
+use crate::transport::Http2Body;
 
 /// Body of a request as received from the client.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(in crate::proxy) enum DownstreamBody {
     /// Over HTTP/1.1.
     Http1(Http1Body),
     /// Over HTTP/2.
-    Http2(ReceivedBody),
+    Http2(Http2Body),
     /// Of a stored call; `None` once it has been read.
     Stored(Option<Bytes>),
 }

@@ -254,15 +254,17 @@ impl UpstreamAttempt {
         if let Ok(response) = result {
             let now = context.connection.worker.shared.clock.now();
             let took = now.since(self.started_at);
-            // The 200 of a tunnel is Weir's own: it tells nothing of what the destination will respond.
-            if context.followed.is_some() && !context.upgrade.is_connect {
-                record_signals(response, context, now);
-            }
             context.upstream_time = took;
             if let Some(log) = &mut context.log {
                 log.upstream_time = Some(took);
             }
-            metrics.record_response_time(took);
+            // The 200 of a tunnel is Weir's own: it tells nothing of what the destination will respond, nor when.
+            if !context.upgrade.is_connect {
+                metrics.record_response_time(took);
+                if context.followed.is_some() {
+                    record_signals(response, context, now);
+                }
+            }
         }
         if let Some(settlement) = &context.settlement {
             settlement.record_signal(|| adaptive::signal_of_attempt(context, result));

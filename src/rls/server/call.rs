@@ -20,7 +20,7 @@ use super::calls::CallGuard;
 use super::connection::GrpcConnection;
 use super::ratelimit::SHOULD_RATE_LIMIT;
 use super::report_reader::{ReportHandover, ReportReader};
-use crate::transport::{ReceivedBody, SentBody};
+use crate::transport::{Http2Body, SentBody};
 
 /// The response to a call.
 enum CallResponse {
@@ -51,7 +51,7 @@ async fn serve(
     mut responder: SendResponse<Bytes>,
 ) {
     let (head, stream) = request.into_parts();
-    let body = ReceivedBody::new(&head.headers, stream);
+    let body = Http2Body::new(&head.headers, stream);
     let mut handling = pin!(connection.dispatch(Request::from_parts(head, body)));
     let result = poll_fn(|cx| match handling.as_mut().poll(cx) {
         Poll::Ready(result) => Poll::Ready(Some(result)),
@@ -69,7 +69,7 @@ async fn serve(
 
 impl GrpcConnection {
     /// Calls the service in the path, within the bounds of the worker.
-    async fn dispatch(&self, request: Request<ReceivedBody>) -> CallResult {
+    async fn dispatch(&self, request: Request<Http2Body>) -> CallResult {
         match (service_name(request.uri().path()), request.uri().path()) {
             (_, SHOULD_RATE_LIMIT) => self.call_rate_limit(request).await,
             ("envoy.service.rate_limit_quota.v3.RateLimitQuotaService", _) => {
@@ -82,7 +82,7 @@ impl GrpcConnection {
 
     /// Decides a request directly. What is not a single uncompressed message is left to the general service, which returns
     /// the error.
-    async fn call_rate_limit(&self, request: Request<ReceivedBody>) -> CallResult {
+    async fn call_rate_limit(&self, request: Request<Http2Body>) -> CallResult {
         let (head, body) = request.into_parts();
         let message = self.read_message(body).await?;
         let call = self.calls.start_call()?;
@@ -95,7 +95,7 @@ impl GrpcConnection {
     }
 
     /// Calls any other service, of which only the one that the call needs is cloned.
-    async fn call_unary(&self, request: Request<ReceivedBody>) -> CallResult {
+    async fn call_unary(&self, request: Request<Http2Body>) -> CallResult {
         let (head, body) = request.into_parts();
         let request = Request::from_parts(head, Full::new(self.read_message(body).await?));
         let call = self.calls.start_call()?;
@@ -109,7 +109,7 @@ impl GrpcConnection {
         response.map(|response| (CallResponse::Http(response), call.into())).map_err(|never| match never {})
     }
 
-    async fn watch_health(&self, request: Request<ReceivedBody>) -> CallResult {
+    async fn watch_health(&self, request: Request<Http2Body>) -> CallResult {
         let (head, body) = request.into_parts();
         let request = Request::from_parts(head, Full::new(self.read_message(body).await?));
         let stream = self.calls.start_stream()?;
@@ -117,7 +117,7 @@ impl GrpcConnection {
         response.map(|response| (CallResponse::Http(response), stream.into())).map_err(|never| match never {})
     }
 
-    async fn stream_quota(&self, request: Request<ReceivedBody>) -> CallResult {
+    async fn stream_quota(&self, request: Request<Http2Body>) -> CallResult {
         let stream = self.calls.start_stream()?;
         let (incomplete, activity) = (&self.services.incomplete_bytes, self.permit.activity());
         let (mut head, body) = request.into_parts();
@@ -129,7 +129,7 @@ impl GrpcConnection {
     }
 
     /// Reads the complete message of a call.
-    async fn read_message(&self, body: ReceivedBody) -> Result<Bytes, Status> {
+    async fn read_message(&self, body: Http2Body) -> Result<Bytes, Status> {
         let message = self.worker.message_reader.read_message(body).await?;
         self.permit.activity().record_call();
         Ok(message)

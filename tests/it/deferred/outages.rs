@@ -172,3 +172,23 @@ fn calls_are_settled_after_their_stream_was_deleted() {
     assert!(weir.wait_exit().success());
     assert!(!weir.log().iter().any(|line| line.contains("not settled in time")), "{:?}", weir.log());
 }
+
+#[test]
+fn calls_that_another_instance_has_taken_over_are_not_sent_again() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let slow = "    limit: 1/15s\n    burst: 1\n    respond: 202\n";
+    let first = Weir::start(&deferring(&store.url(), &upstream, slow));
+    accept_many(&first, 1, 4);
+    until_delivered(&upstream, 1);
+    until_status(&first, "a call that waits in the instance", |status| status["held"] == 1);
+    first.signal("STOP");
+    let mut second = Weir::start(&deferring(&store.url(), &upstream, FAST));
+    until_delivered(&upstream, 4);
+    wait::until_true("the end of their calls", || stored(&second) == 0.0);
+    second.terminate();
+    assert!(second.wait_exit().success());
+    first.signal("CONT");
+    accept(&first, "/hooks/last", "x");
+    until_delivered(&upstream, 5);
+    assert!(deliveries(&upstream).values().all(|times| *times == 1), "{:?}", deliveries(&upstream));
+}

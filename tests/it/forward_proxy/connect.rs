@@ -71,6 +71,9 @@ fn connect_opens_a_tunnel() {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
     assert_eq!(rest, b"last");
+    assert_eq!(weir.metric("weir_upstream_requests_total", &[]), 1.0);
+    let durations = weir.metric("weir_upstream_request_duration_seconds_count", &[]);
+    assert_eq!(durations, 0.0, "a tunnel has no response of its destination");
 }
 
 #[test]

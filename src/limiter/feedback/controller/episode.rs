@@ -14,15 +14,15 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time between a decision and a rejection that counts.
 const MAX_DELAY: Duration = Duration::from_secs(30);
 
-/// Responses in about one period.
+/// Parts of a period that responses are counted in.
+const PARTS: usize = 8;
+
+/// Responses in the last period, to an eighth of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecentResponses {
+    /// When the last part began.
     since: Timestamp,
-    current: Counts,
-    /// Responses in the period before `since`.
-    before: Counts,
-    /// Part of `before` that is in the last period, in millionths.
-    weight: u32,
+    parts: [Counts; PARTS],
 }
 
 /// Number of responses.
@@ -30,14 +30,19 @@ pub(super) struct RecentResponses {
 struct Counts {
     admitted: u32,
     rejected: u32,
+    /// Sum of the shares in force for admitted requests, in millionths.
+    shares: u64,
 }
 
 impl Counts {
-    const NONE: Self = Self { admitted: 0, rejected: 0 };
+    const NONE: Self = Self { admitted: 0, rejected: 0, shares: 0 };
 
-    fn add(&mut self, admitted: u32, rejected: u32) {
-        self.admitted = self.admitted.saturating_add(admitted);
-        self.rejected = self.rejected.saturating_add(rejected);
+    const fn add(self, other: Self) -> Self {
+        Self {
+            admitted: self.admitted.saturating_add(other.admitted),
+            rejected: self.rejected.saturating_add(other.rejected),
+            shares: self.shares.saturating_add(other.shares),
+        }
     }
 
     const fn total(self) -> u32 {
@@ -46,44 +51,60 @@ impl Counts {
 }
 
 impl RecentResponses {
-    pub(super) const NONE: Self =
-        Self { since: Timestamp::EPOCH, current: Counts::NONE, before: Counts::NONE, weight: 0 };
+    pub(super) const NONE: Self = Self { since: Timestamp::EPOCH, parts: [Counts::NONE; PARTS] };
 
-    /// Counts responses that arrived at `now`.
-    pub(super) fn count(&mut self, admitted: u32, rejected: u32, now: Timestamp, period: Duration) {
-        let elapsed = now.since(self.since);
-        if elapsed >= period {
-            let is_next = elapsed < period * 2;
-            self.before = if is_next { self.current } else { Counts::NONE };
-            self.current = Counts::NONE;
-            self.since = if is_next { self.since.saturating_add(period) } else { now };
-        }
-        let left = period.saturating_sub(now.since(self.since));
-        let weight = left.as_nanos() * u128::from(WHOLE) / period.as_nanos().max(1);
-        self.weight = u32::try_from(weight).unwrap_or(WHOLE);
-        self.current.add(admitted, rejected);
+    /// Counts requests that were decided at `share` and that the provider has admitted.
+    pub(super) fn admit(&mut self, admitted: u32, share: LimitShare, now: Timestamp, period: Duration) {
+        let shares = u64::from(admitted) * u64::from(share.millionths());
+        self.count(Counts { admitted, rejected: 0, shares }, now, period);
     }
 
-    /// Returns the number of responses in the last whole period, or since if there are more.
-    pub(super) const fn total(&self) -> u32 {
-        let (before, current) = (self.before.total(), self.current.total());
-        if before > current { before } else { current }
+    /// Counts a rejection.
+    pub(super) fn reject(&mut self, now: Timestamp, period: Duration) {
+        self.count(Counts { rejected: 1, ..Counts::NONE }, now, period);
+    }
+
+    fn count(&mut self, counts: Counts, now: Timestamp, period: Duration) {
+        let part = (period / PARTS as u32).max(Duration::from_nanos(1));
+        for _ in 0..PARTS {
+            if now.since(self.since) < part {
+                break;
+            }
+            self.parts.rotate_left(1);
+            self.parts[PARTS - 1] = Counts::NONE;
+            self.since = self.since.saturating_add(part);
+        }
+        if now.since(self.since) >= part {
+            self.since = now;
+        }
+        self.parts[PARTS - 1] = self.parts[PARTS - 1].add(counts);
+    }
+
+    fn sum(&self) -> Counts {
+        self.parts.iter().fold(Counts::NONE, |sum, part| sum.add(*part))
+    }
+
+    /// Returns the number of responses.
+    pub(super) fn total(&self) -> u32 {
+        self.sum().total()
+    }
+
+    /// Returns the share that the provider has admitted.
+    pub(super) fn admitted_share(&self) -> LimitShare {
+        let sum = self.sum();
+        let share = sum.shares / u64::from(sum.total().max(1));
+        LimitShare::from_millionths(u32::try_from(share).unwrap_or(WHOLE))
     }
 
     /// Returns the part by which the share should fall, in millionths.
     pub(super) fn excess(&self) -> u32 {
-        let of = |current: u32, before: u32| {
-            u64::from(current) * u64::from(WHOLE) + u64::from(before) * u64::from(self.weight)
-        };
-        let rejected = of(self.current.rejected, self.before.rejected);
-        let total = of(self.current.total(), self.before.total());
+        let (rejected, total) = (self.sum().rejected, self.total());
         if rejected == total {
             return WHOLE;
         }
         // One rejection may be due to the time that requests take on their way.
-        let counted = rejected.saturating_sub(WHOLE.into());
-        let part = u128::from(counted) * u128::from(WHOLE) / u128::from(total.max(1));
-        u32::try_from(part.saturating_mul(GAIN.into())).unwrap_or(u32::MAX)
+        let counted = u64::from(rejected.saturating_sub(1)) * u64::from(WHOLE);
+        u32::try_from(counted / u64::from(total.max(1)) * GAIN).unwrap_or(u32::MAX)
     }
 }
 
@@ -129,25 +150,37 @@ pub(super) struct Episode {
     from: LimitShare,
     /// Share that the provider was known to admit.
     known: Option<LimitShare>,
+    /// Whether the share was growing, so that the provider had admitted a test.
+    is_growth: bool,
     /// Time between the decision about the first request and its rejection.
     delay: Duration,
     counts: Counts,
-    /// Sum of the shares in force for admitted requests, in millionths.
-    admitted_shares: u64,
+    /// The smallest share that the provider had admitted in the period before a rejection.
+    admitted: LimitShare,
     /// Maximum part of a period in which the provider rejects everything, in millionths.
     closed_part: u32,
 }
 
 impl Episode {
-    /// Begins with the rejection at `now` of a request that was decided at `decided_at`.
+    /// Begins at `now` with a rejection whose request was decided `delay` before, at the share `from`. `is_growth`: the
+    /// share was growing.
     pub(super) fn begin(
         from: LimitShare,
         known: Option<LimitShare>,
-        decided_at: Timestamp,
+        is_growth: bool,
+        delay: Duration,
         now: Timestamp,
     ) -> Self {
-        let delay = now.since(decided_at).min(MAX_DELAY);
-        Self { began: now, from, known, delay, counts: Counts::NONE, admitted_shares: 0, closed_part: 0 }
+        Self {
+            began: now,
+            from,
+            known,
+            is_growth,
+            delay: delay.min(MAX_DELAY),
+            counts: Counts::NONE,
+            admitted: from,
+            closed_part: 0,
+        }
     }
 
     pub(super) const fn began(&self) -> Timestamp {
@@ -177,40 +210,42 @@ impl Episode {
 
     /// Returns the share that the provider was known to admit, if this episode is the end of a rise a little beyond.
     pub(super) fn probed(&self) -> Option<LimitShare> {
-        self.good().filter(|known| self.from.is_near(*known))
+        self.good().filter(|known| !self.is_growth || self.from.is_near(*known))
     }
 
     /// Counts a rejection, which states that the provider rejects everything for this part of a period, in millionths.
-    pub(super) fn reject(&mut self, closed_part: u32) {
-        self.counts.add(0, 1);
+    /// `admitted` is the share that it has admitted in the last period.
+    pub(super) fn with_rejection(mut self, closed_part: u32, admitted: LimitShare) -> Self {
+        self.counts.rejected = self.counts.rejected.saturating_add(1);
         self.closed_part = self.closed_part.max(closed_part);
+        self.admitted = self.admitted.min(admitted);
+        self
     }
 
-    /// Counts admitted requests that were decided at `share`.
-    pub(super) fn admit(&mut self, admitted: u32, share: LimitShare) {
-        self.counts.add(admitted, 0);
-        let shares = u64::from(admitted) * u64::from(share.millionths());
-        self.admitted_shares = self.admitted_shares.saturating_add(shares);
+    /// Counts admitted requests.
+    pub(super) fn admit(&mut self, admitted: u32) {
+        self.counts.admitted = self.counts.admitted.saturating_add(admitted);
     }
 
     /// Returns the share that the provider admits. `share` is in force and `little` the part of requests, in millionths,
-    /// that may be rejected by chance.
-    pub(super) fn ceiling(&self, share: LimitShare, little: u32) -> LimitShare {
+    /// that may be rejected by chance. `is_repeated`: the episodes before were alike, so that it is not by chance.
+    pub(super) fn ceiling(&self, share: LimitShare, little: u32, is_repeated: bool) -> LimitShare {
         let (rejected, total) = (self.counts.rejected, self.counts.total());
         let is_light =
             rejected == 1 || u64::from(rejected) * u64::from(WHOLE) <= u64::from(total) * u64::from(little);
         if let Some(known) = self.probed() {
             let beyond = self.from.millionths().saturating_sub(known.millionths());
-            return LimitShare::from_millionths(known.millionths().saturating_add(beyond / 4));
+            return LimitShare::from_millionths(
+                known.millionths().saturating_add(beyond.min(little.saturating_mul(2)) / 4),
+            );
         }
         if self.closed_part > little {
             return self.from.lowered(self.closed_part).max(share);
         }
         if is_light {
-            return self.from;
+            return if is_repeated { share } else { self.from };
         }
-        let admitted = self.admitted_shares / u64::from(total.max(1));
-        LimitShare::from_millionths(u32::try_from(admitted).unwrap_or(WHOLE)).max(share).min(self.from)
+        self.admitted.max(share).min(self.from)
     }
 
     /// Returns the rejected part of the requests.

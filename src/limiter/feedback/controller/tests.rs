@@ -13,7 +13,7 @@ fn percent(hundredths: u32) -> Percent {
 
 fn settings() -> ControllerSettings {
     let min = LimitShare::from_percent(percent(1000));
-    ControllerSettings::new(min, percent(3000), percent(2000), Duration::from_secs(1))
+    ControllerSettings::new(min, percent(3000), percent(5000), Duration::from_secs(1))
 }
 
 fn start() -> Timestamp {
@@ -61,7 +61,7 @@ fn limit_above_that_of_the_provider_uses_it_and_is_rarely_rejected() {
     for_each_provider(|kind, has_headers| {
         // A single call in a second is a tenth of the limit of ten.
         for (limit, seconds, most) in
-            [(10.0, 20_000.0, 0.003), (1000.0, 300.0, 0.001), (10_000.0, 30.0, 0.001)]
+            [(10.0, 20_000.0, 0.005), (1000.0, 300.0, 0.001), (10_000.0, 30.0, 0.001)]
         {
             let mut simulation = simulation(kind, has_headers, limit, 1.3);
             simulation.run(60.0 + seconds / 5.0);
@@ -78,7 +78,7 @@ fn requests_that_wait_after_their_decision_do_not_make_the_limit_oscillate() {
         simulation.queue = millis(1000);
         simulation.run(120.0);
         let Outcome { used, rejected, .. } = simulation.run(300.0);
-        assert!(used >= 0.97 && rejected <= 0.002, "{kind:?} {has_headers}: {used} {rejected}");
+        assert!(used >= 0.97 && rejected <= 0.005, "{kind:?} {has_headers}: {used} {rejected}");
     });
 }
 
@@ -96,20 +96,75 @@ fn limit_that_the_provider_halves_and_restores_is_used_within_seconds() {
             assert!(settled.used >= 0.95, "{kind:?} {limit} {has_headers}: {settled:?}");
             simulation.provider = limit;
             let seconds = seconds_until_restored(&mut simulation);
-            assert!(seconds <= 12.0, "{kind:?} {limit} {has_headers}: {seconds}");
+            assert!(seconds <= 8.0, "{kind:?} {limit} {has_headers}: {seconds}");
         }
+    });
+}
+
+#[test]
+fn limit_of_few_requests_that_the_provider_halves_and_restores_is_used_within_seconds() {
+    for_each_provider(|kind, has_headers| {
+        let mut simulation = simulation(kind, has_headers, 10.0, 0.99);
+        simulation.run(10.0);
+        simulation.provider = 5.0;
+        simulation.run(5.0);
+        let settled = simulation.run(10.0);
+        assert!(settled.used >= 0.9 && settled.rejections <= 3, "{kind:?} {has_headers}: {settled:?}");
+        simulation.provider = 10.0;
+        let seconds = seconds_until_restored(&mut simulation);
+        assert!(seconds <= 12.0, "{kind:?} {has_headers}: {seconds}");
     });
 }
 
 #[test]
 fn limit_that_the_provider_restores_after_a_long_time_is_found() {
     for_each_provider(|kind, has_headers| {
-        let mut simulation = simulation(kind, has_headers, 1000.0, 0.99);
-        simulation.provider = 500.0;
-        simulation.run(300.0);
-        simulation.provider = 1000.0;
-        let seconds = seconds_until_restored(&mut simulation);
-        assert!(seconds <= 25.0, "{kind:?} {has_headers}: {seconds}");
+        for limit in [10.0, 1000.0] {
+            let mut simulation = simulation(kind, has_headers, limit, 0.99);
+            simulation.provider = limit / 2.0;
+            simulation.run(300.0);
+            simulation.provider = limit;
+            let seconds = seconds_until_restored(&mut simulation);
+            assert!(seconds <= 20.0, "{kind:?} {limit} {has_headers}: {seconds}");
+        }
+    });
+}
+
+#[test]
+fn limit_that_the_provider_states_again_is_used_within_three_periods() {
+    for_each_provider(|kind, has_headers| {
+        for limit in [10.0, 1000.0, 10_000.0] {
+            let mut simulation = simulation(kind, has_headers, limit, 0.99);
+            simulation.states_limit = true;
+            simulation.run(1.0);
+            simulation.provider = limit / 2.0;
+            simulation.run(20.0);
+            // Not during an episode.
+            while simulation.controller.episode.is_some() {
+                simulation.run(0.1);
+            }
+            simulation.provider = limit;
+            let seconds = seconds_until_restored(&mut simulation);
+            assert!(seconds <= 3.0, "{kind:?} {limit} {has_headers}: {seconds}");
+            let after = simulation.run(5.0);
+            assert_eq!(after.rejections, 0, "{kind:?} {limit} {has_headers}: {after:?}");
+        }
+    });
+}
+
+#[test]
+fn test_of_an_unchanged_limit_costs_a_handful_of_rejections() {
+    for_each_provider(|kind, has_headers| {
+        let mut simulation = simulation(kind, has_headers, 1000.0, 1.3);
+        simulation.run(30.0);
+        let (mut in_a_row, mut most) = (0, 0);
+        for _ in 0..300 {
+            let rejections = simulation.run(0.4).rejections;
+            in_a_row = if rejections == 0 { 0 } else { in_a_row + rejections };
+            most = most.max(in_a_row);
+        }
+        // A provider that counts in windows admits a test for almost a whole window.
+        assert!(most <= 15, "{kind:?} {has_headers}: {most}");
     });
 }
 

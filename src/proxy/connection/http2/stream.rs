@@ -19,7 +19,7 @@ use crate::proxy::request_context::UpgradedRequest;
 use crate::proxy::response_future::ResponseFuture;
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
 use crate::proxy::tunnel;
-use crate::transport::{Http2Stream, ReceivedBody};
+use crate::transport::{Http2Body, Http2Stream};
 
 /// A stream while its request is handled or its response is sent. Dropping it resets the stream, unless the response is
 /// complete.
@@ -47,7 +47,7 @@ pub(super) fn start_stream(
     let (body, received) = match is_connect {
         true => (DownstreamBody::None, Some(stream)),
         false if stream.is_end_stream() => (DownstreamBody::None, None),
-        false => (DownstreamBody::Http2(ReceivedBody::new(&head.headers, stream)), None),
+        false => (DownstreamBody::Http2(Http2Body::new(&head.headers, stream)), None),
     };
     let handling = pipeline::handle(connection, head, body);
     let Some(timer) = connection.newest_stream.take() else { return };

@@ -38,6 +38,8 @@ pub(super) struct Simulation {
     pub(super) queue: u64,
     /// Whether rejections state the time until the provider admits another call, in milliseconds.
     pub(super) has_headers: bool,
+    /// Whether admitted calls state the limit.
+    pub(super) states_limit: bool,
     pub(super) settings: ControllerSettings,
     pub(super) controller: ShareController,
     now: u64,
@@ -76,6 +78,7 @@ impl Simulation {
             limit,
             queue: 0,
             has_headers: false,
+            states_limit: false,
             settings,
             controller: ShareController::default(),
             now,
@@ -187,6 +190,9 @@ impl Simulation {
                 self.paused_until = self.paused_until.max(at + wait.next_multiple_of(MILLISECOND));
             }
         } else if is_known {
+            if self.states_limit {
+                self.controller.record_stated(self.provider as u64, now);
+            }
             self.controller.on_success(decided, now, &self.settings);
         }
     }
