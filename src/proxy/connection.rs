@@ -249,7 +249,6 @@ mod tests {
     #[test]
     fn task_of_a_connection_is_small() {
         let size = future_size(serve);
-        println!("serve {size}");
         assert!(size <= 384, "{size} bytes");
     }
 }
