@@ -3,6 +3,7 @@
 pub(super) mod http1;
 pub(super) mod http2;
 mod malformed;
+mod parked;
 mod protocol_detect;
 mod transport_setup;
 
@@ -190,25 +191,64 @@ impl Drop for DownstreamConnection {
     }
 }
 
-/// Serves a connection to its end.
-pub(super) async fn serve(
+/// Returns a future that serves a connection to its end.
+///
+/// Each protocol and the setup before it has a future of its own on the heap. The task, which exists as long as the
+/// connection, is then as small as an idle connection.
+pub(super) fn serve(
     worker: Rc<Worker>,
     settings: ConnectionSettings,
     timer: Rc<ConnectionTimer>,
     accepted: AcceptedConnection,
     permit: ConnectionPermit,
-) {
+) -> impl Future<Output = ()> {
+    let setup = Box::pin(set_up(worker, settings, timer, accepted, permit));
+    async move {
+        let Some((connection, mut stream)) = setup.await else { return };
+        match protocol_detect::detect(&mut stream, &connection.timer).await {
+            DetectedProtocol::Http1 => loop {
+                match Box::pin(http1::serve(&connection, stream)).await {
+                    Some(parked) => stream = parked,
+                    None => break,
+                }
+                parked::wait_for_input(&mut stream, &connection.timer).await;
+            },
+            DetectedProtocol::Http2 => Box::pin(http2::serve(connection, stream)).await,
+            DetectedProtocol::TimedOut => http1::send_request_timeout(&connection, &mut stream, &[]),
+            DetectedProtocol::NoData => {}
+        }
+    }
+}
+
+/// Prepares a connection for HTTP. `None` if it is to be closed.
+async fn set_up(
+    worker: Rc<Worker>,
+    settings: ConnectionSettings,
+    timer: Rc<ConnectionTimer>,
+    accepted: AcceptedConnection,
+    permit: ConnectionPermit,
+) -> Option<(Rc<DownstreamConnection>, DownstreamIo)> {
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
     worker.metrics.downstream_connection_opened(settings.listener);
     let mut connection = DownstreamConnection::new(worker, settings, Rc::clone(&timer), peer, permit);
-    let Some(transport) = transport_setup::set_up(&mut connection, settings, accepted).await else { return };
-    let connection = Rc::new(connection);
-    let mut stream = DownstreamIo::new(transport, Rc::clone(&timer), connection.client_network());
-    match protocol_detect::detect(&mut stream, &timer).await {
-        DetectedProtocol::Http1 => http1::serve(connection, stream).await,
-        DetectedProtocol::Http2 => http2::serve(connection, stream).await,
-        DetectedProtocol::TimedOut => http1::send_request_timeout(&connection, &mut stream, &[]),
-        DetectedProtocol::NoData => {}
+    let transport = transport_setup::set_up(&mut connection, settings, accepted).await?;
+    let stream = DownstreamIo::new(transport, timer, connection.client_network());
+    Some((Rc::new(connection), stream))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the future that a function returns.
+    fn future_size<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn task_of_a_connection_is_small() {
+        let size = future_size(serve);
+        assert!(size <= 384, "{size} bytes");
     }
 }

@@ -25,16 +25,16 @@ pub(super) const MAX_DISCARDED_BODY: usize = 64 * 1024;
 const MAX_LINGERED: u64 = 64 << 20;
 const LINGER_READ_SIZE: usize = 16 * 1024;
 
-/// Maximum bytes read for protocol detection. Most first requests fit, so that no read is wasted.
-const DETECT_READ_SIZE: usize = 2048;
+/// Maximum bytes read by one peek. Most requests fit, so that no read is wasted.
+const PEEK_SIZE: usize = 2048;
 
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct DownstreamIo {
     transport: Transport,
     timer: Rc<ConnectionTimer>,
-    /// Bytes read for protocol detection, which are to be read again.
-    detect_buf: Vec<u8>,
+    /// Bytes that were read for protocol detection, or from a parked connection, and are to be read again.
+    peeked: Vec<u8>,
     closed_for_writing: bool,
     discarded: u64,
     /// Address of the peer, for IPv6 its network.
@@ -43,27 +43,27 @@ pub(super) struct DownstreamIo {
 
 impl DownstreamIo {
     pub(super) fn new(transport: Transport, timer: Rc<ConnectionTimer>, peer: IpAddr) -> Self {
-        Self { transport, timer, detect_buf: Vec::new(), closed_for_writing: false, discarded: 0, peer }
+        Self { transport, timer, peeked: Vec::new(), closed_for_writing: false, discarded: 0, peer }
     }
 
-    /// Reads some of the first bytes of a connection, which are kept to be read again. Returns their number.
-    pub(super) fn poll_detect(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut scratch = [0; DETECT_READ_SIZE];
+    /// Reads some bytes, which are kept to be read again. Returns their number.
+    pub(super) fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut scratch = [0; PEEK_SIZE];
         let mut buffer = ReadBuf::new(&mut scratch);
         ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer))?;
-        self.detect_buf.extend_from_slice(buffer.filled());
+        self.peeked.extend_from_slice(buffer.filled());
         self.record_read(buffer.filled().len());
         Poll::Ready(Ok(buffer.filled().len()))
     }
 
     /// Puts back bytes that were read elsewhere, so that they are read again.
     pub(super) fn push_back(&mut self, bytes: &[u8]) {
-        self.detect_buf.extend_from_slice(bytes);
+        self.peeked.extend_from_slice(bytes);
     }
 
     /// Returns the bytes that are kept to be read again.
-    pub(super) fn detect_bytes(&self) -> &[u8] {
-        &self.detect_buf
+    pub(super) fn peeked(&self) -> &[u8] {
+        &self.peeked
     }
 
     /// Sends a last response to a client whose request never became complete. It is lost if the socket cannot take it
@@ -105,7 +105,7 @@ impl DownstreamIo {
 
 impl ReadSource for DownstreamIo {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.detect_buf.is_empty() { self.transport.poll_readable(cx) } else { Poll::Ready(()) }
+        if self.peeked.is_empty() { self.transport.poll_readable(cx) } else { Poll::Ready(()) }
     }
 
     fn message_started(&self) {
@@ -119,12 +119,12 @@ impl AsyncRead for DownstreamIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.detect_buf.is_empty() {
-            let length = self.detect_buf.len().min(buffer.remaining());
-            buffer.put_slice(&self.detect_buf[..length]);
-            self.detect_buf.drain(..length);
-            if self.detect_buf.is_empty() {
-                self.detect_buf = Vec::new();
+        if !self.peeked.is_empty() {
+            let length = self.peeked.len().min(buffer.remaining());
+            buffer.put_slice(&self.peeked[..length]);
+            self.peeked.drain(..length);
+            if self.peeked.is_empty() {
+                self.peeked = Vec::new();
             }
             return Poll::Ready(Ok(()));
         }

@@ -29,6 +29,7 @@ mod forwarding;
 mod geo;
 mod hostile;
 mod http2;
+mod idle_connections;
 mod import;
 mod jwt;
 mod limiting;

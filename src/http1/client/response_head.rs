@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -77,7 +77,7 @@ impl<'a> ResponseHeadDecoder<'a> {
         while self.scanned == 0 || may_be_complete(read, self.scanned) {
             let mut places = FieldSpans::new();
             let Some(start) = parse(read, &mut places)? else { break };
-            let head = read.split_to(start.end).freeze();
+            let head = self.take_bytes(read, start.end);
             self.scanned = 0;
             if start.status.is_informational() && start.status != StatusCode::SWITCHING_PROTOCOLS {
                 if let Some(interims) = self.interims.filter(|_| start.is_http11) {
@@ -92,6 +92,17 @@ impl<'a> ResponseHeadDecoder<'a> {
         }
         self.scanned = read.len();
         if self.scanned >= MAX_HEAD_SIZE { Err(MalformedMessage::FieldsTooLarge) } else { Ok(None) }
+    }
+
+    /// Takes the bytes of a head from `read`. For a map they are copied: an HTTP/2 connection keeps values of headers in
+    /// its compression table, each of which would otherwise hold a read buffer.
+    fn take_bytes(&self, read: &mut BytesMut, length: usize) -> Bytes {
+        if !self.parse_to_map {
+            return read.split_to(length).freeze();
+        }
+        let head = Bytes::copy_from_slice(&read[..length]);
+        read.advance(length);
+        head
     }
 
     fn complete(

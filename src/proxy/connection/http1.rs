@@ -43,14 +43,22 @@ const MAX_RETAINED_FIELDS: usize = 64;
 const REQUEST_TIMEOUT_RESPONSE: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// Serves a connection to its end.
-pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: DownstreamIo) {
+/// Serves a connection until it ends, or has had no request for a while. Returns its stream in the second case.
+pub(super) async fn serve(
+    connection: &Rc<DownstreamConnection>,
+    stream: DownstreamIo,
+) -> Option<DownstreamIo> {
     let conn = OwnedConn(Rc::new(RefCell::new(DownstreamConn::new(stream))));
-    let ended = run(&connection, &conn.0).await;
+    let ended = run(connection, &conn.0).await;
     // Taken in any case: it refers to the connection that holds it, and the cycle would leak both.
     let upgraded = connection.upgraded.take();
     match ended {
-        ConnectionEnd::Served(Ok(())) => {
+        ConnectionEnd::Served(Ok(LoopEnd::Quiet)) => {
+            let (mut stream, read) = conn.take_stream()?;
+            stream.push_back(&read);
+            return Some(stream);
+        }
+        ConnectionEnd::Served(Ok(LoopEnd::Closed)) => {
             if let (Some(upgraded), Some((stream, read))) = (upgraded, conn.take_stream()) {
                 // Boxed because a tunnel is rare and its future large.
                 Box::pin(tunnel::run_over_connection(upgraded, stream, read)).await;
@@ -60,10 +68,11 @@ pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: Downstre
         ConnectionEnd::Served(Err(error)) => tracing::debug!(%error, "connection ended"),
         ConnectionEnd::HeadTimeout => {
             if let Some((mut stream, read)) = conn.take_stream() {
-                send_request_timeout(&connection, &mut stream, &read);
+                send_request_timeout(connection, &mut stream, &read);
             }
         }
     }
+    None
 }
 
 /// Owner of a connection, which closes it on drop even if a request's body is still held elsewhere. Otherwise a socket
@@ -91,14 +100,22 @@ pub(super) fn send_request_timeout(
     read: &[u8],
 ) {
     stream.write_raw(REQUEST_TIMEOUT_RESPONSE);
-    let read = if read.is_empty() { stream.detect_bytes() } else { read };
+    let read = if read.is_empty() { stream.peeked() } else { read };
     malformed::record_request(connection, StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, read);
 }
 
 enum ConnectionEnd {
-    Served(Result<(), ConnectionError>),
+    Served(Result<LoopEnd, ConnectionError>),
     HeadTimeout,
     Stalled,
+}
+
+/// Why no further request is served.
+enum LoopEnd {
+    /// The connection is closed, or leaves HTTP.
+    Closed,
+    /// There has been no request for a while.
+    Quiet,
 }
 
 /// Serves a connection until it ends by itself or a timeout expires.
@@ -121,24 +138,28 @@ async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<Downstream
     .await
 }
 
-/// Serves one request after the other until the connection is to be closed.
+/// Serves one request after the other until the connection is to be closed, or there are no more for a while.
 async fn run_loop(
     connection: &Rc<DownstreamConnection>,
     conn: &Rc<RefCell<DownstreamConn>>,
-) -> Result<(), ConnectionError> {
+) -> Result<LoopEnd, ConnectionError> {
     let mut reader = RequestHeadDecoder::new(HeadLimits {
         size: connection.limits.header_size,
         fields: connection.limits.headers,
     });
     let mut buffer = Vec::new();
     loop {
-        let read = poll_fn(|cx| conn.borrow_mut().poll_head(&mut reader, cx)).await;
-        match read {
-            Ok(_) => {}
-            Err(ConnectionError::Malformed(malformed)) => {
-                return write_error_and_close(connection, conn, malformed).await;
+        let read = poll_fn(|cx| match conn.borrow_mut().poll_head(&mut reader, cx) {
+            Poll::Pending if connection.timer.is_quiet() => Poll::Ready(None),
+            read => read.map(Some),
+        });
+        match read.await {
+            Some(Ok(_)) => {}
+            Some(Err(ConnectionError::Malformed(malformed))) => {
+                return Err(write_error_and_close(connection, conn, malformed).await);
             }
-            Err(broken) => return Err(broken),
+            Some(Err(broken)) => return Err(broken),
+            None => return Ok(LoopEnd::Quiet),
         }
         let Some(RequestHead { parts, decoder: length, expects_continue: expects, info }) =
             reader.take_head()
@@ -169,7 +190,7 @@ async fn run_loop(
         }
         buffer = sending.into_buffer();
         if connection.is_upgraded() {
-            return Ok(());
+            return Ok(LoopEnd::Closed);
         }
         if info.is_connect {
             // What the client has sent for the tunnel is unread.
@@ -180,7 +201,8 @@ async fn run_loop(
             break;
         }
     }
-    shut_down(conn).await
+    shut_down(conn).await?;
+    Ok(LoopEnd::Closed)
 }
 
 /// Work to be done until the final response is ready: forwards interim responses, and detects a client that has closed
@@ -283,12 +305,12 @@ fn start_response(
     (sending, spare, keeps)
 }
 
-/// Sends an error response to a malformed request, and closes the connection.
+/// Sends an error response to a malformed request, and closes the connection. Returns why it ended.
 async fn write_error_and_close(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
     malformed: MalformedMessage,
-) -> Result<(), ConnectionError> {
+) -> ConnectionError {
     let status = response_head::error_status(malformed);
     malformed::record_request(
         connection,
@@ -298,9 +320,13 @@ async fn write_error_and_close(
     );
     let mut write_buf = WriteBuf::default();
     response_head::write_error(status, |out| connection.worker.date.write(out), write_buf.buffer_mut());
-    poll_fn(|cx| write_buf.poll_write(&mut ConnWriter(conn), cx)).await?;
-    shut_down(conn).await?;
-    Err(malformed.into())
+    if let Err(error) = poll_fn(|cx| write_buf.poll_write(&mut ConnWriter(conn), cx)).await {
+        return error.into();
+    }
+    match shut_down(conn).await {
+        Ok(()) => malformed.into(),
+        Err(error) => error,
+    }
 }
 
 async fn shut_down(conn: &RefCell<DownstreamConn>) -> Result<(), ConnectionError> {

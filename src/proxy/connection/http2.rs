@@ -8,6 +8,7 @@
 mod response;
 mod stream;
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -37,6 +38,12 @@ const SEND_BUFFER: usize = 16 * 1024;
 /// A request, and what sends its response.
 type AcceptedStream = (Request<RecvStream>, SendResponse<Bytes>);
 
+thread_local! {
+    /// Memory for the requests of one poll, shared by all connections of the thread. Each of them would otherwise keep
+    /// kilobytes for as long as it is open.
+    static ACCEPTED: Cell<Vec<AcceptedStream>> = const { Cell::new(Vec::new()) };
+}
+
 /// Serves a connection to its end.
 pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: DownstreamIo) {
     connection.timer.multiplex();
@@ -50,7 +57,6 @@ pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: Downstre
 
 async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Result<(), h2::Error> {
     let Some(mut serving) = handshake(connection, stream).await? else { return Ok(()) };
-    let mut accepted = Vec::new();
     poll_fn(|cx| {
         let timer = &connection.timer;
         timer.register_waker(cx.waker());
@@ -63,10 +69,13 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
             Some(TimeoutKind::Linger) => return Poll::Ready(Ok(())),
             Some(TimeoutKind::Head | TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
         }
+        let mut accepted = ACCEPTED.take();
         loop {
             // All of them first: accepting the next one also writes what is there to be sent.
             let ended = poll_accept_all(&mut serving, &mut accepted, cx);
             if accepted.is_empty() || ended.is_ready() {
+                accepted.clear();
+                ACCEPTED.set(accepted);
                 return ended;
             }
             for (request, responder) in accepted.drain(..) {

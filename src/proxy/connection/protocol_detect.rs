@@ -35,15 +35,15 @@ pub(super) async fn detect(stream: &mut DownstreamIo, timer: &ConnectionTimer) -
             None => {}
         }
         loop {
-            match ready!(stream.poll_detect(cx)) {
-                Ok(0) | Err(_) if stream.detect_bytes().is_empty() => {
+            match ready!(stream.poll_peek(cx)) {
+                Ok(0) | Err(_) if stream.peeked().is_empty() => {
                     return Poll::Ready(DetectedProtocol::NoData);
                 }
                 // The HTTP/1 decoder rejects an incomplete preface.
                 Ok(0) | Err(_) => return Poll::Ready(DetectedProtocol::Http1),
                 Ok(_) => {}
             }
-            if let Some(protocol) = recognise(stream.detect_bytes()) {
+            if let Some(protocol) = recognise(stream.peeked()) {
                 return Poll::Ready(protocol);
             }
         }

@@ -17,6 +17,8 @@ use super::{ConnectionTimeouts, TICK, TimeoutKind, store, wake};
 const DRAIN_GRACE: u32 = 5;
 /// Maximum time in ticks for which an HTTP/2 connection may stay without a stream after GOAWAY.
 const GOAWAY_GRACE: u32 = 10;
+/// Time in ticks without a request after which a connection is quiet.
+const QUIET: u32 = 10;
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +203,11 @@ impl ConnectionTimer {
         }
     }
 
+    /// HTTP/1.1: whether there has been no request for a second. The connection's task is woken when that begins.
+    pub(in crate::proxy) fn is_quiet(&self) -> bool {
+        self.state() == ConnState::Idle && self.ticks.since(self.since.get()) >= QUIET
+    }
+
     /// HTTP/1.1: whether the head of the response has not arrived yet.
     pub(in crate::proxy) fn awaits_response(&self) -> bool {
         self.request.get().is_some_and(|request| request.awaits_response())
@@ -246,7 +253,10 @@ impl ConnectionTimer {
                 self.expired.get()
             }
         };
-        if expired.is_some() {
+        // Exactly one tick, so that a connection stays quiet without being woken again.
+        let becomes_quiet =
+            self.state.get() == ConnState::Idle && self.ticks.since(self.since.get()) == QUIET;
+        if expired.is_some() || becomes_quiet {
             wake(&self.waker);
         }
     }

@@ -2,6 +2,9 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Wake;
 
 use super::*;
 use crate::upstream::RequestScarcity;
@@ -28,6 +31,42 @@ fn idle_timeout_does_not_expire_early() {
     assert_eq!(connection.expired(), None);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::Idle));
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct CountingWaker(AtomicU32);
+
+impl Wake for CountingWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn connection_becomes_quiet_a_second_after_a_request_and_is_woken_once() {
+    let (clock, connection) = clock_and_connection();
+    let woken = Arc::new(CountingWaker::default());
+    connection.register_waker(&Arc::clone(&woken).into());
+    for _ in 0..2 {
+        woken.0.store(0, Ordering::Relaxed);
+        let request = connection.start_request(Duration::from_secs(60));
+        advance(&clock, Duration::from_secs(3));
+        assert!(!connection.is_quiet(), "during a request");
+        request.response_ended();
+        connection.flushed();
+        advance(&clock, Duration::from_millis(900));
+        assert!(!connection.is_quiet(), "before a second has passed");
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        clock.tick();
+        assert!(connection.is_quiet());
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        advance(&clock, Duration::from_millis(900));
+        assert!(connection.is_quiet());
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "once");
+        connection.bytes_read();
+        assert!(!connection.is_quiet(), "the next request has begun");
+    }
 }
 
 #[test]

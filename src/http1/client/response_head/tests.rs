@@ -243,3 +243,15 @@ proptest! {
         prop_assert_eq!(raw, mapped);
     }
 }
+
+#[test]
+fn headers_in_a_map_do_not_hold_the_read_buffer() {
+    const CAPACITY: usize = 8 * 1024;
+    let mut read = BytesMut::with_capacity(CAPACITY);
+    read.extend_from_slice(b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\nhi");
+    let head = ResponseHeadDecoder::new(false, true).decode(&mut read).unwrap().expect("a complete head");
+    assert_eq!(&read[..], b"hi");
+    read.clear();
+    assert!(read.try_reclaim(CAPACITY), "the buffer is held");
+    assert_eq!(head.headers.into_map()["date"], "today");
+}

@@ -1,0 +1,25 @@
+//! HTTP/1.1 connections that wait for a request without buffers.
+//!
+//! All that only an active connection needs is in one future: buffers, decoder, and the state of the request. A
+//! connection that has had no request for a second drops that future and keeps its stream alone. The first bytes of the
+//! next request, the end of the connection and its timeouts create the future again, which handles them. A connection
+//! that is used more often is never parked, so parking costs its requests nothing.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use crate::proxy::stream::DownstreamIo;
+use crate::proxy::timeouts::ConnectionTimer;
+
+/// Waits until the client has sent something or closed the connection, or a timeout has expired. What is read stays in
+/// `stream` and is read again.
+pub(super) async fn wait_for_input(stream: &mut DownstreamIo, timer: &ConnectionTimer) {
+    poll_fn(|cx| {
+        timer.register_waker(cx.waker());
+        match timer.expired() {
+            Some(_) => Poll::Ready(()),
+            None => stream.poll_peek(cx).map(drop),
+        }
+    })
+    .await;
+}
