@@ -43,6 +43,7 @@ use crate::forward_proxy::identity::ProxyIdentity;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
 use crate::listener;
+use crate::listener::balance;
 use crate::listener::socket::{self, Socket};
 use crate::overload::OverloadManager;
 use crate::proxy::adaptive::run_adaptive_limits;
@@ -353,23 +354,24 @@ fn start_workers(
     running: &RunningApp,
 ) -> Result<Arc<ThreadGroup>, AppError> {
     let threads = Arc::new(ThreadGroup::default());
-    let start = |index: usize| {
+    let balances = balance::members(workers).into_iter().zip(balance::members(workers));
+    for (index, (balance, grpc_balance)) in balances.enumerate() {
         let own_listeners =
             bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
         let (own_listeners, shared) = (own_listeners.collect(), Arc::clone(&running.shared));
         let port = running.rls_runtime.as_ref().map(|service| Arc::clone(&service.grpc_port));
         let grpc_socket = port.zip(grpc_sockets.as_mut().and_then(|sockets| sockets.pop()));
         let work = move || async move {
-            let proxying = proxy::run(shared, own_listeners);
+            let proxying = proxy::run(shared, own_listeners, balance);
             match grpc_socket {
                 None => proxying.await,
                 Some((port, socket)) => {
-                    tokio::try_join!(proxying, rls::server::run(port, socket)).map(|((), ())| ())
+                    let serving = rls::server::run(port, socket, grpc_balance);
+                    tokio::try_join!(proxying, serving).map(|((), ())| ())
                 }
             }
         };
-        threads.spawn(format!("worker-{index}"), work).map_err(AppError::system("cannot start a worker"))
-    };
-    (0..workers).try_for_each(start)?;
+        threads.spawn(format!("worker-{index}"), work).map_err(AppError::system("cannot start a worker"))?;
+    }
     Ok(threads)
 }

@@ -10,6 +10,7 @@ pub mod fallback;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
+mod accept;
 mod body;
 mod connection;
 mod date;
@@ -37,6 +38,7 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 
+pub use self::accept::ListenerPermit;
 use self::elastic::HeadroomState;
 use self::fallback::Fallbacks;
 use self::worker::Worker;
