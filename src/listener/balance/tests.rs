@@ -133,7 +133,7 @@ fn threads_that_accept_at_once_keep_the_counts_even() {
         let places = on_threads(all, reserve_all);
         let counts: Vec<_> = shared.iter().map(|worker| worker.open.count()).collect();
         assert!(difference(&counts) <= 1, "{counts:?}");
-        assert_eq!(counts.iter().sum::<usize>(), places.iter().map(Vec::len).sum());
+        assert_eq!(counts.iter().sum::<usize>(), places.iter().map(Vec::len).sum::<usize>());
     }
 }
 
