@@ -235,9 +235,11 @@ fn build_app(
     let metrics = Metrics::new(&names);
     let access_logs = Arc::new(AccessLogManager::default());
     let access_log = open_access_log(&access_logs, config)?;
-    let generations = Generations::new(config, &limiter, &clock, &metrics, access_log.as_ref(), identity)
-        .map(Arc::new)
-        .map_err(AppError::system("cannot set up TLS"))?;
+    let top_keys = Arc::default();
+    let generations =
+        Generations::new(config, &limiter, &clock, &metrics, &top_keys, access_log.as_ref(), identity)
+            .map(Arc::new)
+            .map_err(AppError::system("cannot set up TLS"))?;
     let tracing =
         config.tracing.as_ref().map(|settings| Tracer::start(settings, metrics.spans())).transpose();
     let (tracer, tracer_guard) =
@@ -261,7 +263,7 @@ fn build_app(
         drain: Arc::new(DrainManager::default()),
         metrics,
         access_logs,
-        top_keys: Arc::default(),
+        top_keys,
         tracer,
         elastic: HeadroomState::default(),
         overload: Arc::new(overload),
