@@ -9,16 +9,16 @@ use std::thread;
 use crate::support::epoll::{tcp_connections, unix_connections};
 use crate::support::{Client, Origin, Request, Weir, config, config_with, run_concurrently, wait};
 
-/// Waits until the workers have `count` connections, and returns how many each has.
-fn until_open(count: usize, connections: impl Fn() -> Vec<usize>) -> Vec<usize> {
+/// Waits until all workers have started and have `count` connections, and returns how many each has.
+fn until_open(workers: usize, count: usize, connections: impl Fn() -> Vec<usize>) -> Vec<usize> {
     wait::until("the connections", || {
         let connections = connections();
-        (connections.iter().sum::<usize>() == count).then_some(connections)
+        let is_complete = connections.len() == workers && connections.iter().sum::<usize>() == count;
+        is_complete.then_some(connections)
     })
 }
 
-fn assert_even(connections: &[usize], workers: usize) {
-    assert_eq!(connections.len(), workers, "{connections:?}");
+fn assert_even(connections: &[usize]) {
     let (least, most) = (connections.iter().min().unwrap(), connections.iter().max().unwrap());
     assert!(most - least <= 1, "{connections:?}");
 }
@@ -36,8 +36,8 @@ fn connections_one_after_another_are_even() {
             let mut client = Client::connect(weir.address());
             assert_eq!(client.get("/").status, 200);
             clients.push(client);
-            let connections = until_open(opened, || tcp_connections(weir.pid(), weir.address()));
-            assert_even(&connections, workers);
+            let connections = until_open(workers, opened, || tcp_connections(weir.pid(), weir.address()));
+            assert_even(&connections);
         }
         assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
     }
@@ -52,8 +52,8 @@ fn connections_opened_at_once_are_even() {
             assert_eq!(client.get("/").status, 200);
             client
         });
-        let connections = until_open(clients.len(), || tcp_connections(weir.pid(), weir.address()));
-        assert_even(&connections, workers);
+        let connections = until_open(workers, clients.len(), || tcp_connections(weir.pid(), weir.address()));
+        assert_even(&connections);
     }
 }
 
@@ -68,7 +68,7 @@ fn connections_of_several_listeners_are_even_in_total() {
         let [inbound, outbound] = addresses.map(|address| tcp_connections(weir.pid(), address));
         inbound.iter().zip(outbound).map(|(inbound, outbound)| inbound + outbound).collect()
     };
-    assert_even(&until_open(clients.len(), of_both), 2);
+    assert_even(&until_open(2, clients.len(), of_both));
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn connections_through_a_unix_socket_are_even() {
         let listener = format!("{{ address: \"unix:{}\", name: inbound }}", path.display());
         let weir = Weir::start(&config_with(&listener, "echo", &format!("workers: {workers}\n")));
         let mut clients: Vec<_> = (0..count).map(|_| UnixStream::connect(&path).unwrap()).collect();
-        let connections = until_open(count, || unix_connections(weir.pid(), &path));
-        assert_even(&connections, workers);
+        let connections = until_open(workers, count, || unix_connections(weir.pid(), &path));
+        assert_even(&connections);
         for client in &mut clients {
             client.set_read_timeout(Some(wait::DEADLINE)).unwrap();
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
@@ -95,11 +95,10 @@ fn connections_through_a_unix_socket_are_even() {
 fn connections_of_the_rate_limit_service_are_even() {
     let weir = start(2, "rls: { address: 127.0.0.1:0 }");
     let address = weir.rls_address("grpc");
+    let mut clients = Vec::new();
     for opened in 1..=6 {
-        let mut clients: Vec<_> = (0..opened).map(|_| TcpStream::connect(address).unwrap()).collect();
-        assert_even(&until_open(opened, || tcp_connections(weir.pid(), address)), 2);
-        clients.clear();
-        until_open(0, || tcp_connections(weir.pid(), address));
+        clients.push(TcpStream::connect(address).unwrap());
+        assert_even(&until_open(2, opened, || tcp_connections(weir.pid(), address)));
     }
 }
 
@@ -110,17 +109,17 @@ fn connections_are_even_after_others_have_closed() {
         let connections = || tcp_connections(weir.pid(), weir.address());
         let mut clients: Vec<_> = (0..2 * workers).map(|_| Client::connect(weir.address())).collect();
         for turn in 0..40 {
-            until_open(clients.len(), connections);
+            until_open(workers, clients.len(), connections);
             // From the middle, so that workers lose connections in no order.
             drop(clients.remove(turn * 7 % clients.len()));
-            until_open(clients.len(), connections);
+            until_open(workers, clients.len(), connections);
             let mut client = Client::connect(weir.address());
             assert_eq!(client.get("/").status, 200);
             clients.push(client);
         }
         // A worker may close a connection's socket an instant before its place is free.
         clients.extend((0..workers).map(|_| Client::connect(weir.address())));
-        assert_even(&until_open(clients.len(), connections), workers);
+        assert_even(&until_open(workers, clients.len(), connections));
         assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
     }
 }
@@ -137,7 +136,7 @@ fn limits_of_connections_are_exact_while_connections_are_handed_over() {
     let of_first = served.iter().filter(|(from, _)| *from == "127.0.0.1").count();
     assert!((5..=8).contains(&served.len()), "{}", served.len());
     assert!(of_first <= 5 && served.len() - of_first <= 5, "{of_first} of {}", served.len());
-    until_open(served.len(), || tcp_connections(weir.pid(), weir.address()));
+    until_open(4, served.len(), || tcp_connections(weir.pid(), weir.address()));
     drop(served);
     wait::until_true("free permits", || {
         let mut clients: Vec<_> = (0..5).map(|_| Client::connect(weir.address())).collect();
