@@ -43,6 +43,7 @@ use crate::forward_proxy::identity::ProxyIdentity;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
 use crate::listener;
+use crate::listener::balance;
 use crate::listener::socket::{self, Socket};
 use crate::overload::OverloadManager;
 use crate::proxy::adaptive::run_adaptive_limits;
@@ -234,9 +235,11 @@ fn build_app(
     let metrics = Metrics::new(&names);
     let access_logs = Arc::new(AccessLogManager::default());
     let access_log = open_access_log(&access_logs, config)?;
-    let generations = Generations::new(config, &limiter, &clock, &metrics, access_log.as_ref(), identity)
-        .map(Arc::new)
-        .map_err(AppError::system("cannot set up TLS"))?;
+    let top_keys = Arc::default();
+    let generations =
+        Generations::new(config, &limiter, &clock, &metrics, &top_keys, access_log.as_ref(), identity)
+            .map(Arc::new)
+            .map_err(AppError::system("cannot set up TLS"))?;
     let tracing =
         config.tracing.as_ref().map(|settings| Tracer::start(settings, metrics.spans())).transpose();
     let (tracer, tracer_guard) =
@@ -260,7 +263,7 @@ fn build_app(
         drain: Arc::new(DrainManager::default()),
         metrics,
         access_logs,
-        top_keys: Arc::default(),
+        top_keys,
         tracer,
         elastic: HeadroomState::default(),
         overload: Arc::new(overload),
@@ -353,23 +356,24 @@ fn start_workers(
     running: &RunningApp,
 ) -> Result<Arc<ThreadGroup>, AppError> {
     let threads = Arc::new(ThreadGroup::default());
-    let start = |index: usize| {
+    let balances = balance::members(workers).into_iter().zip(balance::members(workers));
+    for (index, (balance, grpc_balance)) in balances.enumerate() {
         let own_listeners =
             bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
         let (own_listeners, shared) = (own_listeners.collect(), Arc::clone(&running.shared));
         let port = running.rls_runtime.as_ref().map(|service| Arc::clone(&service.grpc_port));
         let grpc_socket = port.zip(grpc_sockets.as_mut().and_then(|sockets| sockets.pop()));
         let work = move || async move {
-            let proxying = proxy::run(shared, own_listeners);
+            let proxying = proxy::run(shared, own_listeners, balance);
             match grpc_socket {
                 None => proxying.await,
                 Some((port, socket)) => {
-                    tokio::try_join!(proxying, rls::server::run(port, socket)).map(|((), ())| ())
+                    let serving = rls::server::run(port, socket, grpc_balance);
+                    tokio::try_join!(proxying, serving).map(|((), ())| ())
                 }
             }
         };
-        threads.spawn(format!("worker-{index}"), work).map_err(AppError::system("cannot start a worker"))
-    };
-    (0..workers).try_for_each(start)?;
+        threads.spawn(format!("worker-{index}"), work).map_err(AppError::system("cannot start a worker"))?;
+    }
     Ok(threads)
 }

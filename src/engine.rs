@@ -55,6 +55,8 @@ pub struct Engine<S> {
     /// The specification of `policy`.
     spec: Mutex<PolicySpec>,
     overrides: Arc<OverrideBook>,
+    /// Snapshots before the current one that may still be in use.
+    retired: Mutex<Vec<Arc<S>>>,
 }
 
 impl PolicySpec {
@@ -118,6 +120,7 @@ impl<S> Engine<S> {
             policy: Mutex::new(policy),
             spec: Mutex::new(spec.clone()),
             overrides: Arc::default(),
+            retired: Mutex::default(),
         })
     }
 
@@ -159,13 +162,24 @@ impl<S> Engine<S> {
         let new_policy = self.spec.lock().install(generation, &self.limiter, now());
         self.overrides.reapply(policy, &new_policy, &self.limiter, now());
         let snapshot = create_snapshot(Arc::clone(&new_policy), &self.current.load());
-        self.current.store(Arc::new(snapshot));
+        let before = self.current.swap(Arc::new(snapshot));
+        self.retired.lock().push(before);
         let old_policy = std::mem::replace(policy, new_policy);
         let permanent = self.permanent.iter().copied();
         let retained: Vec<_> =
             permanent.chain(policy.limit_handles()).chain(old_policy.limit_handles()).collect();
         self.limiter.retire_others(&retained, now());
         policy.generation
+    }
+
+    /// Drops the snapshots that are no longer in use. To drop one takes milliseconds if it has thousands of rules, and
+    /// would otherwise happen where its last user is: on the path of a request.
+    pub fn drop_unused(&self) {
+        let unused: Vec<_> = {
+            let mut retired = self.retired.lock();
+            retired.extract_if(.., |snapshot| Arc::strong_count(snapshot) == 1).collect()
+        };
+        drop(unused);
     }
 
     /// Returns the snapshot in force; [`Self::apply`] replaces its content.

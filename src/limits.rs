@@ -19,6 +19,7 @@ mod record;
 mod remote;
 mod settlement;
 mod summary;
+mod tables;
 mod view;
 mod waiting;
 
@@ -38,6 +39,7 @@ pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
 pub use self::settlement::Settlement;
 pub use self::summary::{DecisionSummary, Standing};
+pub use self::tables::LimitTables;
 pub use self::view::{LimitResources, LimitsView};
 use self::waiting::WaitingRequest;
 pub use self::waiting::{Hold, HoldEnd};

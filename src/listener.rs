@@ -3,6 +3,8 @@
 //! This module has no knowledge of HTTP; a handler serves the accepted connections.
 
 pub mod address;
+pub mod balance;
+pub mod handover;
 pub mod preamble;
 pub mod proxy_protocol;
 pub mod socket;
@@ -16,7 +18,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::address::ListenAddress;
-use self::socket::{AsyncListener, Socket};
+use self::socket::{AcceptedSocket, AsyncListener, Socket};
 use crate::transport::Transport;
 
 /// Pause after an accept that failed for lack of file descriptors or memory, so that some can be released.
@@ -64,7 +66,7 @@ pub enum ProxyProtocol {
     Required,
 }
 
-/// An accepted connection.
+/// An accepted connection, registered with the runtime of the thread that serves it.
 #[derive(Debug)]
 pub struct AcceptedConnection {
     /// The connection.
@@ -82,7 +84,7 @@ pub struct AcceptedConnection {
 pub async fn serve(
     socket: Socket,
     stop: impl Future<Output = ()>,
-    mut handle: impl FnMut(AcceptedConnection),
+    mut handle: impl FnMut(AcceptedSocket),
     mut failed: impl FnMut(),
 ) {
     let accepting = match AsyncListener::new(socket) {
@@ -119,7 +121,7 @@ pub async fn serve(
     }
 }
 
-fn empty_queue(accepting: AsyncListener, mut handle: impl FnMut(AcceptedConnection)) -> io::Result<()> {
+fn empty_queue(accepting: AsyncListener, mut handle: impl FnMut(AcceptedSocket)) -> io::Result<()> {
     for accepted in accepting.into_queue()? {
         match accepted {
             Ok(accepted) => handle(accepted),

@@ -10,6 +10,7 @@ pub mod fallback;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
+mod accept;
 mod body;
 mod connection;
 mod date;
@@ -37,6 +38,7 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 
+pub use self::accept::ListenerPermit;
 use self::elastic::HeadroomState;
 use self::fallback::Fallbacks;
 use self::worker::Worker;
@@ -48,7 +50,7 @@ use crate::engine::Policy;
 use crate::forward_proxy::ForwardProxy;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::SignalSet;
-use crate::observe::key_writer::LogKeys;
+use crate::limits::LimitTables;
 use crate::observe::top_keys::TopKeys;
 use crate::overload::OverloadManager;
 use crate::remote;
@@ -97,6 +99,8 @@ pub struct ProxyState {
 pub struct Generation {
     /// Rules, routes and responses.
     pub policy: Arc<Policy>,
+    /// Tables of its limits.
+    pub limits: Arc<LimitTables>,
     /// The upstreams, in the order of the routes. An upstream whose settings have not changed is kept, together with
     /// its connections.
     pub upstreams: Box<[Arc<Cluster>]>,
@@ -110,8 +114,6 @@ pub struct Generation {
     pub forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
     /// The access log, if one is configured.
     pub access_log: Option<AccessLog>,
-    /// How operators see keys; `None` for the default.
-    pub log_keys: Option<LogKeys>,
     /// Rate limit services that count limits of rules.
     pub rate_limit_services: Box<[remote::service::RemoteServiceSettings]>,
 }

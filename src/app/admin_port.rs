@@ -132,7 +132,7 @@ impl Inspect for ProcessInspector {
     }
 
     fn log_keys(&self) -> Option<LogKeys> {
-        self.shared.generation.load().log_keys
+        self.shared.generation.load().limits.log_keys()
     }
 
     fn upstreams(&self) -> Vec<ClusterView> {

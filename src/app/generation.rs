@@ -11,6 +11,10 @@ use crate::engine::{Engine, Policy};
 use crate::forward_proxy::identity::ProxyIdentity;
 use crate::forward_proxy::{ForwardProxy, ForwardProxySettings};
 use crate::limiter::Limiter;
+use crate::limiter::key::KeyHasher;
+use crate::limits::LimitTables;
+use crate::observe::key_writer::LogKeys;
+use crate::observe::top_keys::TopKeys;
 use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
 use crate::rls::unit_limits::UnitLimits;
@@ -29,6 +33,8 @@ pub(super) struct Generations {
     listeners: Box<[Box<str>]>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
+    top_keys: Arc<TopKeys>,
+    hasher: KeyHasher,
     /// The runtime for the background tasks of upstreams.
     runtime: Option<Handle>,
     /// Names of this process as a forward proxy.
@@ -49,6 +55,7 @@ impl Generations {
         limiter: &Arc<Limiter>,
         clock: &Arc<Clock>,
         metrics: &Arc<Metrics>,
+        top_keys: &Arc<TopKeys>,
         access_log: Option<&AccessLog>,
         identity: ProxyIdentity,
     ) -> io::Result<Self> {
@@ -60,18 +67,19 @@ impl Generations {
         if let Some(scope) = config.rls.as_ref().and_then(|rls| rls.shared_limit.as_ref()) {
             limit_specs.extend(UnitLimits::shared_specs(scope.lease_policy()));
         }
-        let first = |policy| {
+        let first = |policy: Arc<Policy>| {
+            let limits = LimitTables::new(&policy, limiter.hasher(), metrics, top_keys, config.log_keys);
             let upstreams = build_clusters(config, &[], metrics, runtime.as_ref())?;
             let tls = build_listener_tls(config, &listeners, &[])?;
             let forward_proxies = build_forward_proxies(config, &listeners, &[], &identity)?;
             let carried = Carried { upstreams, tls, forward_proxies };
-            let built = build_generation(config, policy, carried, &Fallbacks::default());
+            let built = build_generation(config, policy, limits, carried, &Fallbacks::default());
             Ok(Generation { access_log: access_log.cloned(), ..built })
         };
         let engine = Engine::start(&config.policy, limiter, &limit_specs, clock.now(), first);
         let engine = engine.map_err(io::Error::other::<rustls::Error>)?;
-        let (clock, metrics) = (Arc::clone(clock), Arc::clone(metrics));
-        Ok(Self { engine, listeners, clock, metrics, runtime, identity })
+        let (clock, metrics, top_keys) = (Arc::clone(clock), Arc::clone(metrics), Arc::clone(top_keys));
+        Ok(Self { engine, listeners, clock, metrics, top_keys, hasher: limiter.hasher(), runtime, identity })
     }
 
     /// Returns the limit handles of Envoy's rate limit service, which persist through all generations; `None`
@@ -87,7 +95,8 @@ impl Generations {
 
     /// Applies a new configuration, whose access log is `access_log`; returns its generation number.
     pub(super) fn apply(&self, config: &Config, access_log: Option<&AccessLog>) -> u64 {
-        let next = |policy, current: &Generation| {
+        let next = |policy: Arc<Policy>, current: &Generation| {
+            let limits = self.limit_tables(&policy, config.log_keys);
             let upstreams = build_clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
             let upstreams = upstreams.unwrap_or_else(|error| {
                 tracing::error!(
@@ -110,7 +119,7 @@ impl Generations {
                 current.forward_proxies.clone()
             });
             let carried = Carried { upstreams, tls, forward_proxies };
-            let built = build_generation(config, policy, carried, &current.fallbacks);
+            let built = build_generation(config, policy, limits, carried, &current.fallbacks);
             Generation { access_log: access_log.cloned(), ..built }
         };
         self.engine.apply(&config.policy, || self.clock.now(), next)
@@ -120,34 +129,39 @@ impl Generations {
     pub(super) fn rebind(&self) -> u64 {
         let next = |policy: Arc<Policy>, current: &Generation| Generation {
             fallbacks: Arc::new(Fallbacks::new(&policy, &current.fallbacks)),
+            limits: Arc::new(self.limit_tables(&policy, current.limits.log_keys())),
             policy,
             upstreams: current.upstreams.clone(),
             elastic: current.elastic,
             tls: current.tls.clone(),
             forward_proxies: current.forward_proxies.clone(),
             access_log: current.access_log.clone(),
-            log_keys: current.log_keys,
             rate_limit_services: current.rate_limit_services.clone(),
         };
         self.engine.rebind(|| self.clock.now(), next)
+    }
+
+    fn limit_tables(&self, policy: &Policy, log_keys: Option<LogKeys>) -> LimitTables {
+        LimitTables::new(policy, self.hasher, &self.metrics, &self.top_keys, log_keys)
     }
 }
 
 fn build_generation(
     config: &Config,
     policy: Arc<Policy>,
+    limits: LimitTables,
     Carried { upstreams, tls, forward_proxies }: Carried,
     fallbacks: &Fallbacks,
 ) -> Generation {
     Generation {
         fallbacks: Arc::new(Fallbacks::new(&policy, fallbacks)),
         policy,
+        limits: Arc::new(limits),
         upstreams,
         elastic: config.elastic_signals,
         tls,
         forward_proxies,
         access_log: None,
-        log_keys: config.log_keys,
         rate_limit_services: config.remote_services.clone().into(),
     }
 }

@@ -70,6 +70,7 @@ pub(super) fn start(
                 };
                 shared.metrics.record_config_reload(outcome, generation, shared.clock.civil_now());
             },
+            || generations.engine.drop_unused(),
         );
     };
     spawn_thread("reload", follow).map(drop)

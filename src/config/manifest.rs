@@ -16,6 +16,9 @@ use super::config_path::ConfigPath;
 use super::diagnostic::{Diagnostic, Severity, backquoted, backquoted_list};
 use crate::yaml::{self, Dialect, Map, Node, NodeValue, Position};
 
+/// Key that every Kubernetes object has.
+const VERSION_KEY: &str = "apiVersion";
+
 /// Maximum depth of lists in lists.
 const MAX_LIST_DEPTH: usize = 4;
 
@@ -88,7 +91,11 @@ pub(super) fn find_configs(
     file: &Path,
     key: Option<&str>,
 ) -> Result<Option<Vec<ManifestValues>>, Diagnostic> {
-    let documents = yaml::parse_stream(text, Dialect::Core).unwrap_or_default();
+    // Most texts are none, and to parse one with thousands of rules takes a fifth of the time of its check.
+    let documents = match text.contains(VERSION_KEY) {
+        true => yaml::parse_stream(text, Dialect::Core).unwrap_or_default(),
+        false => Vec::new(),
+    };
     let is_manifest = documents.iter().any(|document| kind_of(document).is_some());
     let problem = |message: &str, hint: String| {
         Err(Diagnostic { hint: Some(hint), ..Diagnostic::for_file(file, message) })
@@ -127,7 +134,7 @@ pub(super) fn find_configs(
 /// Returns the kind of a Kubernetes object.
 fn kind_of(document: &Node) -> Option<&str> {
     let NodeValue::Map(map) = &document.value else { return None };
-    map.get_key_value("apiVersion")?;
+    map.get_key_value(VERSION_KEY)?;
     map.get_key_value("kind")?.1.as_text()
 }
 

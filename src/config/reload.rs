@@ -203,15 +203,18 @@ impl Reloader {
     /// Follows the file until [`ReloadHandle::stop`]. Blocks, so it needs a thread of its own.
     ///
     /// `prepare` opens what a valid configuration needs from the system. If it fails, the configuration is rejected.
-    /// `apply` receives every outcome; the status shows an outcome once `apply` has returned.
+    /// `apply` receives every outcome; the status shows an outcome once `apply` has returned. `tidy` is called at every
+    /// look at the file.
     pub fn run(
         mut self,
         now: impl Fn() -> Timestamp,
         mut prepare: impl FnMut(&Config) -> Result<(), UnusableSetting>,
         mut apply: impl FnMut(Reload),
+        tidy: impl Fn(),
     ) {
         while !self.is_stopped() {
             let woken = self.watch.wait(self.timing.poll_interval);
+            tidy();
             let requested = self.state.is_requested.swap(false, Ordering::AcqRel);
             let debounce = Debounce::start(self.timing.debounce);
             if woken == WaitResult::Notified && !requested {

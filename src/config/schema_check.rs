@@ -7,7 +7,9 @@
 pub(super) mod alternatives;
 
 use std::collections::HashSet;
+use std::rc::Rc;
 
+use foldhash::HashMap;
 use serde_json::Value as Schema;
 use serde_yaml::{Mapping, Number, Value};
 
@@ -17,31 +19,37 @@ use super::diagnostic::{Diagnostics, ValueError, backquoted, backquoted_list};
 use super::parse::nearest_name;
 use super::schema::{has_secret_keys, schema};
 
+/// Schema of any value.
+static ANY: Schema = Schema::Bool(true);
+
 /// Checks `value` and returns whether it can be used at all.
 ///
 /// Converts text that consists of a single variable (`references`) to the number or boolean that is expected
 /// there. Removes what is invalid: keys are deleted, list items become null.
 pub(super) fn check(value: &mut Value, references: &HashSet<String>, report: &mut Diagnostics<'_>) -> bool {
-    SchemaCheck { references, diagnostics: report }.check_value(value, schema(), ConfigPath::ROOT)
+    let mut check = SchemaCheck { references, diagnostics: report, known: HashMap::default() };
+    check.check_value(value, schema(), ConfigPath::ROOT)
 }
 
 struct SchemaCheck<'a, 'r> {
     references: &'a HashSet<String>,
     diagnostics: &'a mut Diagnostics<'r>,
+    /// Alternatives by the address of their schema. Thousands of rules have the same few dozen.
+    known: HashMap<*const Schema, Rc<Alternatives<'static>>>,
 }
 
 impl SchemaCheck<'_, '_> {
     /// Checks one value; returns whether it stays.
-    fn check_value(&mut self, value: &mut Value, schema: &Schema, at: ConfigPath<'_>) -> bool {
+    fn check_value(&mut self, value: &mut Value, schema: &'static Schema, at: ConfigPath<'_>) -> bool {
         if value.is_null() && self.diagnostics.is_reported(at) {
             return false;
         }
-        let alternatives = Alternatives::from_schema(schema);
+        let alternatives = self.alternatives(schema);
         if alternatives.is_any_allowed() {
             return self.check_any(value, at);
         }
         if let Value::String(text) = value
-            && self.references.contains(&at.to_string())
+            && self.is_reference(at)
             && let Some(plain) = alternatives.convert_plain(text)
         {
             *value = plain;
@@ -60,16 +68,25 @@ impl SchemaCheck<'_, '_> {
         }
     }
 
+    fn alternatives(&mut self, schema: &'static Schema) -> Rc<Alternatives<'static>> {
+        let known = self.known.entry(std::ptr::from_ref(schema));
+        Rc::clone(known.or_insert_with(|| Rc::new(Alternatives::from_schema(schema))))
+    }
+
+    fn is_reference(&self, at: ConfigPath<'_>) -> bool {
+        !self.references.is_empty() && self.references.contains(&at.to_string())
+    }
+
     fn reject(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) -> bool {
         self.diagnostics.add_value_error(at, fault);
         false
     }
 
-    fn check_list(&mut self, items: &mut [Value], schema: &Schema, at: ConfigPath<'_>) -> bool {
+    fn check_list(&mut self, items: &mut [Value], schema: &'static Schema, at: ConfigPath<'_>) -> bool {
         if items.is_empty() && schema.get("minItems").and_then(Schema::as_u64) > Some(0) {
             return self.reject(at, "empty list, expected at least one item");
         }
-        let schema = schema.get("items").unwrap_or(&Schema::Bool(true));
+        let schema = schema.get("items").unwrap_or(&ANY);
         for (index, item) in items.iter_mut().enumerate() {
             if !self.check_value(item, schema, at.item(index)) {
                 *item = Value::Null;
@@ -86,7 +103,7 @@ impl SchemaCheck<'_, '_> {
         is_in_range || self.reject(at, format!("expected a number from {min} to {max}, got {number}"))
     }
 
-    fn check_map(&mut self, map: &mut Mapping, schema: &Schema, at: ConfigPath<'_>) -> bool {
+    fn check_map(&mut self, map: &mut Mapping, schema: &'static Schema, at: ConfigPath<'_>) -> bool {
         self.check_key_count(map, schema, at);
         let properties = schema.get("properties").and_then(Schema::as_object);
         let others = schema.get("additionalProperties").filter(|others| !others.is_boolean());
@@ -168,7 +185,7 @@ impl SchemaCheck<'_, '_> {
                 self.reject(at, format!("expected plain YAML, got {}", describe_value(value)))
             }
             Value::String(text) => {
-                if self.references.contains(&at.to_string())
+                if self.is_reference(at)
                     && let Some(plain) = alternatives::parse_plain_scalar(text)
                 {
                     *value = plain;

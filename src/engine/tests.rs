@@ -51,6 +51,24 @@ impl Engine<Arc<Policy>> {
 }
 
 #[test]
+fn snapshot_is_dropped_by_the_thread_that_asks_once_it_is_not_in_use() {
+    let rules = |limit: &str| spec(&format!("  - {{ name: a, limit: {limit} }}"));
+    let limiter = Arc::new(Limiter::new(limiter::LimiterSettings { max_keys: 100, secret: [1, 2] }));
+    let engine: Engine<Arc<()>> =
+        Engine::start(&rules("1/d"), &limiter, &[], START, |_| Ok::<_, Infallible>(Arc::default())).unwrap();
+    // As a worker does.
+    let in_use = engine.current().load_full();
+    let content = Arc::downgrade(&in_use);
+    engine.apply(&rules("2/d"), || START, |_, _| Arc::default());
+    engine.drop_unused();
+    assert!(content.upgrade().is_some());
+    drop(in_use);
+    assert!(content.upgrade().is_some(), "dropped by the worker");
+    engine.drop_unused();
+    assert!(content.upgrade().is_none());
+}
+
+#[test]
 fn request_that_began_before_a_reload_uses_the_limits_it_began_with() {
     let engine = start(&spec("  - { name: a, key: [], limit: 1/d }"), &[]);
     let admits = |policy: &Policy| engine.admits(policy, 1, "/", START);

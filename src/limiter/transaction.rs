@@ -107,9 +107,9 @@ impl<'a> Transaction<'a> {
 
     /// Returns the verdict of each check, and the state of its counter if it is charged.
     fn evaluate(&self, now: Timestamp) -> (VerdictList, NextStates) {
-        let mut verdicts = VerdictList::new();
-        let mut next = NextStates::new();
-        let mut charged: SmallVec<[ProvisionalCharge; 4]> = SmallVec::new();
+        let count = self.checks.len();
+        let (mut verdicts, mut next) = (VerdictList::with_capacity(count), NextStates::with_capacity(count));
+        let mut charged: SmallVec<[ProvisionalCharge; 4]> = SmallVec::with_capacity(count);
         for (position, check) in self.checks.iter().enumerate() {
             let earlier =
                 self.repeats.earlier(position).map_or_else(ProvisionalCharge::default, |at| charged[at]);

@@ -57,7 +57,7 @@ impl LimitRejection<'_> {
     /// Returns the headers of a rejection: those in `configured`, the rate limit headers, and those of other services.
     pub fn headers_with(&self, view: &LimitsView, configured: &HeaderMap) -> Headers {
         let mut headers = Headers::from(limited_headers(configured, self.retry_after));
-        self.limits.write_limit_status(&mut headers, &view.header_tables, Some(self.retry_after));
+        self.limits.write_limit_status(&mut headers, &view.tables.header_tables, Some(self.retry_after));
         self.limits.write_remote(&mut headers);
         headers
     }
@@ -82,7 +82,7 @@ impl AppliedLimits {
 
     /// Adds all headers about limits to the upstream's response.
     pub fn write_all(&self, headers: &mut Headers, view: &LimitsView) {
-        self.write_limit_status(headers, &view.header_tables, None);
+        self.write_limit_status(headers, &view.tables.header_tables, None);
         for mark in self.mark_values(view) {
             headers.append(X_WEIR_OVER_LIMIT, &mark);
         }

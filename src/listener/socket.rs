@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::Path;
@@ -175,22 +175,20 @@ impl AsyncListener {
         }
     }
 
-    pub(super) async fn accept(&self) -> io::Result<AcceptedConnection> {
+    pub(super) async fn accept(&self) -> io::Result<AcceptedSocket> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                Ok(AcceptedConnection { stream: Transport::Tcp(stream), peer })
+                listener.accept().await.map(|(stream, peer)| AcceptedSocket::Tcp(stream, peer))
             }
             Self::Unix(listener, _) => {
-                let (stream, _) = listener.accept().await?;
-                Ok(AcceptedConnection { stream: Transport::Unix(stream), peer: LOCAL_PEER })
+                listener.accept().await.map(|(stream, _)| AcceptedSocket::Unix(stream))
             }
         }
     }
 
     /// Returns the connections left in the kernel's queue. Accepts from the socket directly, because the runtime's
     /// would yield when its task budget is used up.
-    pub(super) fn into_queue(self) -> io::Result<impl Iterator<Item = io::Result<AcceptedConnection>>> {
+    pub(super) fn into_queue(self) -> io::Result<impl Iterator<Item = io::Result<AcceptedSocket>>> {
         let socket = match self {
             Self::Tcp(listener) => Socket::Tcp(listener.into_std()?),
             Self::Unix(listener, file) => Socket::Unix(listener.into_std()?, file),
@@ -199,20 +197,72 @@ impl AsyncListener {
     }
 }
 
-fn queued(socket: &Socket) -> io::Result<AcceptedConnection> {
+fn queued(socket: &Socket) -> io::Result<AcceptedSocket> {
     match socket {
         Socket::Tcp(listener) => {
             let (stream, peer) = listener.accept()?;
             stream.set_nonblocking(true)?;
-            Ok(AcceptedConnection { stream: Transport::Tcp(TcpStream::from_std(stream)?), peer })
+            DetachedSocket::Tcp(stream, peer).register()
         }
         Socket::Unix(listener, _) => {
             let (stream, _) = listener.accept()?;
             stream.set_nonblocking(true)?;
-            Ok(AcceptedConnection {
-                stream: Transport::Unix(UnixStream::from_std(stream)?),
-                peer: LOCAL_PEER,
-            })
+            DetachedSocket::Unix(stream).register()
+        }
+    }
+}
+
+/// The socket of an accepted connection, registered with the runtime of this thread.
+#[derive(Debug)]
+pub enum AcceptedSocket {
+    /// TCP, and the peer.
+    Tcp(TcpStream, SocketAddr),
+    /// A Unix socket.
+    Unix(UnixStream),
+}
+
+/// The socket of an accepted connection that belongs to no thread.
+#[derive(Debug)]
+pub enum DetachedSocket {
+    /// TCP, and the peer.
+    Tcp(StdTcpStream, SocketAddr),
+    /// A Unix socket.
+    Unix(StdUnixStream),
+}
+
+impl AcceptedSocket {
+    /// Removes the socket from the runtime of this thread.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn detach(self) -> io::Result<DetachedSocket> {
+        match self {
+            Self::Tcp(stream, peer) => stream.into_std().map(|stream| DetachedSocket::Tcp(stream, peer)),
+            Self::Unix(stream) => stream.into_std().map(DetachedSocket::Unix),
+        }
+    }
+}
+
+impl DetachedSocket {
+    /// Registers the socket with the runtime of this thread.
+    ///
+    /// # Errors
+    /// The error of the system, for lack of memory.
+    pub fn register(self) -> io::Result<AcceptedSocket> {
+        match self {
+            Self::Tcp(stream, peer) => {
+                TcpStream::from_std(stream).map(|stream| AcceptedSocket::Tcp(stream, peer))
+            }
+            Self::Unix(stream) => UnixStream::from_std(stream).map(AcceptedSocket::Unix),
+        }
+    }
+}
+
+impl From<AcceptedSocket> for AcceptedConnection {
+    fn from(socket: AcceptedSocket) -> Self {
+        match socket {
+            AcceptedSocket::Tcp(stream, peer) => Self { stream: Transport::Tcp(stream), peer },
+            AcceptedSocket::Unix(stream) => Self { stream: Transport::Unix(stream), peer: LOCAL_PEER },
         }
     }
 }

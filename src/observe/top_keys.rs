@@ -93,6 +93,13 @@ pub struct TopKey {
     pub last_seen: Timestamp,
 }
 
+impl WorkerId {
+    /// Returns its position among the workers.
+    pub const fn index(self) -> usize {
+        self.0
+    }
+}
+
 impl Default for TopKeys {
     fn default() -> Self {
         Self::with_budget(MAX_TRACKED_KEYS)
@@ -107,6 +114,11 @@ impl TopKeys {
     /// Returns the identity of a new worker.
     pub fn add_worker(&self) -> WorkerId {
         WorkerId(self.workers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns the identities of all workers so far.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerId> {
+        (0..self.workers.load(Ordering::Relaxed)).map(WorkerId)
     }
 
     /// Returns the sketch of a rule on a worker; it continues across reloads while `meaning`, which describes the key,

@@ -35,13 +35,15 @@ pub(super) struct GenerationView {
     pub(super) forward_proxies: Box<[Option<Rc<DestinationPool>>]>,
     /// The access log, if one is configured.
     pub(super) access_log: Option<AccessLog>,
+    /// Held so that the thread that reloads is the last to use it, and drops what belongs to thousands of rules.
+    _generation: Arc<Generation>,
 }
 
 impl GenerationView {
     /// Creates a view of `generation`. Upstreams that have not changed are taken over from `before`, together with
     /// their connections.
     pub(super) fn new(
-        generation: &Generation,
+        generation: &Arc<Generation>,
         before: Option<&Self>,
         shared: &ProxyState,
         worker: WorkerId,
@@ -65,6 +67,7 @@ impl GenerationView {
             policy: Arc::clone(policy),
             limits: Rc::new(limits::LimitsView::new(
                 policy,
+                &generation.limits,
                 &generation.rate_limit_services,
                 before.map(|before| &*before.limits),
                 LimitResources {
@@ -74,7 +77,6 @@ impl GenerationView {
                     store: shared.store.as_ref(),
                     top_keys: &shared.top_keys,
                     worker,
-                    log_keys: generation.log_keys,
                 },
             )),
             stream_idle_timeout: idle_timeouts.chain(forward_timeouts).max().unwrap_or_default(),
@@ -84,6 +86,7 @@ impl GenerationView {
             tls: generation.tls.clone(),
             forward_proxies: generation.forward_proxies.iter().map(forward_proxy).collect(),
             access_log: generation.access_log.clone(),
+            _generation: Arc::clone(generation),
         }
     }
 

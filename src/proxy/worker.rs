@@ -1,4 +1,4 @@
-//! One worker thread: its state, and the tasks that accept connections and advance its clock.
+//! One worker thread: its state, and the task that advances its clock.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -9,20 +9,21 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
-use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
-use super::connection::{self, ConnectionSettings};
+use super::accept::{self, ListenerPermit, propagate_panic};
 use super::date::DateHeader;
 use super::deferred;
 use super::elastic::WorkerLoad;
 use super::headers::{Hop, RequestHeaderFlags};
-use super::timeouts::{CoarseClock, ConnectionTimeouts, TICK};
+use super::timeouts::{CoarseClock, TICK};
 use super::view::GenerationView;
 use super::{Generation, ProxyState};
 use crate::deferred::handle::DeferredHandle;
 use crate::drain::DrainPhase;
+use crate::listener::ListenerSettings;
+use crate::listener::handover::WorkerBalance;
 use crate::listener::socket::Socket;
-use crate::listener::{self, AcceptedConnection};
 use crate::observe::top_keys::WorkerId;
 use crate::telemetry::metrics::WorkerMetrics;
 use crate::tls::handshake_limiter::HandshakeLimiter;
@@ -52,7 +53,8 @@ pub(super) struct Worker {
     pub(super) handshakes: Box<[HandshakeLimiter]>,
 }
 
-/// Serves `sockets`, each with its settings, on this thread until the drain is over.
+/// Serves `sockets`, each with its settings, on this thread until the drain is over. `balance` is this worker's part of
+/// the balance of connections.
 ///
 /// # Errors
 /// If the worker has to stop before that.
@@ -62,7 +64,8 @@ pub(super) struct Worker {
 /// serve no requests.
 pub async fn run(
     shared: Arc<ProxyState>,
-    sockets: Vec<(listener::ListenerSettings, Socket)>,
+    sockets: Vec<(ListenerSettings, Socket)>,
+    balance: WorkerBalance<ListenerPermit>,
 ) -> Result<(), WorkerFailed> {
     let worker = Rc::new(Worker::new(Arc::clone(&shared)));
     let mut ticking = tokio::task::spawn_local(run_clock(Rc::clone(&worker)));
@@ -70,7 +73,7 @@ pub async fn run(
     let sending =
         deferred.map(|calls| tokio::task::spawn_local(deferred::send::run(Rc::clone(&worker), calls)));
     let served = tokio::select! {
-        served = serve(&worker, sockets) => served,
+        served = serve(&worker, sockets, balance) => served,
         ended = &mut ticking => propagate_panic(ended).and(Err(WorkerFailed("the coarse clock has stopped"))),
     };
     ticking.abort();
@@ -80,54 +83,17 @@ pub async fn run(
 
 async fn serve(
     worker: &Rc<Worker>,
-    sockets: Vec<(listener::ListenerSettings, Socket)>,
+    sockets: Vec<(ListenerSettings, Socket)>,
+    balance: WorkerBalance<ListenerPermit>,
 ) -> Result<(), WorkerFailed> {
-    let shared = &worker.shared;
-    let mut accepting = JoinSet::new();
-    for (index, (settings, socket)) in sockets.into_iter().enumerate() {
-        let timeouts = ConnectionTimeouts::new(settings.idle_timeout, settings.header_timeout);
-        let (worker, shared) = (Rc::clone(worker), Arc::clone(shared));
-        accepting.spawn_local(async move {
-            let handle = |accepted: AcceptedConnection| {
-                let permit = match shared.overload.acquire_connection() {
-                    Ok(permit) => permit,
-                    Err(limit) => return worker.metrics.record_load_shed(limit),
-                };
-                // Timed from acceptance, not from the first poll, so that the drain waits for it.
-                let timer = worker.coarse_clock.add_connection(timeouts);
-                let proxy_protocol = settings.proxy_protocol;
-                let settings =
-                    ConnectionSettings { listener: index, proxy_protocol, limits: settings.limits };
-                // A task of its own, so that a panic ends only this connection.
-                let serving = connection::serve(Rc::clone(&worker), settings, timer, accepted, permit);
-                drop(tokio::task::spawn_local(serving));
-            };
-            let failed = || worker.metrics.accept_failed();
-            listener::serve(socket, shared.drain.wait_for_phase(DrainPhase::Draining), handle, failed).await;
-        });
-    }
-    while let Some(ended) = accepting.join_next().await {
-        propagate_panic(ended)?;
-        if shared.drain.phase() < DrainPhase::Draining {
-            return Err(WorkerFailed("a listener has stopped"));
-        }
-    }
+    accept::run(worker, sockets, balance).await?;
     worker.coarse_clock.drain();
-    let ended = shared.drain.wait_for_phase(DrainPhase::Terminated);
+    let ended = worker.shared.drain.wait_for_phase(DrainPhase::Terminated);
     tokio::select! {
         () = worker.coarse_clock.until_all_closed() => {}
         () = ended => {}
     }
     Ok(())
-}
-
-/// Resumes the panic of a task in the task that depends on it.
-fn propagate_panic(ended: Result<(), JoinError>) -> Result<(), WorkerFailed> {
-    match ended.map_err(JoinError::try_into_panic) {
-        Ok(()) => Ok(()),
-        Err(Ok(panic)) => std::panic::resume_unwind(panic),
-        Err(Err(_)) => Err(WorkerFailed("a task was cancelled")),
-    }
 }
 
 /// Advances the coarse clock and everything that depends on it.

@@ -13,6 +13,7 @@ mod report_reader;
 mod response_queue;
 mod wire;
 
+use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,14 +29,16 @@ use tonic_health::pb::health_server::HealthServer;
 
 use self::calls::WorkerCalls;
 use self::connection_limiter::ConnectionLimiter;
+pub use self::connection_limiter::GrpcConnectionPermit;
 use self::health::GrpcHealth;
 use self::message_reader::MessageReader;
 use self::quota::{GrpcQuota, QuotaStreams};
 use self::ratelimit::GrpcRateLimit;
 use super::handler::RlsHandler;
 use crate::drain::DrainPhase;
-use crate::listener::socket::Socket;
-use crate::listener::{self, AcceptedConnection};
+use crate::listener;
+use crate::listener::handover::{self, AssignedConnection, WorkerBalance};
+use crate::listener::socket::{AcceptedSocket, Socket};
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::server::TlsServer as Tls;
 use crate::worker::WorkerFailed;
@@ -141,33 +144,72 @@ struct GrpcWorker {
     calls: Rc<WorkerCalls>,
 }
 
-/// Serves `socket` on this thread until the graceful shutdown has ended.
+/// What a worker needs to open a connection, and its open connections.
+#[derive(Debug)]
+struct GrpcOpener {
+    port: Arc<GrpcPort>,
+    worker: Rc<GrpcWorker>,
+    services: GrpcServices,
+    connections: RefCell<JoinSet<()>>,
+}
+
+/// Serves `socket` on this thread until the graceful shutdown has ended. `balance` is this worker's part of the balance
+/// of connections.
 ///
 /// # Errors
 /// If serving stops before that.
-pub async fn run(port: Arc<GrpcPort>, socket: Socket) -> Result<(), WorkerFailed> {
+pub async fn run(
+    port: Arc<GrpcPort>,
+    socket: Socket,
+    balance: WorkerBalance<GrpcConnectionPermit>,
+) -> Result<(), WorkerFailed> {
     let drain = Arc::clone(port.handler.drain());
-    let services = port.services();
-    let worker = Rc::<GrpcWorker>::default();
-    let connections = Rc::new(std::cell::RefCell::new(JoinSet::new()));
-    let handle = |accepted: AcceptedConnection| {
+    let WorkerBalance { balancer, incoming } = balance;
+    let opener = GrpcOpener::new(Arc::clone(&port));
+    let handle = |accepted: AcceptedSocket| {
         // The connection is closed; a load balancer in front connects elsewhere.
         let Some(permit) = port.connection_limiter.acquire() else { return };
-        let (port, worker) = (Arc::clone(&port), Rc::clone(&worker));
-        let serving = connection::serve(port, worker, services.clone(), accepted, permit);
-        let mut connections = connections.borrow_mut();
-        while connections.try_join_next().is_some() {}
-        connections.spawn_local(serving);
+        let assigned = handover::assign(&balancer, accepted, permit);
+        assigned.into_iter().for_each(|assigned| opener.open(assigned));
     };
-    listener::serve(socket, drain.wait_for_phase(DrainPhase::Draining), handle, || {}).await;
-    if drain.phase() < DrainPhase::Draining {
-        return Err(WorkerFailed("the listener of the rate limit service has stopped"));
-    }
-    let mut connections = connections.take();
+    let accepting = async {
+        listener::serve(socket, drain.wait_for_phase(DrainPhase::Draining), handle, || {}).await;
+        match drain.phase() < DrainPhase::Draining {
+            true => Err(WorkerFailed("the listener of the rate limit service has stopped")),
+            false => Ok(()),
+        }
+    };
+    let handed_over = async {
+        let stop = drain.wait_for_phase(DrainPhase::Draining);
+        handover::receive(incoming, stop, |assigned| opener.open(assigned)).await;
+        Ok(())
+    };
+    tokio::try_join!(accepting, handed_over)?;
+    let mut connections = opener.connections.take();
     let all_closed = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
         () = all_closed => {}
         () = drain.wait_for_phase(DrainPhase::Terminated) => {}
     }
     Ok(())
+}
+
+impl GrpcOpener {
+    fn new(port: Arc<GrpcPort>) -> Self {
+        let services = port.services();
+        Self { port, worker: Rc::default(), services, connections: RefCell::default() }
+    }
+
+    /// Serves a connection on this thread, in a task of its own.
+    fn open(&self, assigned: AssignedConnection<GrpcConnectionPermit>) {
+        let AssignedConnection { accepted, permit, place } = assigned;
+        let (port, worker) = (Arc::clone(&self.port), Rc::clone(&self.worker));
+        let serving = connection::serve(port, worker, self.services.clone(), accepted, permit);
+        let mut connections = self.connections.borrow_mut();
+        while connections.try_join_next().is_some() {}
+        connections.spawn_local(async move {
+            serving.await;
+            drop(place);
+        });
+    }
 }

@@ -179,7 +179,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
     ("store", &["remote", "limiter", "tls", "transport", "telemetry", "clock", "jitter"]),
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
-    ("listener", &["transport", "tls", "telemetry", "drain"]),
+    ("listener", &["transport", "tls", "telemetry", "drain", "clock"]),
     ("forward_proxy", &["identify", "rules", "upstream", "telemetry", "tls", "jitter"]),
     ("upstream", &["http1", "headers", "transport", "tls", "telemetry", "jitter"]),
     ("transport", &[]),

@@ -10,6 +10,7 @@ mod access_log;
 mod adaptive_concurrency;
 mod admin;
 mod alerts;
+mod balance;
 mod check;
 mod cli;
 mod client_ip;

@@ -4,12 +4,11 @@
 //! does not match the other. Only rules that deny or limit are noted, and only if no rule of the same kind
 //! has a pattern for the other path.
 
-use std::collections::HashSet;
-
 use super::map_items;
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError};
 use crate::config::raw;
+use crate::rules::path_set::PathSet;
 use crate::rules::pattern::PathPattern;
 use crate::rules::rule::{Action, Rule};
 
@@ -24,8 +23,8 @@ pub(super) fn note_bypassed_rules(
     report: &mut Diagnostics<'_>,
 ) {
     let patterns = [
-        RulePaths::from_rules(rules.iter().filter(|rule| matches!(rule.action, Action::Deny))),
-        RulePaths::from_rules(rules.iter().filter(|rule| matches!(rule.action, Action::Limit(_)))),
+        paths_of(rules, |action| matches!(action, Action::Deny)),
+        paths_of(rules, |action| matches!(action, Action::Limit(_))),
     ];
     let mut bypassed = Vec::new();
     for_each_bypassed_path(raw, at, rules, &patterns, |slashed, _| bypassed.push(slashed));
@@ -50,7 +49,7 @@ fn for_each_bypassed_path(
     raw: &raw::ZeroOrMany<raw::Rule>,
     at: ConfigPath<'_>,
     rules: &[Rule],
-    [denied, limited]: &[RulePaths<'_>; 2],
+    [denied, limited]: &[PathSet<'_>; 2],
     mut found: impl FnMut(String, ConfigPath<'_>),
 ) {
     let mut rules = rules.iter();
@@ -65,37 +64,19 @@ fn for_each_bypassed_path(
         let paths = matching.path.as_ref()?;
         let at = at.key("match");
         map_items(paths, at.key("path"), |path, at| {
-            let slashed = PathPattern::parse(&path.0).ok()?.with_other_end()?.example()?;
-            let is_bypassed = slashed.ends_with('/') && !patterns.matches_any(&slashed);
+            // A regex has no other end, and is expensive to compile again.
+            let pattern = Some(&path.0).filter(|text| !text.starts_with('~'))?;
+            let slashed = PathPattern::parse(pattern).ok()?.with_other_end()?.example()?;
+            let is_bypassed = slashed.ends_with('/') && !patterns.matches(&slashed);
             is_bypassed.then(|| found(format!("{}/", path.0), at))
         });
         Some(())
     });
 }
 
-/// The path patterns of rules of one kind.
-#[derive(Debug)]
-struct RulePaths<'r> {
-    /// In a set, because a file may contain thousands.
-    exact: HashSet<String>,
-    others: Vec<&'r PathPattern>,
-}
-
-impl<'r> RulePaths<'r> {
-    fn from_rules(rules: impl Iterator<Item = &'r Rule>) -> Self {
-        let mut patterns = Self { exact: HashSet::new(), others: Vec::new() };
-        for pattern in rules.flat_map(|rule| &rule.matcher.paths) {
-            match pattern.example() {
-                Some(path) if !pattern.as_str().contains('{') => drop(patterns.exact.insert(path)),
-                // A pattern for every path belongs to a general rule, and does not cover this one.
-                None if pattern.as_str() == "/*" => {}
-                _ => patterns.others.push(pattern),
-            }
-        }
-        patterns
-    }
-
-    fn matches_any(&self, path: &str) -> bool {
-        self.exact.contains(path) || self.others.iter().any(|pattern| pattern.matches(path))
-    }
+/// Returns the path patterns of the rules that `is_meant` selects. A pattern for every path belongs to a general rule,
+/// and does not cover a path of another.
+fn paths_of(rules: &[Rule], is_meant: impl Fn(&Action) -> bool) -> PathSet<'_> {
+    let meant = rules.iter().filter(|rule| is_meant(&rule.action));
+    meant.flat_map(|rule| &rule.matcher.paths).filter(|pattern| pattern.as_str() != "/*").collect()
 }

@@ -60,6 +60,7 @@ impl RunningReloader {
                 |reload| {
                     let _ = sender.send(reload);
                 },
+                || {},
             );
         });
         Self { handle, reloads: said, thread: Some(thread) }
@@ -233,6 +234,7 @@ fn reload_applies_change_made_before_run() {
             assert_eq!(reload.outcome(), ReloadOutcome::Applied);
             handle.stop();
         },
+        || {},
     );
 }
 
@@ -260,6 +262,7 @@ fn configuration_that_cannot_be_prepared_is_rejected_until_it_can() {
                 true => handle.stop(),
             }
         },
+        || {},
     );
     assert_eq!(outcomes, [ReloadOutcome::Rejected, ReloadOutcome::Applied]);
 }

@@ -11,32 +11,44 @@ const UNQUOTED_HINT: &str = "write it without quotes";
 
 /// The schemas that apply to one value, with references and choices resolved.
 #[derive(Debug)]
-pub(in crate::config) struct Alternatives<'a>(Vec<&'a Schema>);
+pub(in crate::config) struct Alternatives<'a> {
+    all: Vec<Alternative<'a>>,
+    /// The only words that are allowed; empty if any text is, or none.
+    words: Vec<&'a str>,
+}
+
+/// One of them, and its type.
+#[derive(Clone, Copy, Debug)]
+struct Alternative<'a> {
+    schema: &'a Schema,
+    kind: Option<&'a str>,
+}
 
 impl<'a> Alternatives<'a> {
     pub(in crate::config) fn from_schema(schema: &'a Schema) -> Self {
         let mut flat = Vec::new();
         collect_alternatives(schema, &mut flat);
-        Self(flat)
+        let all: Vec<_> =
+            flat.into_iter().map(|schema| Alternative { schema, kind: schema_type(schema) }).collect();
+        let strings = all.iter().filter(|one| one.kind == Some("string"));
+        let words: Vec<_> = strings.map(|one| allowed_words(one.schema)).collect();
+        let is_any_text_allowed = words.iter().any(Vec::is_empty);
+        Self { all, words: if is_any_text_allowed { Vec::new() } else { words.concat() } }
     }
 
     /// Whether any value is allowed.
     pub(super) fn is_any_allowed(&self) -> bool {
-        self.0.iter().any(|schema| schema_type(schema).is_none())
+        self.all.iter().any(|one| one.kind.is_none())
     }
 
     /// Returns the alternative of this kind. `raw` has at most one map and one list in any place.
     pub(in crate::config) fn of_type(&self, type_name: &str) -> Option<&'a Schema> {
-        self.0.iter().copied().find(|schema| schema_type(schema) == Some(type_name))
+        self.all.iter().find(|one| one.kind == Some(type_name)).map(|one| one.schema)
     }
 
     /// Returns the problem of a word, if only certain other words are allowed.
     pub(super) fn check_word(&self, text: &str) -> Option<ValueError> {
-        let strings = || self.0.iter().filter(|schema| schema_type(schema) == Some("string"));
-        if strings().any(|schema| allowed_words(schema).is_empty()) {
-            return None;
-        }
-        let known: Vec<_> = strings().flat_map(|schema| allowed_words(schema)).collect();
+        let known = &self.words;
         if known.is_empty() || known.contains(&text) {
             return None;
         }
@@ -47,7 +59,7 @@ impl<'a> Alternatives<'a> {
         };
         let fault = ValueError::new(format!("unknown value {}, {expected}", quoted(text)));
         let map = self.of_type("object").and_then(|map| map.get("properties"));
-        Some(match nearest_name(text, known) {
+        Some(match nearest_name(text, known.iter().copied()) {
             _ if map.is_some_and(|known| known.get(text).is_some()) => {
                 fault.with_hint(format!("write `{{ {text}: NAME }}`"))
             }
@@ -127,7 +139,7 @@ impl<'a> Alternatives<'a> {
     /// Whether text here is secret. A secret map of patterns is not secret itself, because problems quote its
     /// patterns.
     pub(in crate::config) fn has_secret(&self) -> bool {
-        self.0.iter().any(|schema| is_secret(schema))
+        self.all.iter().any(|one| is_secret(one.schema))
     }
 
     fn is_file_reference(&self) -> bool {
@@ -143,8 +155,8 @@ impl<'a> Alternatives<'a> {
     fn describe_all(&self) -> String {
         let mut nouns: Vec<String> = Vec::new();
         let (collections, scalars): (Vec<_>, Vec<_>) =
-            self.0.iter().partition(|schema| matches!(schema_type(schema), Some("array" | "object")));
-        for schema in scalars.into_iter().chain(collections) {
+            self.all.iter().partition(|one| matches!(one.kind, Some("array" | "object")));
+        for Alternative { schema, .. } in scalars.into_iter().chain(collections) {
             let noun = describe_schema(schema);
             if !nouns.contains(&noun) {
                 nouns.push(noun);

@@ -43,7 +43,7 @@ struct TrackedConnection {
 
 /// Permit of a connection, returned on drop.
 #[derive(Debug)]
-pub(super) struct GrpcConnectionPermit {
+pub struct GrpcConnectionPermit {
     arrival: u64,
     activity: ConnectionActivity,
 }

@@ -200,6 +200,11 @@ impl Weir {
         assert!(limited.unwrap().success(), "could not limit the file descriptors");
     }
 
+    /// Returns the ID of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the names of its threads.
     pub(crate) fn threads(&self) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();

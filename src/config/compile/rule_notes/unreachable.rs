@@ -25,15 +25,19 @@ pub(super) fn add_notes(
     for entry in entries.iter().filter(|entry| is_comparable(entry) && has_own_counter(entry)) {
         for (index, limit) in entry.rule.limits().iter().enumerate() {
             let tighter = find_in_rule(entry, index, limit).or_else(|| {
-                let others = strict.iter().filter(|other| covers(entry, other, ipv6_prefix));
-                others.copied().find_map(|other| find_in_other(entry, limit, other))
+                // Limits are compared first, because most are not tighter, and to compare conditions costs more.
+                let tighter =
+                    strict.iter().filter_map(|other| Some((other, tighter_limit(entry, limit, other)?)));
+                let mut covering = tighter.filter(|(other, _)| covers(entry, other, ipv6_prefix));
+                covering.next().map(|(other, tighter)| note_on_other(other, tighter))
             });
             if let Some(note) = tighter {
                 add_note(entry, index, note, at, report);
             }
         }
-        let mut others = strict.iter().filter(|other| covers(entry, other, ipv6_prefix));
-        if let Some(note) = others.find_map(|other| find_fewer_in_flight(entry, other)) {
+        let fewer = strict.iter().filter(|other| has_fewer_in_flight(entry, other));
+        let mut covering = fewer.filter(|other| covers(entry, other, ipv6_prefix));
+        if let Some(note) = covering.find_map(|other| note_on_in_flight(other)) {
             report.add_note(entry.position(&at).key("in_flight"), note);
         }
     }
@@ -95,35 +99,43 @@ fn find_in_rule(entry: &RuleEntry<'_>, index: usize, limit: &RuleLimit) -> Optio
     Some(ValueError::new(note).with_hint("remove one of them, or check the periods"))
 }
 
-/// Returns a note if a limit of `other`, which covers the rule, is tighter.
-fn find_in_other(entry: &RuleEntry<'_>, limit: &RuleLimit, other: &RuleEntry<'_>) -> Option<ValueError> {
+/// Returns the limit of `other` that is tighter, if any.
+fn tighter_limit<'r>(
+    entry: &RuleEntry<'_>,
+    limit: &RuleLimit,
+    other: &RuleEntry<'r>,
+) -> Option<&'r RuleLimit> {
     let units = units_of(&entry.limiting()?.cost_model);
-    let tighter = other
-        .rule
-        .limits()
-        .iter()
-        .find(|tighter| limit.quota.is_unreachable_behind(&tighter.quota, units))?;
-    let note =
-        format!("never reached: {} limits the same requests to {}", other.describe(), tighter.quota.limit());
-    Some(ValueError::new(note).with_hint(format!(
-        "exclude these requests in {} with `except`, or remove this limit",
-        backquoted(&other.rule.name)
-    )))
+    other.rule.limits().iter().find(|tighter| limit.quota.is_unreachable_behind(&tighter.quota, units))
 }
 
-/// Returns a note if `other`, which covers the rule, has a lower maximum of requests in flight.
-fn find_fewer_in_flight(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> Option<ValueError> {
-    if entry.limiting()?.adaptive.is_some() {
-        // Its maximum is a bound and not meant to be reached.
-        return None;
-    }
-    let (own, fewer) = (entry.limiting()?.in_flight?, other.limiting()?.in_flight?);
+/// Returns the note that the limit `tighter` of `other`, which covers the rule, is reached first.
+fn note_on_other(other: &RuleEntry<'_>, tighter: &RuleLimit) -> ValueError {
+    let note =
+        format!("never reached: {} limits the same requests to {}", other.describe(), tighter.quota.limit());
+    ValueError::new(note).with_hint(format!(
+        "exclude these requests in {} with `except`, or remove this limit",
+        backquoted(&other.rule.name)
+    ))
+}
+
+/// Whether `other` has a lower maximum of requests in flight than the rule.
+fn has_fewer_in_flight(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> bool {
+    // An adaptive maximum is a bound and not meant to be reached.
+    let own = entry.limiting().filter(|own| own.adaptive.is_none()).and_then(|own| own.in_flight);
+    let fewer = other.limiting().and_then(|other| other.in_flight);
+    own.zip(fewer).is_some_and(|(own, fewer)| fewer < own)
+}
+
+/// Returns the note that `other`, which covers the rule, has a lower maximum of requests in flight.
+fn note_on_in_flight(other: &RuleEntry<'_>) -> Option<ValueError> {
+    let fewer = other.limiting()?.in_flight?;
     let note = format!("never reached: {} admits {fewer} of the same requests in flight", other.describe());
     let hint = format!(
         "exclude these requests in {} with `except`, or remove this maximum",
         backquoted(&other.rule.name)
     );
-    (fewer < own).then(|| ValueError::new(note).with_hint(hint))
+    Some(ValueError::new(note).with_hint(hint))
 }
 
 /// Adds a note at the limit with this index.

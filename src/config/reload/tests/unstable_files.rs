@@ -155,6 +155,7 @@ fn reload_uses_at_most_a_quarter_of_a_cpu() {
                 }
                 sender.0.send((began, clock.elapsed())).unwrap();
             },
+            || {},
         );
     });
     let mut spans = Vec::new();
