@@ -54,18 +54,18 @@ pub struct PlacedConnection<C> {
 
 /// One of a worker's open connections; dropping it ends the count.
 #[derive(Debug)]
-pub struct ConnectionPlace(Arc<OpenConnections>);
+pub struct ConnectionPlace(Arc<WorkerConnectionCount>);
 
 #[derive(Debug)]
 struct BalancedWorker<C> {
-    open: Arc<OpenConnections>,
+    open: Arc<WorkerConnectionCount>,
     queue: mpsc::Sender<PlacedConnection<C>>,
 }
 
 /// Number of a worker's open connections, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct OpenConnections(AtomicUsize);
+struct WorkerConnectionCount(AtomicUsize);
 
 /// Returns the parts of `workers` workers that balance their connections among themselves.
 pub fn members<C>(workers: usize) -> Vec<BalanceMember<C>> {
@@ -155,7 +155,7 @@ impl<'a, C> From<&'a BalancedWorker<C>> for LeastLoaded<'a, C> {
     }
 }
 
-impl OpenConnections {
+impl WorkerConnectionCount {
     fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }

@@ -16,7 +16,7 @@ pub(crate) fn tcp_connections(pid: u32, address: SocketAddr) -> Vec<usize> {
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
     let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
     let own = rows.filter(|row| row[1].ends_with(&port));
-    by_event_loop(pid, own.map(|row| (row[9].to_owned(), row[3] == ESTABLISHED)).collect())
+    by_event_loop(pid, &own.map(|row| (row[9].to_owned(), row[3] == ESTABLISHED)).collect())
 }
 
 /// Returns the number of connections of each event loop of the process `pid` that accepts at the Unix socket `path`.
@@ -24,11 +24,11 @@ pub(crate) fn unix_connections(pid: u32, path: &Path) -> Vec<usize> {
     let table = fs::read_to_string("/proc/net/unix").unwrap();
     let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
     let own = rows.filter(|row| row.get(7).is_some_and(|given| Path::new(given) == path));
-    by_event_loop(pid, own.map(|row| (row[6].to_owned(), row[5] == CONNECTED)).collect())
+    by_event_loop(pid, &own.map(|row| (row[6].to_owned(), row[5] == CONNECTED)).collect())
 }
 
 /// `sockets` has the inodes of a port's sockets, and whether each is a connection rather than a listening socket.
-fn by_event_loop(pid: u32, sockets: BTreeMap<String, bool>) -> Vec<usize> {
+fn by_event_loop(pid: u32, sockets: &BTreeMap<String, bool>) -> Vec<usize> {
     let of_process = format!("/proc/{pid}");
     let link = |descriptor: &str| fs::read_link(format!("{of_process}/fd/{descriptor}")).ok();
     let inode = |descriptor: &str| {
