@@ -24,6 +24,7 @@ mod headers;
 mod held;
 mod local_reply;
 mod pipeline;
+mod queued;
 mod request_context;
 mod response_future;
 mod stream;

@@ -19,6 +19,7 @@ use super::headers::overrides::RequestOverrides;
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
 use super::held::{self, HeldRequest};
 use super::local_reply::{self, DownstreamResponse, PendingBody};
+use super::queued::QueuedRequest;
 use super::request_context::{RequestContext, log_decision, propagate_trace, start_log};
 use super::response_future::ResponseFuture;
 use super::view::GenerationView;
@@ -52,8 +53,7 @@ pub(super) fn handle(
     impl Future<Output = DownstreamResponse> + use<>,
     impl Future<Output = DownstreamResponse> + use<>,
 > {
-    let worker = &connection.worker;
-    let (view, now) = (connection.view(), worker.shared.clock.now());
+    let (view, now) = (connection.view(), connection.worker.shared.clock.now());
     let (mut context, trace, admission) = admit(connection, &mut head, now, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
@@ -107,6 +107,10 @@ pub(super) fn handle(
         let call = PendingCall::new(&mut context, head, flags, &hop, deferral, &view);
         return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body));
     }
+    if pending.waits() {
+        let queued = QueuedRequest { view, context, pending, head, flags, body, trace };
+        return ResponseFuture::Held(held::hold(queued.into()));
+    }
     let upstream = next_hop.upstream(&view, &attributes);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
@@ -117,7 +121,7 @@ pub(super) fn handle(
     let request =
         HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
     if request.pending.is_held() {
-        return ResponseFuture::Held(held::hold(request));
+        return ResponseFuture::Held(held::hold(request.into()));
     }
     ResponseFuture::Forwarding(Box::pin(request.forward(delay)))
 }
@@ -169,7 +173,7 @@ fn validate(
 
 /// Returns the attributes of a request that arrived on `connection`.
 #[inline]
-fn identify_request<'a>(
+pub(super) fn identify_request<'a>(
     connection: &'a DownstreamConnection,
     head: &'a request::Parts,
     settings: &'a IdentifySettings,
@@ -189,7 +193,7 @@ const fn expect_tunnel(context: &mut RequestContext) {
 
 /// Matches the rules against a request; `deferral` becomes the rule that defers it. A stored call is only subject to the
 /// rule that has stored it: the others were applied when it was accepted.
-fn select(
+pub(super) fn select(
     context: &RequestContext,
     view: &GenerationView,
     head: &request::Parts,
@@ -275,7 +279,7 @@ pub(super) fn log_headers(
 
 /// Records what to settle of an admitted request, and for the log how the limits that are counted here admit it, unless
 /// the store or another service has yet to decide.
-fn record_admission(
+pub(super) fn record_admission(
     context: &mut RequestContext,
     view: &GenerationView,
     pending: &PendingLimits,
@@ -288,7 +292,7 @@ fn record_admission(
 }
 
 /// Records what a rule decided without a limit, also for the log.
-fn record_without_limit(
+pub(super) fn record_without_limit(
     context: &mut RequestContext,
     view: &GenerationView,
     rule: RuleIndex,
@@ -309,7 +313,7 @@ fn set_settlement(context: &mut RequestContext, pending: &PendingLimits, view: &
 
 /// Prepares the request for the upstream, and sets the timeouts of that upstream. Returns the request, and the
 /// overrides of an internal client.
-fn prepare(
+pub(super) fn prepare(
     context: &mut RequestContext,
     mut head: request::Parts,
     flags: RequestHeaderFlags,
