@@ -36,7 +36,7 @@ pub use self::provider_signals::ProviderSignals;
 use self::record::{DecisionSubject, RequestCopy};
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
-pub use self::settlement::Settlement;
+pub use self::settlement::{Settlement, TunnelRoom};
 pub use self::summary::{DecisionSummary, Standing};
 pub use self::view::{LimitResources, LimitsView};
 use self::waiting::WaitingRequest;
