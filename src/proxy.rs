@@ -27,6 +27,7 @@ mod pipeline;
 mod queued;
 mod request_context;
 mod response_future;
+mod stages;
 mod stream;
 mod timeouts;
 mod tunnel;

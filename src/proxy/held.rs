@@ -38,20 +38,20 @@ pub(super) struct HeldRequest {
 }
 
 /// A request that is held.
-pub(super) enum HeldCall {
+pub(super) enum HeldKind {
     /// Until the store responds.
     Leasing(Box<HeldRequest>),
     /// In a queue.
     Queued(Box<QueuedRequest>),
 }
 
-impl From<HeldRequest> for HeldCall {
+impl From<HeldRequest> for HeldKind {
     fn from(request: HeldRequest) -> Self {
         Self::Leasing(Box::new(request))
     }
 }
 
-impl From<QueuedRequest> for HeldCall {
+impl From<QueuedRequest> for HeldKind {
     fn from(request: QueuedRequest) -> Self {
         Self::Queued(Box::new(request))
     }
@@ -86,11 +86,11 @@ impl<F: Future<Output = DownstreamResponse>> Future for HeldFuture<F> {
 }
 
 /// Holds a request until its limits decide, and then forwards or rejects it.
-pub(super) fn hold(held: HeldCall) -> HeldFuture<impl Future<Output = DownstreamResponse> + use<>> {
+pub(super) fn hold(held: HeldKind) -> HeldFuture<impl Future<Output = DownstreamResponse> + use<>> {
     let waiting = async move {
         let (admitted, delay) = match held {
-            HeldCall::Leasing(held) => held.admit().await?,
-            HeldCall::Queued(queued) => queued.admit().await?,
+            HeldKind::Leasing(held) => held.admit().await?,
+            HeldKind::Queued(queued) => queued.admit().await?,
         };
         Ok(Box::pin(admitted.forward(delay)))
     };

@@ -17,8 +17,8 @@ use super::forward_proxy::NextHop;
 use super::headers::{InvalidRequest, RequestHeaderFlags};
 use super::held::HeldRequest;
 use super::local_reply::{self, DownstreamResponse, PendingBody};
-use super::pipeline;
 use super::request_context::{RequestContext, propagate_trace};
+use super::stages;
 use super::view::GenerationView;
 use crate::limits::{Admission, PendingLimits};
 use crate::rules::selection::Selection;
@@ -80,10 +80,10 @@ impl QueuedRequest {
             return;
         }
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
-        if let Ok(attributes) = pipeline::identify_request(&connection, head, &view.policy.identify, now) {
+        if let Ok(attributes) = stages::identify_request(&connection, head, &view.policy.identify, now) {
             let via = NextHop::of_request(&connection, view, head, &attributes).via(head.version);
             let hop = connection.hop(attributes.client, connection.request_bits(), via);
-            pipeline::log_headers(context, &mut head.clone(), *flags, &hop);
+            stages::log_headers(context, &mut head.clone(), *flags, &hop);
         }
     }
 
@@ -91,8 +91,7 @@ impl QueuedRequest {
     fn prepare(self: Box<Self>) -> Result<HeldRequest, DownstreamResponse> {
         let Self { view, mut context, pending, head, flags, body, trace } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
-        let Ok(attributes) = pipeline::identify_request(&connection, &head, &view.policy.identify, now)
-        else {
+        let Ok(attributes) = stages::identify_request(&connection, &head, &view.policy.identify, now) else {
             return Err(local_reply::malformed(context, InvalidRequest::Malformed));
         };
         let next_hop = NextHop::of_request(&connection, &view, &head, &attributes);
@@ -104,7 +103,7 @@ impl QueuedRequest {
         let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
         context.recorder = view.fallbacks.record(&pending, incoming, now);
         let (mut request, overrides) =
-            pipeline::prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
+            stages::prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
         propagate_trace(&context, trace.as_ref(), &mut request);
         let expectation = flags.expectation();
         Ok(HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation })
@@ -115,7 +114,7 @@ impl QueuedRequest {
         let Self { view, mut context, mut pending, head, flags, body, .. } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
         let mut cached = CachedFallbacks::default();
-        if let Ok(attributes) = pipeline::identify_request(&connection, &head, &view.policy.identify, now) {
+        if let Ok(attributes) = stages::identify_request(&connection, &head, &view.policy.identify, now) {
             let next_hop = NextHop::of_request(&connection, &view, &head, &attributes);
             let via = next_hop.via(head.version);
             let hop = connection.hop(attributes.client, connection.request_bits(), via);
@@ -135,7 +134,7 @@ impl QueuedRequest {
         self.view = connection.view();
         let now = connection.worker.shared.clock.now();
         let Self { view, context, pending, head, .. } = &mut *self;
-        let identified = pipeline::identify_request(&connection, head, &view.policy.identify, now);
+        let identified = stages::identify_request(&connection, head, &view.policy.identify, now);
         let Ok(attributes) = identified else {
             return self.reply(|context, _| local_reply::malformed(context, InvalidRequest::Malformed));
         };
@@ -143,11 +142,11 @@ impl QueuedRequest {
             return self.reply(|context, unread| local_reply::refused(context, refusal, unread));
         }
         // A request that has waited is not stored to be sent later.
-        let selection = pipeline::select(context, view, head, &attributes, &mut None);
+        let selection = stages::select(context, view, head, &attributes, &mut None);
         *pending = match selection {
             Selection::Exempt(rule) => {
                 let outcome = DecisionOutcome::Exempt;
-                pipeline::record_without_limit(context, view, rule, outcome, &attributes);
+                stages::record_without_limit(context, view, rule, outcome, &attributes);
                 PendingLimits::none(now)
             }
             Selection::Limited(checks, rest) => {
@@ -156,7 +155,7 @@ impl QueuedRequest {
             }
             Selection::Denied(rule, denial) => {
                 let outcome = DecisionOutcome::Denied;
-                pipeline::record_without_limit(context, view, rule, outcome, &attributes);
+                stages::record_without_limit(context, view, rule, outcome, &attributes);
                 let policy = std::sync::Arc::clone(&view.policy);
                 return self
                     .reply(|context, unread| local_reply::denied(context, &policy.denied, denial, unread));
@@ -170,7 +169,7 @@ impl QueuedRequest {
                 return NewDecision::Rejected(Box::new(self.reject(rejection)));
             }
         };
-        pipeline::record_admission(context, view, pending, &attributes);
+        stages::record_admission(context, view, pending, &attributes);
         NewDecision::Admitted(self, delay)
     }
 
