@@ -27,6 +27,8 @@ use crate::figures::Quantiles;
 
 /// Interval at which requests arrive.
 const TICK: Duration = Duration::from_millis(1);
+/// Maximum number of ticks whose requests have not been started.
+const MAX_BACKLOG: u64 = 4;
 /// Maximum wait of a request.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 /// Time until the queue is full and the bursts are used up, which is not measured.
@@ -35,8 +37,8 @@ const ALGORITHMS: [&str; 4] = ["gcra", "token_bucket", "fixed_window", "sliding_
 const PACES: [&str; 3] = ["none", "even", "pid"];
 
 /// Head of the table.
-pub(crate) const HEAD: &str = "| algorithm | pace | use | rejected per second | wait p50, p99 ms | overtaken | by at most, requests \
-     | CPU per request, µs |\n|---|---|---|---|---|---|---|---|";
+pub(crate) const HEAD: &str = "| algorithm | pace | arrivals per second | use | rejected per second | wait p50, p99 ms | overtaken | by at most, requests \
+     | CPU per request, µs |\n|---|---|---|---|---|---|---|---|---|";
 
 /// A rule with a queue.
 struct Scene {
@@ -51,6 +53,8 @@ struct Outcomes {
     /// Numbers of the admitted requests in the order in which they are forwarded, and their waits in microseconds.
     admitted: Vec<(u64, u64)>,
     rejected: u64,
+    /// Number of requests that have arrived.
+    arrived: u64,
 }
 
 /// A worker's limits, and its clock.
@@ -82,7 +86,7 @@ impl Scene {
             if algorithm.ends_with("window") { String::new() } else { format!("burst: {}, ", limit / 200) };
         format!(
             "listeners: 127.0.0.1:8080\nupstream: echo\nrules:\n- {{ name: q, key: [], limit: {limit}/s, {burst}algorithm: \
-             {algorithm}, throttle: {{ wait: {{ max: {}ms, queue: 1000000{pace} }} }} }}\n",
+             {algorithm}, throttle: {{ wait: {{ max: {}ms, queue: 1000000 }}{pace} }} }}\n",
             MAX_WAIT.as_millis()
         )
     }
@@ -99,14 +103,15 @@ impl Scene {
             worker.send(per_tick, Duration::from_secs_f64(seconds)).await;
             (worker.clock.now().since(began).as_secs_f64(), thread_cpu_nanos() - cpu)
         });
-        let Outcomes { admitted, rejected } = worker.outcomes.take();
+        let Outcomes { admitted, rejected, arrived } = worker.outcomes.take();
         let mut waits: Vec<u64> = admitted.iter().map(|(_, wait)| *wait).collect();
         let Quantiles { p50, p99, .. } = Quantiles::of(&mut waits);
         let (overtaken, places) = overtaken(&admitted);
         format!(
-            "| {} | {} | {:.1} % | {:.0} | {:.1}, {:.1} | {overtaken} | {places} | {:.2} |",
+            "| {} | {} | {:.0} | {:.1} % | {:.0} | {:.1}, {:.1} | {overtaken} | {places} | {:.2} |",
             self.algorithm,
             self.pace,
+            arrived as f64 / took,
             100.0 * admitted.len() as f64 / took / self.limit as f64,
             rejected as f64 / took,
             p50 as f64 / 1e3,
@@ -146,7 +151,7 @@ impl Worker {
 
     /// Sends requests for this time.
     async fn send(self: &Rc<Self>, per_tick: u64, time: Duration) {
-        let (begun, mut sent) = (self.clock.now(), 0);
+        let (begun, mut number, mut sent) = (self.clock.now(), 0, self.outcomes.borrow().arrived);
         let mut requests = JoinSet::new();
         let mut interval = tokio::time::interval(TICK);
         loop {
@@ -157,10 +162,14 @@ impl Worker {
                 return;
             }
             let due = (elapsed.as_secs_f64() / TICK.as_secs_f64()) as u64 * per_tick;
-            while sent < due {
-                requests.spawn_local(Rc::clone(self).pass(sent));
+            // What a saturated processor cannot take is left out.
+            let room = (MAX_BACKLOG * per_tick).saturating_sub(sent - self.outcomes.borrow().arrived);
+            let first = due.saturating_sub(room).max(due.min(number));
+            for request in first..due {
+                requests.spawn_local(Rc::clone(self).pass(request));
                 sent += 1;
             }
+            number = number.max(due);
             while requests.try_join_next().is_some() {}
         }
     }
@@ -168,6 +177,7 @@ impl Worker {
     /// Passes one request through the limits.
     async fn pass(self: Rc<Self>, number: u64) {
         let arrived = self.clock.now();
+        self.outcomes.borrow_mut().arrived += 1;
         let Some(mut pending) = self.check(arrived) else { return };
         let delay = match pending.admission() {
             Admission::Pass(delay) => delay,

@@ -68,11 +68,12 @@ fn pass(limiter: &Limiter, check: Check, ticket: Ticket) -> bool {
                 ticket.take_grant().is_some()
             }
         };
-        if is_granted || (ticket.is_first() && !limiter.check(&[check], NOW).is_rejected()) {
+        let is_first = ticket.is_first();
+        if is_granted || (is_first && !limiter.check(&[check], NOW).is_rejected()) {
             ticket.leave_admitted(NOW, |checks| limiter.check(checks, NOW));
             return true;
         }
-        if ticket.is_first() {
+        if is_first {
             return false;
         }
     }
