@@ -59,15 +59,13 @@ impl QueuedRequest {
         loop {
             let Self { view, context, pending, .. } = &mut *self;
             match decide::await_admission(&view.limits, context, pending, None).await {
-                Ok(delay) => return self.prepare().map(|request| (request, delay)),
+                Ok(delay) => return self.prepare_with(delay),
                 Err(HeldEnd::Rejected(rejection)) => return Err(self.reject(rejection)),
                 Err(HeldEnd::Superseded) => {}
             }
             match self.decide_again() {
                 NewDecision::Queued(queued) => self = queued,
-                NewDecision::Admitted(admitted, delay) => {
-                    return admitted.prepare().map(|request| (request, delay));
-                }
+                NewDecision::Admitted(admitted, delay) => return admitted.prepare_with(delay),
                 NewDecision::Rejected(response) => return Err(*response),
             }
         }
@@ -88,7 +86,11 @@ impl QueuedRequest {
     }
 
     /// Prepares an admitted request for its upstream.
-    fn prepare(self: Box<Self>) -> Result<HeldRequest, DownstreamResponse> {
+    #[expect(clippy::result_large_err, reason = "the caller returns the response at once")]
+    fn prepare_with(
+        self: Box<Self>,
+        delay: Option<Duration>,
+    ) -> Result<(HeldRequest, Option<Duration>), DownstreamResponse> {
         let Self { view, mut context, pending, head, flags, body, trace } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
         let Ok(attributes) = stages::identify_request(&connection, &head, &view.policy.identify, now) else {
@@ -106,7 +108,9 @@ impl QueuedRequest {
             stages::prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
         propagate_trace(&context, trace.as_ref(), &mut request);
         let expectation = flags.expectation();
-        Ok(HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation })
+        let held =
+            HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
+        Ok((held, delay))
     }
 
     /// Returns the response to a rejected request.
