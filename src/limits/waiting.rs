@@ -232,8 +232,9 @@ impl AppliedLimits {
 }
 
 /// Holds a waiting request until its limits admit it, or until it has waited too long. `None` if one of its limits was
-/// removed; otherwise returns the time for which an admitted request is still to be delayed. It is not awaited here, because the request is charged already: the caller
-/// first takes over what must be settled if the client leaves meanwhile.
+/// removed; otherwise returns the time for which an admitted request is still to be delayed. It is not awaited here,
+/// because the request is charged already: the caller first takes over what must be settled if the client leaves
+/// meanwhile.
 pub(super) async fn resolve(
     view: &Rc<LimitsView>,
     limits: &mut AppliedLimits,
