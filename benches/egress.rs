@@ -1,7 +1,7 @@
 //! Benchmark of outgoing calls: callers call a provider with a limit through instances of Weir. It measures the
 //! provider's rejections, use of its limit, waits, fairness, evenness of arrivals, and the memory of waiting calls.
 //!
-//! `cargo bench --features jemalloc --bench egress -- [table|spread|halved|waiting] [--weir PATH] [--limits 10,1000,max]
+//! `cargo bench --features jemalloc --bench egress -- [table|spread|halved|waiting|in-process] [--weir PATH] [--limits 10,1000,max]
 //! [--instances 1,8] [--providers sliding,fixed,bucket] [--shapes steady,bursty,double,closed,tenants,fair-tenants]
 //! [--share 99] [--seconds 6] [--treatment wait|delay|hard] [--pace even|pid] [--svg DIRECTORY]`.
 //!
@@ -24,6 +24,8 @@ mod halved;
 mod holders;
 #[path = "egress/http1.rs"]
 mod http1;
+#[path = "egress/in_process.rs"]
+mod in_process;
 #[path = "../tests/it/support/metrics.rs"]
 mod metrics;
 #[path = "elastic/plot.rs"]
@@ -69,6 +71,7 @@ fn main() {
         "provider" => provider::serve(serde_json::from_str(&words[1]).unwrap()).unwrap(),
         "callers" => callers::run(serde_json::from_str(&words[1]).unwrap()),
         "holders" => holders::run(serde_json::from_str(&words[1]).unwrap()),
+        "in-process" => in_process::run(number("--limit", 100_000.0) as u64, number("--seconds", 5.0)),
         _ => {
             let weir = argument("--weir").unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").to_owned());
             run(role, &mut Laboratory::new(weir.into()));

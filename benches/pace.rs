@@ -42,7 +42,7 @@ fn simulate(mode: Option<PaceMode>, algorithm: Algorithm, rate: u32) -> Vec<u64>
         charge_timing: ChargeTiming::OnArrival,
         options: None,
     };
-    let pace = mode.map(|mode| Pace::new(mode, &quota, NonZeroU32::MIN));
+    let pace = mode.map(|mode| Pace::new(mode, &quota, NonZeroU32::MIN, 1));
     let (queues, counter) = (limiter.queues(), check.counter_id());
     let (mut now, mut admitted) = (0, Vec::new());
     while now < SECONDS * 1000 * MILLISECOND {

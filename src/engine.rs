@@ -113,6 +113,7 @@ impl<S> Engine<S> {
         let (handles, permanent) = handles.split_at(rule_limit_count);
         let policy = spec.bind(1, handles, limiter, now);
         let snapshot = create_snapshot(Arc::clone(&policy))?;
+        limiter.configuration_changed(policy.limit_handles().chain(permanent.iter().copied()));
         Ok(Self {
             current: Arc::new(ArcSwap::from_pointee(snapshot)),
             limiter: Arc::clone(limiter),
@@ -165,9 +166,10 @@ impl<S> Engine<S> {
         let before = self.current.swap(Arc::new(snapshot));
         self.retired.lock().push(before);
         let old_policy = std::mem::replace(policy, new_policy);
-        let permanent = self.permanent.iter().copied();
-        let retained: Vec<_> =
-            permanent.chain(policy.limit_handles()).chain(old_policy.limit_handles()).collect();
+        let current = || self.permanent.iter().copied().chain(policy.limit_handles());
+        // Requests that wait for a removed limit are decided again by the new snapshot, so it must be in force.
+        self.limiter.configuration_changed(current());
+        let retained: Vec<_> = current().chain(old_policy.limit_handles()).collect();
         self.limiter.retire_others(&retained, now());
         policy.generation
     }

@@ -202,8 +202,13 @@ impl Limiter {
         let mut meters = self.registry.lock();
         let installed = meters.install(specs, self.hasher, self.fleet().hasher, now);
         self.table.adopt_quotas(&meters.quotas(), now);
-        self.queues.set_installed(installed.iter().map(|limit| limit.id).collect());
         installed
+    }
+
+    /// Makes the requests that wait for room try again under the configuration that is now in force, which has the limits
+    /// in `handles`.
+    pub fn configuration_changed(&self, handles: impl Iterator<Item = LimitHandle>) {
+        self.queues.set_installed(handles.map(|limit| limit.id).collect());
     }
 
     /// Returns the queues of requests that wait for room.

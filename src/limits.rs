@@ -31,18 +31,18 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::header_tables::HeaderTables;
-pub use self::held::HeldLimits;
+pub use self::held::{HeldLimits, NotAdmitted};
 pub use self::provider::FollowedLimits;
 pub use self::provider_signals::ProviderSignals;
 use self::record::{DecisionSubject, RequestCopy};
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
-pub use self::settlement::Settlement;
+pub use self::settlement::{Settlement, TunnelRoom};
 pub use self::summary::{DecisionSummary, Standing};
 pub use self::tables::LimitTables;
 pub use self::view::{LimitResources, LimitsView};
 use self::waiting::WaitingRequest;
-pub use self::waiting::{Hold, HoldEnd};
+pub use self::waiting::{Hold, HoldEnd, QueueArrival};
 use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::decision::{Decision, Verdict};
@@ -137,6 +137,18 @@ impl PendingLimits {
         request: &Attributes<'_>,
         now: Timestamp,
     ) -> Self {
+        Self::check_arrived(view, selected, SideEffects { shadow_rules, queries }, request, now, None)
+    }
+
+    /// As [`Self::check`], for a request that has waited for limits of another configuration. It keeps its `arrival`.
+    pub fn check_arrived(
+        view: &LimitsView,
+        selected: SmallVec<[SelectedCheck; 2]>,
+        SideEffects { shadow_rules, queries }: SideEffects,
+        request: &Attributes<'_>,
+        now: Timestamp,
+        arrival: Option<QueueArrival>,
+    ) -> Self {
         let may_wait = view.may_wait(&selected);
         let decision = if may_wait { Decision::default() } else { check(&view.limiter, &selected, now) };
         let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
@@ -152,7 +164,7 @@ impl PendingLimits {
             copy: None,
         };
         if may_wait {
-            limits.decide_on_arrival(view, request);
+            limits.decide_on_arrival(view, request, arrival);
         } else if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease)
         {
             leases::acquire_leases(view, &mut limits, Duration::ZERO);
@@ -197,6 +209,16 @@ impl PendingLimits {
                 })
             }
         }
+    }
+
+    /// Returns when a request that waits in a queue has arrived.
+    pub fn arrival(&self) -> Option<QueueArrival> {
+        self.0.wait.as_ref().map(|line| line.arrival())
+    }
+
+    /// Removes the limits that the current configuration does not have, so that they no longer hold the request.
+    pub fn remove_uninstalled_limits(&mut self, view: &LimitsView) {
+        self.0.remove_uninstalled_limits(view);
     }
 
     /// Returns the limits of a request that must be held, if any. They must be resolved before

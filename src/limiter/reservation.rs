@@ -14,7 +14,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use super::algorithm::{self, Counter, CounterState, Outcome};
-use super::decision::Decision;
+use super::decision::{Decision, Enforcement, Verdict};
 use super::key::{Fingerprint, KeyHash};
 use super::leases::SharedCounter;
 use super::quota::Quota;
@@ -144,6 +144,19 @@ impl Limiter {
         shard.holds_mut().release(key, permit.units_per_request, permit.units);
         drop(shard);
         self.notify_waiting(key);
+    }
+
+    /// Returns the time until the counter of a reservation has room for more: zero if it has. A limit that was removed, or
+    /// that the store counts, always has.
+    pub fn time_until_room(&self, reservation: &Reservation, now: Timestamp) -> Duration {
+        let cost = u32::from(reservation.units_per_request.get());
+        let Reservation { handle, key, .. } = *reservation;
+        let (enforcement, charge_timing) = (Enforcement::Enforced, ChargeTiming::OnArrival);
+        let decision =
+            self.peek([Check { handle, key, cost, enforcement, charge_timing, options: None }], now);
+        let counted =
+            decision.verdicts().iter().filter(|verdict| !verdict.quota().is_some_and(Quota::is_leased));
+        counted.map(Verdict::retry_after).max().unwrap_or_default()
     }
 
     /// Settles a reservation at `due` units, even beyond the limit; `None` if the limit has been removed.

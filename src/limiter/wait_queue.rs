@@ -8,6 +8,7 @@
 pub mod pace;
 
 mod counter_queue;
+mod offer;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,10 +17,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 
 pub use self::counter_queue::{Arrival, QueueOrder};
 use self::counter_queue::{CounterQueue, Rank};
+pub use self::offer::{Grant, Offer};
 use self::pace::{Pace, PaceSlot, Pacer};
+use super::Check;
+use super::decision::Decision;
 use super::key::CounterId;
 use super::table::LimitId;
 use super::timestamp::Timestamp;
@@ -48,8 +53,8 @@ pub struct WaitQueues {
     shards: Box<[Mutex<QueueShard>]>,
     arrivals: AtomicU64,
     waiting: AtomicUsize,
-    /// Limits of the current configuration. A limit that is not among them admits every waiting request.
-    installed: Mutex<Arc<HashSet<LimitId>>>,
+    /// Limits of the current configuration; `None` until one is known, which has all of them.
+    installed: Mutex<Option<Arc<HashSet<LimitId>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -193,24 +198,43 @@ impl WaitQueues {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Replaces the limits of the current configuration, and makes the first request of every queue try again.
+    /// Replaces the limits of the current configuration. Makes the first request of every queue try again, and all of
+    /// them if a limit was removed.
     pub(super) fn set_installed(&self, limits: HashSet<LimitId>) {
-        *self.installed.lock() = Arc::new(limits);
+        let limits = Arc::new(limits);
+        let before = self.installed.lock().replace(Arc::clone(&limits));
+        let is_removal = before.is_some_and(|before| !before.is_subset(&limits));
         for shard in &self.shards {
-            let wakers: Vec<Waker> =
-                shard.lock().queues.values_mut().filter_map(CounterQueue::notify_first).collect();
+            let mut wakers = Vec::new();
+            for queue in shard.lock().queues.values_mut() {
+                match is_removal {
+                    true => wakers.extend(queue.notify_all()),
+                    false => wakers.extend(queue.notify_first()),
+                }
+            }
             wakers.into_iter().for_each(Waker::wake);
         }
     }
 
     /// Returns whether the current configuration has the limit.
     pub fn is_installed(&self, limit: LimitId) -> bool {
-        self.installed.lock().contains(&limit)
+        self.installed.lock().as_ref().is_none_or(|installed| installed.contains(&limit))
+    }
+
+    /// Returns whether no request waits for `counter`. Does not wait for the lock of its queue, so that a caller may hold
+    /// that of another one: if it is held, the result is `false`.
+    fn is_surely_empty(&self, counter: CounterId) -> bool {
+        let shard = self.shards[shard_of(counter)].try_lock();
+        shard.is_some_and(|shard| shard.queues.get(&counter).is_none_or(|queue| queue.first().is_none()))
     }
 
     fn shard(&self, counter: CounterId) -> MutexGuard<'_, QueueShard> {
-        self.shards[counter.0[0] as usize % SHARDS].lock()
+        self.shards[shard_of(counter)].lock()
     }
+}
+
+fn shard_of(counter: CounterId) -> usize {
+    counter.0[0] as usize % SHARDS
 }
 
 impl QueueShard {
@@ -240,12 +264,17 @@ impl Ticket {
         shard.queues.get(&self.counter).is_some_and(|queue| queue.first() == Some(self.rank))
     }
 
-    /// Completes when the request is the first of its queue.
+    /// Completes when the request is the first of its queue, or when another request has admitted it, for which `offer` is
+    /// left in the queue. [`Self::take_grant`] must follow, however the wait ends.
     ///
     /// # Errors
     /// [`Evicted`].
-    pub fn poll_first(&self, cx: &mut Context<'_>) -> Poll<Result<(), Evicted>> {
-        self.poll(cx, CounterQueue::take_turn)
+    pub fn poll_first(
+        &self,
+        cx: &mut Context<'_>,
+        offer: &mut Option<Box<Offer>>,
+    ) -> Poll<Result<(), Evicted>> {
+        self.poll(cx, offer, CounterQueue::take_turn)
     }
 
     /// Completes when the limit of the counter may have room, or has changed.
@@ -253,21 +282,64 @@ impl Ticket {
     /// # Errors
     /// [`Evicted`].
     pub fn poll_notified(&self, cx: &mut Context<'_>) -> Poll<Result<(), Evicted>> {
-        self.poll(cx, CounterQueue::take_notification)
+        self.poll(cx, &mut None, CounterQueue::take_notification)
+    }
+
+    /// Returns the decision of another request that has admitted this one. If there is none, no other request decides it
+    /// from now on.
+    pub fn take_grant(&self) -> Option<Grant> {
+        let mut shard = self.queues.shard(self.counter);
+        let queue = shard.queues.get_mut(&self.counter)?;
+        let grant = queue.take_grant(self.rank)?;
+        if queue.is_removable() {
+            shard.queues.remove(&self.counter);
+        }
+        Some(grant)
+    }
+
+    /// Leaves the queue, because the request is admitted, and decides the requests that are first then and have an offer,
+    /// as far as the limit has room. `decide` charges checks if it does not reject.
+    pub fn leave_admitted(&self, now: Timestamp, decide: impl FnMut(&[Check]) -> Decision) {
+        let mut wakers = SmallVec::<[Waker; 4]>::new();
+        let mut shard = self.queues.shard(self.counter);
+        let Some(queue) = shard.queues.get_mut(&self.counter) else { return };
+        let left = queue.leave(self.rank);
+        let has_left = left.is_some();
+        wakers.extend(left.flatten());
+        let admitted = queue.admit_first(&self.queues, now, decide, &mut wakers);
+        if admitted > 0 {
+            wakers.extend(queue.notify_first());
+        }
+        if queue.is_removable() {
+            shard.queues.remove(&self.counter);
+        }
+        self.queues.waiting.fetch_sub(usize::from(has_left) + admitted, Ordering::Relaxed);
+        drop(shard);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn poll(
         &self,
         cx: &mut Context<'_>,
+        offer: &mut Option<Box<Offer>>,
         is_ready: impl FnOnce(&mut CounterQueue, Rank) -> bool,
     ) -> Poll<Result<(), Evicted>> {
         let mut shard = self.queues.shard(self.counter);
-        let queue = shard.queues.get_mut(&self.counter).filter(|queue| queue.contains(self.rank));
-        let Some(queue) = queue else { return Poll::Ready(Err(Evicted)) };
-        if is_ready(queue, self.rank) {
+        let Some(queue) = shard.queues.get_mut(&self.counter) else { return Poll::Ready(Err(Evicted)) };
+        if queue.granted.contains_key(&self.rank) {
+            return Poll::Ready(Ok(()));
+        }
+        if !queue.contains(self.rank) {
+            return Poll::Ready(Err(Evicted));
+        }
+        let is_reconfigured = queue.take_reconfiguration(self.rank);
+        if is_ready(queue, self.rank) || is_reconfigured {
             return Poll::Ready(Ok(()));
         }
         queue.register(self.rank, cx.waker());
+        if let Some(offer) = offer.take() {
+            queue.set_offer(self.rank, offer);
+        }
         Poll::Pending
     }
 }
@@ -276,13 +348,18 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut shard = self.queues.shard(self.counter);
         let Some(queue) = shard.queues.get_mut(&self.counter) else { return };
-        let Some(next) = queue.leave(self.rank) else { return };
+        // The units of a grant that nobody takes are used, as those of a request that is charged ahead.
+        let granted = queue.take_grant(self.rank);
+        let left = queue.leave(self.rank);
+        if granted.is_none() && left.is_none() {
+            return;
+        }
         if queue.is_removable() {
             shard.queues.remove(&self.counter);
         }
-        self.queues.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.queues.waiting.fetch_sub(usize::from(left.is_some()), Ordering::Relaxed);
         drop(shard);
-        next.into_iter().for_each(Waker::wake);
+        left.flatten().into_iter().for_each(Waker::wake);
     }
 }
 

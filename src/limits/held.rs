@@ -16,6 +16,15 @@ pub struct HeldLimits<'a> {
     limits: &'a mut AppliedLimits,
 }
 
+/// Why a held request is not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// A rule rejects it, with this `retry-after`.
+    Rejected(RuleIndex, Duration),
+    /// The configuration does not have one of its limits any more. The request is to be decided again.
+    Superseded,
+}
+
 impl<'a> HeldLimits<'a> {
     pub(super) const fn new(view: &'a Rc<LimitsView>, limits: &'a mut AppliedLimits) -> Self {
         Self { view, limits }
@@ -25,14 +34,14 @@ impl<'a> HeldLimits<'a> {
     /// Returns the delay of an admitted request that `hold` has not performed yet.
     ///
     /// # Errors
-    /// The rule that rejects the request, and its `retry-after`.
+    /// Why the request is not admitted.
     pub async fn resolve(
         self,
         mut hold: impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
-    ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
+    ) -> Result<Option<Duration>, NotAdmitted> {
         let Self { view, limits } = self;
         let left = match limits.wait.is_some() {
-            true => Some(waiting::resolve(view, limits, &mut hold).await),
+            true => Some(waiting::resolve(view, limits, &mut hold).await.ok_or(NotAdmitted::Superseded)?),
             false => {
                 leases::resolve(view, limits, &mut hold).await;
                 None
@@ -46,7 +55,7 @@ impl<'a> HeldLimits<'a> {
                 Ok(Some(left.unwrap_or(delay)).filter(|delay| !delay.is_zero()))
             }
             throttle::ThrottleAction::Reject { position: by, retry_after } => {
-                Err((limits.rule(by), retry_after))
+                Err(NotAdmitted::Rejected(limits.rule(by), retry_after))
             }
         }
     }

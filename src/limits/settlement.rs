@@ -6,6 +6,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -13,12 +14,13 @@ use super::AppliedLimits;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::adaptive::limits::{AdaptiveLimits, SlotIndex, UpstreamSignal};
+use crate::limiter::decision::Enforcement;
 use crate::limiter::reservation::{ChargeTiming, Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::cost::{CostModel, FinalCharge, RequestEnd};
 use crate::rules::grpc::{CallStatus, GrpcStatus};
-use crate::rules::rule::Action;
+use crate::rules::rule::{Action, Throttle};
 use crate::rules::selection::SelectedCheck;
 
 /// The open reservations of one request.
@@ -30,6 +32,17 @@ pub struct Settlement {
     permits: SmallVec<[HeldPermit; 1]>,
     /// Whether the outcome is known; only the sizes of the bodies may be missing.
     ended: bool,
+}
+
+/// When the limits on the bytes of a tunnel have room for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelRoom {
+    /// Now.
+    Available,
+    /// After this time.
+    After(Duration),
+    /// Later than a rule delays anything.
+    TooLate,
 }
 
 /// A permit of a concurrency limit.
@@ -53,6 +66,8 @@ struct OpenReservation {
     reserved: u32,
     /// Whether nothing is charged, and so no bytes either.
     free: bool,
+    /// Maximum time for which the rule delays the bytes of a tunnel; `None` if it does not.
+    max_tunnel_delay: Option<Duration>,
     /// The charge unless the awaited gRPC status decides otherwise.
     awaited: Option<FinalCharge>,
 }
@@ -76,6 +91,7 @@ impl Settlement {
                 },
                 reserved: reserved_units(selected),
                 free: false,
+                max_tunnel_delay: max_tunnel_delay(policy, selected),
                 awaited: None,
             })
             .collect();
@@ -193,6 +209,32 @@ impl Settlement {
     }
 }
 
+impl Settlement {
+    /// Whether a limit on bytes may slow the tunnel of this request.
+    pub fn slows_tunnel(&self) -> bool {
+        self.open.iter().any(|open| open.max_tunnel_delay.is_some())
+    }
+
+    /// Returns when the limits on bytes have room for more.
+    pub fn tunnel_room(&self, limiter: &Limiter, now: Timestamp) -> TunnelRoom {
+        let mut room = TunnelRoom::Available;
+        for open in self.open.iter().filter(|open| !open.free) {
+            let Some(max) = open.max_tunnel_delay else { continue };
+            let wait = limiter.time_until_room(&open.reservation, now);
+            if wait > max {
+                return TunnelRoom::TooLate;
+            }
+            if !wait.is_zero() {
+                room = TunnelRoom::After(match room {
+                    TunnelRoom::After(other) => other.max(wait),
+                    TunnelRoom::Available | TunnelRoom::TooLate => wait,
+                });
+            }
+        }
+        room
+    }
+}
+
 impl HeldPermit {
     /// Creates the permit of a request that is admitted now.
     fn new(selected: &SelectedCheck, reservation: Reservation, policy: &Policy) -> Self {
@@ -223,6 +265,19 @@ fn reserved_units(selected: &SelectedCheck) -> u32 {
     match selected.check.charge_timing {
         ChargeTiming::OnResponse => selected.check.cost.saturating_add(selected.surcharge),
         ChargeTiming::OnArrival | ChargeTiming::WhileInFlight => selected.check.cost,
+    }
+}
+
+/// Returns the maximum time for which the rule of a check delays the bytes of a tunnel: that of a request that waits. `None`
+/// if it has no cost by bytes, or does not delay.
+fn max_tunnel_delay(policy: &Policy, selected: &SelectedCheck) -> Option<Duration> {
+    let Action::Limit(limiting) = &policy.rules.get(selected.rule)?.action else { return None };
+    limiting.cost_model.units_for_bytes(0, 0)?;
+    match limiting.throttle {
+        _ if selected.check.enforcement != Enforcement::Enforced => None,
+        Throttle::Delay(delay) => Some(delay.max_delay()),
+        Throttle::Wait => limiting.wait.as_ref().map(|wait| wait.max),
+        Throttle::Hard | Throttle::Shadow | Throttle::Soft { .. } | Throttle::Elastic(_) => None,
     }
 }
 

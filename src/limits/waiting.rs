@@ -5,6 +5,7 @@
 //! It is charged nothing until it is the first of the queue and all its limits have room. A request that cannot be
 //! admitted in time is rejected at once.
 
+mod offer;
 mod request;
 mod turn;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+pub use self::request::QueueArrival;
 pub(super) use self::request::WaitingRequest;
 pub use self::turn::{Hold, HoldEnd};
 use self::turn::{Turn, TurnEvent};
@@ -39,6 +41,8 @@ const MIN_STORE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What follows from an attempt to be admitted.
 enum WaitStep {
+    /// A limit for which the request waits is not part of the configuration any more.
+    Superseded,
     /// The decision is final.
     Final,
     /// The store is being queried.
@@ -63,6 +67,11 @@ impl LimitsView {
         self.policy.rules.get(selected.rule).filter(|_| is_enforced)?.wait()
     }
 
+    /// Whether requests wait for the limit of a check, and the current configuration does not have it.
+    fn is_gone(&self, one: &SelectedCheck) -> bool {
+        self.wait_for(one).is_some() && !self.limiter.queues().is_installed(one.check.handle.id)
+    }
+
     /// Whether a request with these checks may have to wait.
     pub(super) fn may_wait(&self, selected: &[SelectedCheck]) -> bool {
         !self.tables.waits.is_empty() && selected.iter().any(|one| self.wait_for(one).is_some())
@@ -80,21 +89,29 @@ impl LimitsView {
         let others = all.iter().filter(|other| other.rule == one.rule && other.role != one.role);
         let is_shortest =
             others.filter_map(quota_of).all(|other| quota.window().nanos() <= other.window().nanos());
-        is_shortest.then(|| Pace::new(mode, &quota, self.limiter.fleet().instances))
+        let cost = one.check.cost.saturating_add(one.surcharge);
+        is_shortest.then(|| Pace::new(mode, &quota, self.limiter.fleet().instances, cost))
     }
 }
 
 impl AppliedLimits {
     /// Decides the limits of a request that may have to wait. Afterwards it is decided, or waits, or leases are pending.
-    pub(super) fn decide_on_arrival(&mut self, view: &LimitsView, request: &Attributes<'_>) {
+    pub(super) fn decide_on_arrival(
+        &mut self,
+        view: &LimitsView,
+        request: &Attributes<'_>,
+        arrival: Option<QueueArrival>,
+    ) {
         let now = self.decided_at;
+        let new_line = |limits: &Self| WaitingRequest::new(view, &limits.selected, request, arrival, now);
         let mut line = None;
         if !view.limiter.queues().is_empty() {
-            let new = line.insert(WaitingRequest::new(view, &self.selected, request, now));
+            let new = line.insert(new_line(self));
             if let Some(position) = new.position_behind(view, &self.selected) {
                 self.peek(view, now);
                 if !self.is_rejected_by_another(view) {
-                    return self.start_waiting(view, line, request, position);
+                    let line = line.unwrap_or_else(|| new_line(self));
+                    return self.start_waiting(view, line, position);
                 }
             }
         }
@@ -111,19 +128,13 @@ impl AppliedLimits {
         };
         if let Some(position) = position {
             self.awaited_leases.clear();
-            self.start_waiting(view, line, request, position);
+            let line = line.unwrap_or_else(|| new_line(self));
+            self.start_waiting(view, line, position);
         }
     }
 
-    fn start_waiting(
-        &mut self,
-        view: &LimitsView,
-        line: Option<WaitingRequest>,
-        request: &Attributes<'_>,
-        position: usize,
-    ) {
+    fn start_waiting(&mut self, view: &LimitsView, line: WaitingRequest, position: usize) {
         let now = self.decided_at;
-        let line = line.unwrap_or_else(|| WaitingRequest::new(view, &self.selected, request, now));
         self.wait = Some(Box::new(line));
         if self.join(view, position, now).is_none() {
             self.wait = None;
@@ -220,23 +231,28 @@ impl AppliedLimits {
     }
 }
 
-/// Holds a waiting request until its limits admit it, or until it has waited too long. Returns the time for which an
-/// admitted request is still to be delayed. It is not awaited here, because the request is charged already: the caller
-/// first takes over what must be settled if the client leaves meanwhile.
+/// Holds a waiting request until its limits admit it, or until it has waited too long. `None` if one of its limits was
+/// removed; otherwise returns the time for which an admitted request is still to be delayed. It is not awaited here,
+/// because the request is charged already: the caller first takes over what must be settled if the client leaves
+/// meanwhile.
 pub(super) async fn resolve(
     view: &Rc<LimitsView>,
     limits: &mut AppliedLimits,
     hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
-) -> Duration {
+) -> Option<Duration> {
     let mut now = limits.decided_at;
     loop {
         let held = match limits.progress(view, now) {
+            WaitStep::Superseded => return None,
             WaitStep::Final => break,
             WaitStep::Lease => Hold::Lease(std::mem::take(&mut limits.awaited_leases)),
-            WaitStep::Turn(event, timeout) => match limits.wait.as_ref().and_then(|line| line.ticket()) {
-                Some(ticket) => Hold::Turn(Turn { ticket, event, timeout }),
-                None => break,
-            },
+            WaitStep::Turn(event, timeout) => {
+                let offer = if event == TurnEvent::First { limits.offer(view, now) } else { None };
+                match limits.wait.as_ref().and_then(|line| line.ticket()) {
+                    Some(ticket) => Hold::Turn(Turn { ticket, event, timeout, offer }),
+                    None => break,
+                }
+            }
         };
         let end;
         (now, end) = hold(held).await;
@@ -245,10 +261,12 @@ pub(super) async fn resolve(
             break;
         }
     }
-    let Some(line) = limits.wait.take().filter(|_| !limits.decision.is_rejected()) else {
-        return Duration::ZERO;
+    let Some(mut line) = limits.wait.take().filter(|_| !limits.decision.is_rejected()) else {
+        return Some(Duration::ZERO);
     };
-    let delay = limits.decision.delay();
+    line.leave_admitted(&view.limiter, now);
+    // Another request may have decided this one a little earlier.
+    let delay = limits.decision.delay().saturating_sub(now.since(limits.decided_at));
     let waited = now.since(line.since()).saturating_add(delay);
     for (position, one) in limits.selected.iter().enumerate().filter(|(_, one)| line.has_waited(one.rule)) {
         limits.decision.set_delay(position, waited);
@@ -256,13 +274,20 @@ pub(super) async fn resolve(
             metrics.record_wait(waited);
         }
     }
-    delay
+    Some(delay)
 }
 
 impl AppliedLimits {
     /// Decides a waiting request again.
     fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
-        self.remove_uninstalled_limits(view);
+        let grant = self.wait.as_ref().and_then(|line| line.ticket()).and_then(Ticket::take_grant);
+        if let Some(grant) = grant {
+            (self.decision, self.decided_at) = (grant.decision, grant.at);
+            return WaitStep::Final;
+        }
+        if self.selected.iter().any(|one| view.is_gone(one)) {
+            return WaitStep::Superseded;
+        }
         let Some(line) = &mut self.wait else { return WaitStep::Final };
         if let Some(position) = line.position_behind(view, &self.selected) {
             return self.wait_turn(view, position, TurnEvent::First, None, now);
@@ -345,17 +370,12 @@ impl AppliedLimits {
     }
 
     /// Removes the limits that a reload has removed; they no longer hold the request.
-    fn remove_uninstalled_limits(&mut self, view: &LimitsView) {
-        let queues = view.limiter.queues();
-        let is_gone =
-            |one: &SelectedCheck| view.wait_for(one).is_some() && !queues.is_installed(one.check.handle.id);
-        if self.selected.iter().any(is_gone) {
-            self.selected.retain(|one| !is_gone(one));
-            if let Some(line) = &mut self.wait {
-                line.leave();
-            }
-            self.peek(view, self.decided_at);
+    pub(super) fn remove_uninstalled_limits(&mut self, view: &LimitsView) {
+        self.selected.retain(|one| !view.is_gone(one));
+        if let Some(line) = &mut self.wait {
+            line.leave();
         }
+        self.peek(view, self.decided_at);
     }
 }
 

@@ -15,7 +15,7 @@ use super::timeouts::RequestTimer;
 use crate::headers::append_all;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{
-    self, AppliedLimits, DecisionSource, Hold, LimitRejection, PendingLimits, ServiceQueries,
+    self, AppliedLimits, DecisionSource, Hold, LimitRejection, NotAdmitted, PendingLimits, ServiceQueries,
 };
 use crate::response::fallback::CachedResponse;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -39,6 +39,16 @@ impl CachedFallbacks {
         Self(pending.pending_rules().filter_map(cached).collect())
     }
 
+    /// Looks up the stored response for a rule that has rejected the request.
+    pub(super) fn of_rule(
+        fallbacks: &Fallbacks,
+        rule: RuleIndex,
+        request: IncomingRequest<'_>,
+        now: Timestamp,
+    ) -> Self {
+        Self(fallbacks.look_up(rule, request, now).map(|cached| (rule, cached)).into_iter().collect())
+    }
+
     /// Returns the stored response that replaces a rejection by `rule`.
     pub(super) fn take_for_rule(self, rule: RuleIndex) -> Option<Arc<CachedResponse>> {
         self.0.into_iter().find(|(of, _)| *of == rule).map(|(_, cached)| cached)
@@ -48,9 +58,18 @@ impl CachedFallbacks {
 /// Rejection of a request that was held.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldRejection {
-    rule: RuleIndex,
+    pub(super) rule: RuleIndex,
     /// Time after which the client may retry.
-    retry_after: Duration,
+    pub(super) retry_after: Duration,
+}
+
+/// Why a request that was held is not admitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum HeldEnd {
+    /// A rule rejects it.
+    Rejected(HeldRejection),
+    /// The configuration does not have one of its limits any more.
+    Superseded,
 }
 
 impl HeldRejection {
@@ -78,14 +97,15 @@ pub(super) async fn resolve<'a>(
     delay: Option<Duration>,
     headers: &mut HeaderMap,
 ) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
-    let delay = match pending.is_held() {
-        false => delay,
+    let mut delay = delay;
+    while pending.is_held() {
         // Boxed, because few requests need this and every request's future would be larger.
-        true => match Box::pin(await_admission(view, context, pending, headers)).await {
-            Ok(delay) => delay,
-            Err(rejection) => return Err(rejection.of(context, pending)),
-        },
-    };
+        match Box::pin(await_admission(view, context, pending, Some(headers))).await {
+            Ok(admitted) => delay = admitted,
+            Err(HeldEnd::Rejected(rejection)) => return Err(rejection.of(context, pending)),
+            Err(HeldEnd::Superseded) => pending.remove_uninstalled_limits(view),
+        }
+    }
     resolve_admitted(view, context, pending, delay, headers).await
 }
 
@@ -142,16 +162,16 @@ pub(super) async fn resolve_admitted<'a>(
 }
 
 /// Holds the request until the store has responded about the units that its leases lack, or until it has waited in its
-/// queues.
+/// queues. Adds the headers that the upstream is to receive to `headers`, unless the request is prepared later.
 ///
 /// # Errors
-/// The request is rejected.
+/// Why the request is not admitted.
 pub(super) async fn await_admission(
     view: &Rc<limits::LimitsView>,
     context: &mut RequestContext,
     pending: &mut PendingLimits,
-    headers: &mut HeaderMap,
-) -> Result<Option<Duration>, HeldRejection> {
+    headers: Option<&mut HeaderMap>,
+) -> Result<Option<Duration>, HeldEnd> {
     let waited = pending.waits().then(|| DelayGuard::start(context));
     let Some(held) = pending.held(view) else { return Ok(None) };
     let hold_until = async |hold: Hold<'_>| {
@@ -163,13 +183,18 @@ pub(super) async fn await_admission(
         (context.forwarded_at, end)
     };
     let resolved = held.resolve(hold_until).await;
-    let delay = resolved.map_err(|(rule, retry_after)| HeldRejection { rule, retry_after })?;
+    let delay = resolved.map_err(|reason| match reason {
+        NotAdmitted::Rejected(rule, retry_after) => HeldEnd::Rejected(HeldRejection { rule, retry_after }),
+        NotAdmitted::Superseded => HeldEnd::Superseded,
+    })?;
     log_decision(context, pending.limits(), None, None);
     context.settlement = pending.settlement(view);
     context.followed = pending.followed(view);
-    for mark in pending.limits().mark_values(view) {
-        context.recorder = None;
-        headers.append(X_WEIR_OVER_LIMIT, mark);
+    if let Some(headers) = headers {
+        for mark in pending.limits().mark_values(view) {
+            context.recorder = None;
+            headers.append(X_WEIR_OVER_LIMIT, mark);
+        }
     }
     if let Some(delay) = delay.filter(|_| waited.is_some()) {
         // Charged ahead of its time. Its delay is counted together with its wait.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::grpc;
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
-use crate::limits::{AppliedLimits, DecisionSummary, ProviderSignals};
+use crate::limits::{AppliedLimits, DecisionSummary, ProviderSignals, Settlement, TunnelRoom};
 use crate::rules::RuleIndex;
 use crate::rules::cost::RequestEnd;
 use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
@@ -40,6 +40,18 @@ pub(super) fn charge_bytes(context: &mut RequestContext, received: u64, sent: u6
         let shared = &context.connection.worker.shared;
         settlement.charge_bytes(received, sent, &shared.limiter, shared.clock.now(), |_, _| {});
     }
+}
+
+/// Whether a limit on bytes may slow the tunnel of a request.
+pub(super) fn slows_tunnel(context: &RequestContext) -> bool {
+    context.settlement.as_ref().is_some_and(|settlement| settlement.slows_tunnel())
+}
+
+/// Returns when the limits on bytes have room for more.
+pub(super) fn tunnel_room(context: &RequestContext) -> TunnelRoom {
+    let shared = &context.connection.worker.shared;
+    let room = |settlement: &Settlement| settlement.tunnel_room(&shared.limiter, shared.clock.now());
+    context.settlement.as_deref().map_or(TunnelRoom::Available, room)
 }
 
 /// Settles charges that depend on the status of a gRPC call, which is now known.

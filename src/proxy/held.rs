@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use super::admitted;
 use super::body::DownstreamBody;
-use super::decide::{self, CachedFallbacks, HeldRejection};
+use super::decide::{self, CachedFallbacks, HeldEnd, HeldRejection};
 use super::headers::Expectation;
 use super::headers::overrides::RequestOverrides;
 use super::local_reply::{self, DownstreamResponse, PendingBody};
+use super::queued::QueuedRequest;
 use super::request_context::RequestContext;
 use super::view::GenerationView;
 use crate::limits::PendingLimits;
@@ -34,6 +35,26 @@ pub(super) struct HeldRequest {
     pub(super) overrides: Option<Box<RequestOverrides>>,
     pub(super) cached: CachedFallbacks,
     pub(super) expectation: Expectation,
+}
+
+/// A request that is held.
+pub(super) enum HeldKind {
+    /// Until the store responds.
+    Leasing(Box<HeldRequest>),
+    /// In a queue.
+    Queued(Box<QueuedRequest>),
+}
+
+impl From<HeldRequest> for HeldKind {
+    fn from(request: HeldRequest) -> Self {
+        Self::Leasing(Box::new(request))
+    }
+}
+
+impl From<QueuedRequest> for HeldKind {
+    fn from(request: QueuedRequest) -> Self {
+        Self::Queued(Box::new(request))
+    }
 }
 
 /// The future that forwards a request, or the response to its rejection.
@@ -65,21 +86,35 @@ impl<F: Future<Output = DownstreamResponse>> Future for HeldFuture<F> {
 }
 
 /// Holds a request until its limits decide, and then forwards or rejects it.
-pub(super) fn hold(held: HeldRequest) -> HeldFuture<impl Future<Output = DownstreamResponse> + use<>> {
-    let mut held = Box::new(held);
+pub(super) fn hold(held: HeldKind) -> HeldFuture<impl Future<Output = DownstreamResponse> + use<>> {
     let waiting = async move {
-        let HeldRequest { view, context, pending, request, .. } = &mut *held;
-        let headers = &mut request.head.headers;
-        match decide::await_admission(&view.limits, context, pending, headers).await {
-            Ok(delay) => Ok(Box::pin(held.forward(delay))),
-            Err(rejection) => Err(held.reject(rejection)),
-        }
+        let (admitted, delay) = match held {
+            HeldKind::Leasing(held) => held.admit().await?,
+            HeldKind::Queued(queued) => queued.admit().await?,
+        };
+        Ok(Box::pin(admitted.forward(delay)))
     };
     debug_assert!(size_of_val(&waiting) <= MAX_FUTURE_SIZE, "{} bytes", size_of_val(&waiting));
     HeldFuture::Held(Box::pin(waiting))
 }
 
 impl HeldRequest {
+    /// Waits for the store. Returns the request with its delay.
+    ///
+    /// # Errors
+    /// The response to its rejection.
+    async fn admit(mut self: Box<Self>) -> Result<(Self, Option<Duration>), DownstreamResponse> {
+        loop {
+            let Self { view, context, pending, request, .. } = &mut *self;
+            let headers = Some(&mut request.head.headers);
+            match decide::await_admission(&view.limits, context, pending, headers).await {
+                Ok(delay) => return Ok((*self, delay)),
+                Err(HeldEnd::Rejected(rejection)) => return Err(self.reject(rejection)),
+                Err(HeldEnd::Superseded) => self.pending.remove_uninstalled_limits(&self.view.limits),
+            }
+        }
+    }
+
     /// Returns the future that forwards the request after `delay`.
     // Inline: all of it would be moved once more.
     #[inline(always)]

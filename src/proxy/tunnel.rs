@@ -64,10 +64,20 @@ async fn copy_both_ways(
             if timer.expired() == Some(TimeoutKind::StreamIdle) {
                 return Poll::Ready(None);
             }
-            if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
-                return Poll::Ready(Some(copied));
+            loop {
+                match account.poll_room(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(false) => return Poll::Ready(Some(Err(io::ErrorKind::QuotaExceeded.into()))),
+                    Poll::Ready(true) => {}
+                }
+                if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
+                    return Poll::Ready(Some(copied));
+                }
+                account.charge();
+                if !account.is_stopped() {
+                    break;
+                }
             }
-            account.charge();
             match &stream {
                 Some(stream) => {
                     stream.poll_client_reset(cx).map(|()| Some(Err(io::ErrorKind::ConnectionReset.into())))

@@ -5,6 +5,7 @@ mod departures;
 mod load;
 mod order;
 mod rejections;
+mod reload;
 mod shared;
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
 
+use super::offer::{Grant, Offer};
 use super::pace::Pacer;
 use super::{QueueFull, QueueSettings};
 use crate::limiter::timestamp::Timestamp;
@@ -61,6 +62,10 @@ struct Waiter {
     flow: u64,
     waker: Option<Waker>,
     is_notified: bool,
+    /// Whether limits have been removed since the request was decided.
+    is_reconfigured: bool,
+    /// What others need to decide it while it waits for its turn.
+    offer: Option<Box<Offer>>,
 }
 
 /// Waiting requests of one flow.
@@ -81,6 +86,8 @@ pub(super) struct CounterQueue {
     /// Tag of the last request that was first.
     virtual_time: u64,
     pub(super) pacer: Option<Pacer>,
+    /// Requests that others have admitted and that have not continued yet.
+    pub(super) granted: BTreeMap<Rank, Grant>,
 }
 
 impl CounterQueue {
@@ -150,7 +157,16 @@ impl CounterQueue {
             let flow = self.flows.entry(arrival.flow).or_default();
             (flow.waiting, flow.last_tag) = (flow.waiting.saturating_add(1), rank.order);
         }
-        self.waiting.insert(rank, Waiter { flow: arrival.flow, waker: None, is_notified: false });
+        self.waiting.insert(
+            rank,
+            Waiter {
+                flow: arrival.flow,
+                waker: None,
+                is_notified: false,
+                is_reconfigured: false,
+                offer: None,
+            },
+        );
         Ok((rank, evicted))
     }
 
@@ -158,11 +174,51 @@ impl CounterQueue {
     pub(super) fn leave(&mut self, rank: Rank) -> Option<Option<Waker>> {
         let was_first = self.first() == Some(rank);
         self.remove(rank)?;
-        if was_first && !self.flows.is_empty() {
-            self.virtual_time = self.virtual_time.max(rank.order);
+        if was_first {
+            self.advance_virtual_time(rank);
         }
         // The next one may wait for a notification, if this request joined before it.
         Some(if was_first { self.notify_first() } else { None })
+    }
+
+    fn advance_virtual_time(&mut self, rank: Rank) {
+        if !self.flows.is_empty() {
+            self.virtual_time = self.virtual_time.max(rank.order);
+        }
+    }
+
+    /// Sets what others need to decide a request, until it is taken back.
+    pub(super) fn set_offer(&mut self, rank: Rank, offer: Box<Offer>) {
+        if let Some(waiter) = self.waiting.get_mut(&rank) {
+            waiter.offer = Some(offer);
+        }
+    }
+
+    /// Takes the offer of a request back, or its grant, if there is one.
+    pub(super) fn take_grant(&mut self, rank: Rank) -> Option<Grant> {
+        if let Some(waiter) = self.waiting.get_mut(&rank) {
+            waiter.offer = None;
+        }
+        self.granted.remove(&rank)
+    }
+
+    /// Takes the offer of the first request.
+    pub(super) fn take_first_offer(&mut self) -> Option<(Rank, Box<Offer>)> {
+        let mut first = self.waiting.first_entry()?;
+        if first.get().is_reconfigured {
+            // One of its limits may be removed, and would admit it.
+            return None;
+        }
+        let offer = first.get_mut().offer.take()?;
+        Some((*first.key(), offer))
+    }
+
+    /// Admits the first request. Returns its waker.
+    pub(super) fn grant(&mut self, rank: Rank, grant: Grant) -> Option<Waker> {
+        let waiter = self.remove(rank)?;
+        self.advance_virtual_time(rank);
+        self.granted.insert(rank, grant);
+        waiter.waker
     }
 
     fn remove(&mut self, rank: Rank) -> Option<Waiter> {
@@ -183,6 +239,19 @@ impl CounterQueue {
         let mut first = self.waiting.first_entry()?;
         first.get_mut().is_notified = true;
         first.get_mut().waker.take()
+    }
+
+    /// Makes every request try again, because limits have been removed. Returns their wakers.
+    pub(super) fn notify_all(&mut self) -> impl Iterator<Item = Waker> + '_ {
+        self.waiting.values_mut().filter_map(|waiter| {
+            waiter.is_reconfigured = true;
+            waiter.waker.take()
+        })
+    }
+
+    /// Returns whether limits have been removed since the last call.
+    pub(super) fn take_reconfiguration(&mut self, rank: Rank) -> bool {
+        self.waiting.get_mut(&rank).is_some_and(|waiter| std::mem::take(&mut waiter.is_reconfigured))
     }
 
     /// Returns whether a request is the first one; it is decided next, so earlier notifications are void.
@@ -209,11 +278,13 @@ impl CounterQueue {
 
     /// Whether nothing is lost if the queue is removed.
     pub(super) fn is_removable(&self) -> bool {
-        self.waiting.is_empty() && self.pacer.is_none()
+        self.waiting.is_empty() && self.granted.is_empty() && self.pacer.is_none()
     }
 
     /// Whether requests wait, or the pace of earlier ones still matters.
     pub(super) fn is_in_use(&self, now: Timestamp) -> bool {
-        !self.waiting.is_empty() || self.pacer.as_ref().is_some_and(|pacer| !pacer.is_idle(now))
+        !self.waiting.is_empty()
+            || !self.granted.is_empty()
+            || self.pacer.as_ref().is_some_and(|pacer| !pacer.is_idle(now))
     }
 }

@@ -1,7 +1,7 @@
 //! Pace: how the requests that a limit admits are spread over time.
 //!
-//! [`PaceMode::Even`] keeps at least the limit's interval between two requests: a leaky bucket as a queue. An interval in
-//! which no request is ready is lost.
+//! [`PaceMode::Even`] keeps at least the limit's interval after each unit: a leaky bucket as a queue. An interval in which
+//! no request is ready is lost.
 //!
 //! [`PaceMode::Pid`] spreads what is left of the limit over what is left of the window, so that an interval without a
 //! request is made up for by shorter ones, and the window is used up exactly at its end. How much this instance may use in
@@ -15,6 +15,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::limiter::algorithm::Algorithm;
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::{Timestamp, saturating_nanos};
 
@@ -34,29 +35,34 @@ pub enum PaceMode {
 pub struct Pace {
     /// How requests are spread.
     pub mode: PaceMode,
-    /// Maximum number of requests in a window, at least 1.
+    /// Maximum number of units in a window, at least 1.
     pub limit: f64,
-    /// Number of requests that this instance is expected to have in its first window.
+    /// Number of units that this instance is expected to have in its first window.
     pub expected: f64,
+    /// Units that the request takes, at least 1. If a provider lowers the limit, each request takes more of them.
+    pub cost: f64,
     /// Length of the window.
     pub window: Duration,
-    /// Whether the limit has no window, because its units come back one by one.
+    /// Whether the limit has no window that ends, because its units come back one by one.
     pub is_refilled: bool,
 }
 
 impl Pace {
-    /// Creates the pace of a limit with this quota, of which `instances` instances may use equal shares.
-    pub fn new(mode: PaceMode, quota: &Quota, instances: NonZeroU32) -> Self {
+    /// Creates the pace of a request that takes `cost` units of a limit with this quota, of which `instances` instances may
+    /// use equal shares.
+    pub fn new(mode: PaceMode, quota: &Quota, instances: NonZeroU32, cost: u32) -> Self {
         let (is_shared, quota) =
             if quota.is_leased() { (true, quota.store_quota()) } else { (false, *quota) };
-        let limit = f64::from(quota.limit().count.get());
+        let limit = f64::from(quota.limit().count.get()) * f64::from(quota.units_per_request().get());
         let share = if is_shared { limit / f64::from(instances.get()) } else { limit };
         Self {
             mode,
             limit,
             expected: share,
+            cost: f64::from(cost.max(1)),
             window: Duration::from_nanos(quota.limit().period.nanos()),
-            is_refilled: quota.algorithm().refills_continuously(),
+            is_refilled: quota.algorithm().refills_continuously()
+                || matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::SlidingLog),
         }
     }
 }
@@ -77,7 +83,7 @@ const DERIVATIVE: f64 = 0.1;
 const MAX_INTEGRAL: f64 = 1.0;
 /// Error if the expected number was used up before the limit: the limit may have more.
 const PROBE: f64 = 0.1;
-/// Minimum number of requests that are expected in a window.
+/// Minimum number of units that are expected in a window.
 const MIN_BUDGET: f64 = 1.0;
 /// Windows without requests after which the pace of earlier ones no longer matters.
 const IDLE_WINDOWS: u32 = 10;
@@ -89,10 +95,12 @@ pub(super) struct Pacer {
     next: Timestamp,
     /// Interval after the last place that was taken.
     interval: Duration,
+    /// Units of that place.
+    cost: f64,
     window_end: Timestamp,
-    /// Number of requests in this window.
+    /// Number of units used in this window.
     used: f64,
-    /// Number of requests that are expected to be admitted in a window.
+    /// Number of units that are expected to be used in a window.
     budget: f64,
     integral: f64,
     last_error: f64,
@@ -121,6 +129,7 @@ impl Pacer {
         Self {
             next: now,
             interval: Duration::ZERO,
+            cost: 1.0,
             window_end: window_end(now, pace.window),
             used: 0.0,
             budget: pace.expected.clamp(MIN_BUDGET, pace.limit.max(MIN_BUDGET)),
@@ -140,7 +149,8 @@ impl Pacer {
         if ahead > LOOKAHEAD {
             return PaceSlot::After(ahead.saturating_sub(LOOKAHEAD));
         }
-        self.used += 1.0;
+        self.used += pace.cost;
+        self.cost = pace.cost;
         self.interval = self.interval_at(pace, slot);
         self.next = slot.saturating_add(self.interval);
         PaceSlot::Taken(ahead)
@@ -148,7 +158,7 @@ impl Pacer {
 
     /// Returns the place that was taken last.
     pub(super) fn cancel(&mut self, is_limit_reached: bool, now: Timestamp) {
-        self.used = (self.used - 1.0).max(0.0);
+        self.used = (self.used - self.cost).max(0.0);
         self.next = self.next.saturating_sub(self.interval);
         if is_limit_reached {
             // A place that was taken ahead may be in the next window.
@@ -172,17 +182,17 @@ impl Pacer {
     }
 
     fn interval_at(&self, pace: &Pace, slot: Timestamp) -> Duration {
-        let (time, requests) = match pace.mode {
+        let (time, units) = match pace.mode {
             PaceMode::Even => (pace.window, pace.limit),
             PaceMode::Pid => match self.budget - self.used {
                 // This request was the last one that was expected.
-                left if left < 1.0 => (pace.window, self.budget),
+                left if left < pace.cost => (pace.window, self.budget),
                 // The rest of the window, which the last interval ends.
-                left => (self.window_end.since(slot), left + 1.0),
+                left => (self.window_end.since(slot), left + pace.cost),
             },
         };
-        let interval = saturating_nanos(time) as f64 / requests.max(1.0);
-        let regular = saturating_nanos(pace.window) as f64 / self.budget.max(1.0);
+        let interval = saturating_nanos(time) as f64 / units.max(1.0) * pace.cost;
+        let regular = saturating_nanos(pace.window) as f64 / self.budget.max(1.0) * pace.cost;
         let least = if pace.mode == PaceMode::Pid { regular / MAX_CATCH_UP } else { interval };
         Duration::from_nanos(interval.max(least) as u64)
     }
@@ -216,7 +226,7 @@ impl Pacer {
             // Without a window, what was admitted is the share, and the time at which there was no room says nothing.
             Some(_) if pace.is_refilled => ((self.used - self.budget) / self.budget).clamp(-1.0, 0.0),
             Some(at) => -(self.window_end.since(at).as_secs_f64() / pace.window.as_secs_f64()).min(1.0),
-            None if self.has_demand && self.used + 1.0 >= self.budget => PROBE,
+            None if self.has_demand && self.used + self.cost >= self.budget => PROBE,
             None => 0.0,
         };
         self.integral = (self.integral + error).clamp(-MAX_INTEGRAL, MAX_INTEGRAL);

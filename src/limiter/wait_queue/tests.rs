@@ -33,7 +33,7 @@ fn arrival(queues: &WaitQueues, priority: u8, flow: u64) -> Arrival {
 }
 
 fn poll_first(ticket: &Ticket, flag: &Arc<Flag>) -> Poll<Result<(), Evicted>> {
-    ticket.poll_first(&mut Context::from_waker(&Arc::clone(flag).into()))
+    ticket.poll_first(&mut Context::from_waker(&Arc::clone(flag).into()), &mut None)
 }
 
 /// Lets the first requests leave one after the other, and returns the names in that order.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::identify::Attributes;
+use crate::limiter::Limiter;
 use crate::limiter::decision::Verdict;
 use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::timestamp::Timestamp;
@@ -19,9 +20,17 @@ use crate::telemetry::metrics::{WaitRejection, WaitingGuard};
 #[derive(Debug)]
 pub(in crate::limits) struct WaitingRequest {
     queues: Arc<WaitQueues>,
-    since: Timestamp,
+    arrival: QueueArrival,
     rules: SmallVec<[WaitingRule; 1]>,
     place: Option<QueuePlace>,
+}
+
+/// When a request arrived. It is kept if the request is decided again under another configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueArrival {
+    /// Number in the order of arrival.
+    sequence: u64,
+    at: Timestamp,
 }
 
 /// A request under one of the rules for which it may wait.
@@ -43,33 +52,38 @@ struct QueuePlace {
 }
 
 impl WaitingRequest {
-    /// Creates the state of a request that has arrived at `now`.
+    /// Creates the state of a request that has arrived at `now`, unless its `arrival` is known.
     pub(super) fn new(
         view: &LimitsView,
         selected: &[SelectedCheck],
         request: &Attributes<'_>,
+        arrival: Option<QueueArrival>,
         now: Timestamp,
     ) -> Self {
         let queues = Arc::clone(view.limiter.queues());
-        let sequence = queues.next_arrival();
+        let arrival = arrival.unwrap_or_else(|| QueueArrival { sequence: queues.next_arrival(), at: now });
         let mut rules = SmallVec::<[WaitingRule; 1]>::new();
         for one in selected {
             let Some(policy) = view.wait_for(one) else { continue };
             if rules.last().is_none_or(|last| last.rule != one.rule) {
                 rules.push(WaitingRule {
                     rule: one.rule,
-                    arrival: policy.arrival(request, sequence, view.limiter.hasher()),
-                    until: now.saturating_add(policy.max_wait(request.headers)),
+                    arrival: policy.arrival(request, arrival.sequence, view.limiter.hasher()),
+                    until: arrival.at.saturating_add(policy.max_wait(request.headers)),
                     has_waited: false,
                 });
             }
         }
-        Self { queues, since: now, rules, place: None }
+        Self { queues, arrival, rules, place: None }
     }
 
     /// Returns when the request arrived.
     pub(super) const fn since(&self) -> Timestamp {
-        self.since
+        self.arrival.at
+    }
+
+    pub(in crate::limits) const fn arrival(&self) -> QueueArrival {
+        self.arrival
     }
 
     /// Returns whether it has been in a queue of the rule.
@@ -90,6 +104,13 @@ impl WaitingRequest {
     /// Leaves the queue.
     pub(super) fn leave(&mut self) {
         self.place = None;
+    }
+
+    /// Leaves the queue of an admitted request, and decides those that are first then.
+    pub(super) fn leave_admitted(&mut self, limiter: &Limiter, now: Timestamp) {
+        if let Some(place) = self.place.take() {
+            place.ticket.leave_admitted(now, |checks| limiter.check(checks, now));
+        }
     }
 
     /// Returns the position of a check in whose queue another request comes first.

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use crate::limiter::wait_queue::{Evicted, Ticket};
+use crate::limiter::wait_queue::{Evicted, Offer, Ticket};
 use crate::store::lease_wait::LeaseWaits;
 
 /// What a request is held for.
@@ -22,6 +22,8 @@ pub struct Turn<'a> {
     pub(super) event: TurnEvent,
     /// Maximum time to wait for the event.
     pub(super) timeout: Duration,
+    /// What others need to decide the request meanwhile.
+    pub(super) offer: Option<Box<Offer>>,
 }
 
 /// Event for which a request waits in a queue.
@@ -62,9 +64,9 @@ impl Hold<'_> {
 }
 
 impl Turn<'_> {
-    async fn wait(self) -> Result<(), Evicted> {
+    async fn wait(mut self) -> Result<(), Evicted> {
         let event = poll_fn(|cx| match self.event {
-            TurnEvent::First => self.ticket.poll_first(cx),
+            TurnEvent::First => self.ticket.poll_first(cx, &mut self.offer),
             TurnEvent::Notified => self.ticket.poll_notified(cx),
         });
         tokio::time::timeout(self.timeout, event).await.unwrap_or(Ok(()))

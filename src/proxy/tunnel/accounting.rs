@@ -1,25 +1,42 @@
 //! Counts the bytes that a tunnel transfers, and charges them while it runs. A tunnel may last for days; a limit on
 //! bytes that is charged at its end would limit nothing until then.
+//!
+//! If the rule delays requests, the tunnel stops at its limit: it neither reads from the client nor writes to it until there
+//! is room. So the senders on both sides are slowed down by flow control.
 
 use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::super::finish;
 use super::super::request_context::RequestContext;
+use crate::limits::TunnelRoom;
 
 /// Bytes after which a running tunnel is charged again. A charge reads the clock and locks the counters.
 const CHARGE_STEP: u64 = 64 * 1024;
+
+/// Bytes after which a tunnel is charged that a limit may slow down. A read of 8 KiB may exceed it.
+const SLOWED_STEP: u64 = 16 * 1024;
+/// Time after which a stopped tunnel looks for room again; units may come back earlier than expected.
+const MAX_STOP: Duration = Duration::from_secs(1);
+/// Resolution of timers.
+const MIN_STOP: Duration = Duration::from_millis(1);
 
 /// Bytes transferred so far.
 #[derive(Debug, Default)]
 struct ByteCounts {
     received: Cell<u64>,
     sent: Cell<u64>,
+    /// Number of bytes, of both directions, at which the tunnel stops; `None` if no limit slows it.
+    stop_at: Cell<Option<u64>>,
+    /// Whether the tunnel had more to transfer when it reached that number.
+    is_stopped: Cell<bool>,
 }
 
 /// The client's side of a tunnel, with every byte counted.
@@ -36,23 +53,53 @@ pub(super) struct TunnelAccounting {
     counts: Rc<ByteCounts>,
     /// Bytes in both directions at the last charge.
     charged: u64,
+    /// Until when the tunnel is stopped at its limit.
+    stop: Option<Pin<Box<Sleep>>>,
 }
 
 impl TunnelAccounting {
     /// Creates an account of the bytes transferred through `stream`.
     pub(super) fn start<S>(context: Box<RequestContext>, stream: S) -> (Self, CountingStream<S>) {
         let counts = Rc::<ByteCounts>::default();
-        (Self { context, counts: Rc::clone(&counts), charged: 0 }, CountingStream { stream, counts })
+        counts.stop_at.set(finish::slows_tunnel(&context).then_some(SLOWED_STEP));
+        let account = Self { context, counts: Rc::clone(&counts), charged: 0, stop: None };
+        (account, CountingStream { stream, counts })
     }
 
     /// Charges the bytes transferred so far, if they are enough since the last charge.
     pub(super) fn charge(&mut self) {
-        let (received, sent) = (self.counts.received.get(), self.counts.sent.get());
-        let transferred = received.saturating_add(sent);
-        if transferred.saturating_sub(self.charged) >= CHARGE_STEP {
+        let transferred = self.counts.transferred();
+        if transferred.saturating_sub(self.charged) >= CHARGE_STEP || self.is_stopped() {
             self.charged = transferred;
-            finish::charge_bytes(&mut self.context, received, sent);
+            finish::charge_bytes(&mut self.context, self.counts.received.get(), self.counts.sent.get());
         }
+    }
+
+    /// Whether the tunnel has reached the number of bytes after which it needs room for more.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.counts.is_stopped.get()
+    }
+
+    /// Waits until the limits have room for more bytes, which have been charged so far. `false` if that takes longer than
+    /// a rule delays anything.
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        while self.is_stopped() {
+            if let Some(stop) = &mut self.stop {
+                ready!(stop.as_mut().poll(cx));
+            }
+            match finish::tunnel_room(&self.context) {
+                TunnelRoom::TooLate => return Poll::Ready(false),
+                TunnelRoom::After(wait) => {
+                    self.stop = Some(Box::pin(tokio::time::sleep(wait.clamp(MIN_STOP, MAX_STOP))));
+                }
+                TunnelRoom::Available => {
+                    self.stop = None;
+                    self.counts.stop_at.set(Some(self.counts.transferred().saturating_add(SLOWED_STEP)));
+                    self.counts.is_stopped.set(false);
+                }
+            }
+        }
+        Poll::Ready(true)
     }
 
     pub(super) fn context(&mut self) -> &mut RequestContext {
@@ -62,10 +109,25 @@ impl TunnelAccounting {
 
 impl Drop for TunnelAccounting {
     fn drop(&mut self) {
-        let Self { context, counts, charged: _ } = self;
+        let Self { context, counts, charged: _, stop: _ } = self;
         let upload = context.upload.get_or_insert_default();
         upload.received.set(upload.received.get().saturating_add(counts.received.get()));
         context.bytes_sent = context.bytes_sent.saturating_add(counts.sent.get());
+    }
+}
+
+impl ByteCounts {
+    fn transferred(&self) -> u64 {
+        self.received.get().saturating_add(self.sent.get())
+    }
+
+    /// Stops the tunnel if it has reached the number of bytes after which it needs room for more. Its task polls it again.
+    fn stop_if_reached(&self) -> bool {
+        let is_reached = self.stop_at.get().is_some_and(|stop_at| self.transferred() >= stop_at);
+        if is_reached {
+            self.is_stopped.set(true);
+        }
+        is_reached
     }
 }
 
@@ -75,6 +137,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.counts.stop_if_reached() {
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         add(&self.counts.received, buffer.filled().len().saturating_sub(before));
@@ -84,6 +149,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for CountingStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.counts.stop_if_reached() {
+            return Poll::Pending;
+        }
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
         add(&self.counts.sent, written);
         Poll::Ready(Ok(written))

@@ -227,3 +227,72 @@ fn http2_connect_opens_a_tunnel() {
     let (response, _sending) = client.send_request(request, false);
     assert_eq!(client.block_on(response).unwrap().status(), 403);
 }
+
+/// Starts a forward proxy with a limit of 64 KiB a second on the bytes that tunnels send to clients.
+fn start_slow(port: u16, limit: &str, throttle: &str) -> Weir {
+    let cost = "cost: { response_bytes: 1KiB }";
+    start(port, &format!("rules:\n- {{ name: octets, key: [], {limit}, {cost}, throttle: {throttle} }}"))
+}
+
+#[test]
+fn tunnel_is_slowed_to_the_limit_of_a_rule_that_waits() {
+    let echo = echo_server();
+    for throttle in ["{ wait: { max: 30s } }", "{ delay: 30s }"] {
+        let weir = start_slow(echo.port(), "limit: 64/s, burst: 64", throttle);
+        let mut stream = tunnel(&weir, &echo.to_string());
+        let begun = wait::now();
+        let sending = stream.try_clone().unwrap();
+        let writer = thread::spawn(move || {
+            let mut sending = sending;
+            sending.write_all(&vec![b'x'; 256 << 10]).unwrap();
+        });
+        let mut heard = vec![0; 256 << 10];
+        stream.read_exact(&mut heard).unwrap();
+        writer.join().unwrap();
+        // 64 KiB at once, at most 24 in advance, and the rest at 64 a second.
+        assert!(begun.elapsed().as_millis() >= 2600, "{throttle}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn slow_tunnel_does_not_keep_another_client_from_connecting_for_long() {
+    let echo = echo_server();
+    let weir = start_slow(echo.port(), "limit: 64/s, burst: 64", "{ wait: { max: 30s } }");
+    let mut streams = [(); 3].map(|()| tunnel(&weir, &echo.to_string()));
+    for stream in &mut streams {
+        stream.write_all(&vec![b'x'; 48 << 10]).unwrap();
+    }
+    for stream in &mut streams {
+        stream.read_exact(&mut vec![0; 48 << 10]).unwrap();
+    }
+    // A request waits for room like any other.
+    assert_eq!(fetch(weir.address(), &Request::get("/")).status, 404);
+}
+
+#[test]
+fn tunnel_is_closed_if_its_limit_has_no_room_in_time() {
+    let echo = echo_server();
+    let limit = "limit: 64/h, algorithm: fixed_window";
+    let weir = start_slow(echo.port(), limit, "{ wait: { max: 100ms } }");
+    let mut stream = tunnel(&weir, &echo.to_string());
+    let mut sending = stream.try_clone().unwrap();
+    let writer = thread::spawn(move || sending.write_all(&vec![b'x'; 1 << 20]));
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    let _ = writer.join().unwrap();
+    assert!((64 << 10..=88 << 10).contains(&heard.len()), "{} bytes", heard.len());
+}
+
+#[test]
+fn tunnel_that_stands_still_for_too_long_is_idle() {
+    let echo = echo_server();
+    let forward_proxy = format!("{{ connect_ports: {}, idle_timeout: 500ms }}", echo.port());
+    let rule = "rules:\n- { name: octets, key: [], limit: 64/h, burst: 64, cost: { response_bytes: 1KiB }, \
+                throttle: { wait: { max: 1h } } }";
+    let weir = Weir::start(&proxy_config(&forward_proxy, rule));
+    let mut stream = tunnel(&weir, &echo.to_string());
+    stream.write_all(&vec![b'x'; 128 << 10]).unwrap();
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    assert!((64 << 10..=88 << 10).contains(&heard.len()), "{} bytes", heard.len());
+}

@@ -146,17 +146,6 @@ fn lowered_limit_rejects_requests_that_can_no_longer_wait() {
 }
 
 #[test]
-fn removed_rule_lets_waiting_requests_pass() {
-    let origin = Origin::hello();
-    let rule = "{ name: q, key: [], limit: 2/h, burst: 1, throttle: { wait: { max: 1h } } }";
-    let weir = start(&origin, &[rule]);
-    assert_eq!(get(weir.address(), "/").status, 200);
-    let clients = send_all(&weir, "q", &numbered(1));
-    weir.reload(&config_with_rules(&origin, &["{ name: other, key: [], limit: 1000/s }"]));
-    assert_eq!(statuses(clients), [200]);
-}
-
-#[test]
 fn boost_of_a_key_admits_its_waiting_requests() {
     let origin = Origin::hello();
     let rule = "{ name: q, key: client_ip, limit: 2/h, burst: 1, throttle: { wait: { max: 1h } } }";

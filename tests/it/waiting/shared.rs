@@ -1,5 +1,7 @@
 //! Waiting for units of a limit that instances share through a store.
 
+use std::time::Instant;
+
 use super::{decisions, numbered, send, statuses, until_waiting};
 use crate::servers::Server;
 use crate::support::{Weir, config, get, wait};
@@ -10,6 +12,10 @@ fn start_sharing(store: &Server, rule: &str) -> Weir {
     let weir = Weir::start(&config("echo", &rules));
     wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
     weir
+}
+
+fn since(first: Instant, last: Instant) -> f64 {
+    (last - first).as_secs_f64()
 }
 
 #[test]
@@ -39,7 +45,7 @@ fn instances_that_share_a_limit_admit_all_waiting_requests_at_its_rate() {
 }
 
 #[test]
-fn queues_of_several_instances_do_not_exceed_a_shared_limit_with_a_small_burst() {
+fn queues_of_several_instances_use_a_shared_limit_with_a_small_burst_and_do_not_exceed_it() {
     let store = Server::start();
     let rule =
         "{ name: q, key: [], limit: 500/s, burst: 5, scope: shared, throttle: { wait: { max: 60s } } }";
@@ -48,12 +54,23 @@ fn queues_of_several_instances_do_not_exceed_a_shared_limit_with_a_small_burst()
         numbered(1600).iter().zip(fleet.iter().cycle()).map(|(request, weir)| send(weir, request)).collect();
     let admitted = || fleet.iter().map(|weir| decisions(weir, "q", "delayed")).sum::<f64>();
     // Once both have a queue, until one of them is nearly empty.
-    let [first, last] = [200.0, 1300.0].map(|count| {
-        wait::until_true("admitted requests", || admitted() >= count);
-        (admitted(), wait::now())
+    let mut seen = Vec::new();
+    wait::until_true("admitted requests", || {
+        seen.push((admitted(), wait::now()));
+        seen.last().is_some_and(|(count, _)| *count >= 1300.0)
     });
-    let [count, seconds] = [last.0 - first.0, (last.1 - first.1).as_secs_f64()];
-    assert!(count / seconds <= 1.05 * 500.0, "{count} in {seconds} s");
+    seen.retain(|(count, _)| *count >= 200.0);
+    let rate = |first: &(f64, _), last: &(f64, _)| (last.0 - first.0) / since(first.1, last.1);
+    let [first, last] = [seen[0], seen[seen.len() - 1]];
+    assert!(rate(&first, &last) <= 1.05 * 500.0, "{first:?} to {last:?}");
+    // Half of it in the best part of the time, because other programs may keep the processors busy. A queue that gets its
+    // units one by one uses far less.
+    let parts = seen.iter().flat_map(|first| {
+        let later = seen.iter().filter(|last| last.0 >= first.0 + 200.0);
+        later.map(|last| rate(first, last))
+    });
+    let best = parts.fold(0.0, f64::max);
+    assert!(best >= 0.5 * 500.0, "{best} of 500 a second");
     assert!(statuses(clients).iter().all(|status| *status == 200));
 }
 

@@ -4,7 +4,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limiter::algorithm::Algorithm;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use crate::limiter::decision::Enforcement;
@@ -62,7 +61,7 @@ fn departures(quota: &Quota, mode: Option<PaceMode>, lateness: u64, seed: u64) -
     let bucket = Bucket::new(*quota);
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut now, mut departures) = (START, Vec::new());
-    let pace = mode.map(|mode| Pace::new(mode, quota, NonZeroU32::MIN));
+    let pace = mode.map(|mode| Pace::new(mode, quota, NonZeroU32::MIN, 1));
     let mut pacer = pace.as_ref().map(|pace| Pacer::new(pace, Timestamp::from_nanos(now)));
     while now < START + SECONDS * SECOND {
         let at = Timestamp::from_nanos(now);

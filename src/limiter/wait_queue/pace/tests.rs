@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::limiter::feedback::LimitShare;
+use crate::limiter::quota::{Limit, Period, TimeUnit};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -87,6 +89,7 @@ fn pace(mode: PaceMode, limit: u64, expected: u64) -> Pace {
         mode,
         limit: limit as f64,
         expected: expected as f64,
+        cost: 1.0,
         window: Duration::from_secs(1),
         is_refilled: false,
     }
@@ -143,6 +146,63 @@ proptest! {
                 last = Some(at);
             }
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn even_pace_follows_costs_and_the_share_of_a_provider(
+        limit in 1_u32..5000,
+        percent in 1_u32..=100,
+        costs in prop::collection::vec(1_u32..20, 2..100),
+    ) {
+        let count = |number| NonZeroU32::new(number).expect("not zero");
+        let quota = Limit::new(count(limit), Period::one(TimeUnit::Second));
+        let quota = Quota::new(Algorithm::Gcra, quota, None).expect("valid").to_following().expect("room");
+        let share = LimitShare::from_millionths(percent * 10_000);
+        let unit_cost = share.cost(quota.units_per_request()).get();
+        let paces = costs.iter().map(|cost| Pace::new(PaceMode::Even, &quota, NonZeroU32::MIN, cost * unit_cost));
+        let (mut now, mut pacer, mut times) = (0, None, Vec::new());
+        for pace in paces {
+            let pacer = pacer.get_or_insert_with(|| Pacer::new(&pace, Timestamp::from_nanos(0)));
+            loop {
+                match pacer.reserve(&pace, Timestamp::from_nanos(now)) {
+                    PaceSlot::Taken(delay) => break times.push(now + saturating_nanos(delay)),
+                    PaceSlot::After(wait) => now += saturating_nanos(wait),
+                }
+            }
+        }
+        for (cost, times) in costs.iter().zip(times.windows(2)) {
+            let ideal = f64::from(*cost) * 1e9 / (f64::from(limit) * f64::from(percent) / 100.0);
+            let spacing = (times[1] - times[0]) as f64;
+            prop_assert!(spacing + 1.0 >= ideal, "{} of {}", spacing, ideal);
+            // Costs are whole units, rounded up.
+            let rounding = 1.0 + 1.0 / f64::from(quota.units_per_request().get());
+            prop_assert!(spacing <= ideal * rounding + 1.0, "{} of {}", spacing, ideal);
+        }
+    }
+
+    #[test]
+    fn pid_pace_uses_the_limit_whatever_requests_cost(
+        limit in 500_u64..5000,
+        costs in prop::collection::vec(1_u32..8, 1..20),
+    ) {
+        let (mut now, mut used, mut pacer) = (0, 0, None);
+        let mut costs = costs.iter().cycle();
+        let mut next = costs.next().copied().unwrap_or(1);
+        while now < 10 * SECOND {
+            let pace = Pace { cost: f64::from(next), ..pace(PaceMode::Pid, limit, limit) };
+            let pacer = pacer.get_or_insert_with(|| Pacer::new(&pace, Timestamp::from_nanos(0)));
+            match pacer.reserve(&pace, Timestamp::from_nanos(now)) {
+                PaceSlot::Taken(_) => {
+                    used += u64::from(next);
+                    next = costs.next().copied().unwrap_or(1);
+                }
+                PaceSlot::After(wait) => now = (now + saturating_nanos(wait)).div_ceil(MILLISECOND) * MILLISECOND,
+            }
+        }
+        let available = 10 * limit;
+        prop_assert!(used * 100 >= available * 98 && used * 100 <= available * 104, "{} of {}", used, available);
     }
 }
 

@@ -15,6 +15,10 @@ impl<T> Mutex<T> {
         self.0.lock().expect("no thread has panicked")
     }
 
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
+
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().expect("no thread has panicked")
     }
