@@ -31,6 +31,8 @@ pub struct Notation {
     window: u64,
     /// Value of `x-ratelimit-limit` if this is the only limit.
     alone: HeaderValue,
+    /// The configured limit as a quota policy, with the separator before it.
+    policy: Box<[u8]>,
 }
 
 impl Notation {
@@ -46,10 +48,14 @@ impl Notation {
             count,
             window: whole_seconds(window),
             alone: HeaderValue::from_static(""),
+            policy: Box::default(),
         };
         let mut text = Vec::new();
-        push_number(&mut text, notation.count.into());
         notation.push_policy(notation.count, notation.window, &mut text);
+        notation.policy = text.as_slice().into();
+        text.clear();
+        push_number(&mut text, notation.count.into());
+        text.extend_from_slice(&notation.policy);
         notation.alone = HeaderValue::from_bytes(&text).unwrap_or(notation.alone);
         notation
     }
@@ -109,10 +115,14 @@ pub fn write_envoy(headers: &mut Headers, standings: &[LimitStatus<'_>]) {
             headers.set(&X_RATELIMIT_LIMIT, &only.notation.alone);
         }
         standings => {
-            let mut text = Vec::with_capacity(32 * standings.len());
+            let length: usize = standings.iter().map(|standing| standing.notation.policy.len()).sum();
+            let mut text = Vec::with_capacity(length + 16);
             push_number(&mut text, least.count().into());
             for standing in standings {
-                standing.notation.push_policy(standing.count(), standing.window(), &mut text);
+                match standing.in_force {
+                    None => text.extend_from_slice(&standing.notation.policy),
+                    Some(_) => standing.notation.push_policy(standing.count(), standing.window(), &mut text),
+                }
             }
             headers.set_text(&X_RATELIMIT_LIMIT, text);
         }
