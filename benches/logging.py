@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures what the access log and traces add to a forwarded request: CPU time, or instructions with --instructions.
+"""Measures what the access log, traces and further rules add to a forwarded request: CPU time, or instructions with
+--instructions.
 
 CPU time: one Weir for each row runs with one worker on processor 0. The load generator (wrk), the upstream and the
 collector (both nginx) share processor 1. All are measured in short turns, in random order, round after round. The
@@ -25,6 +26,13 @@ from proxy import BODY, free_port, scheduled, wait_until_open
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36"
 PARENT = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CUSTOM = "%START_TIME% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE% %BYTES_SENT% %DURATION% %REQ(USER-AGENT)% %REQ(X-TENANT)% %WEIR_RULE%"
+
+
+def further_rules(count):
+    """Returns the rules from the second on, of `count` that all apply."""
+    return "\n".join(f"  - {{ name: rule-{number}, key: [client_ip], limit: {10**9 - number}/s }}" for number in range(2, count + 1))
+
+
 # Name of the row, its configuration, and a header of its requests.
 ROWS = {
     "none": ("", None),
@@ -38,6 +46,8 @@ ROWS = {
         'access_log: { path: {log}, format: json }\ntracing: { otlp: "http://127.0.0.1:{upstream}" }',
         None,
     ),
+    "20 rules": (further_rules(20), None),
+    "50 rules": (further_rules(50), None),
 }
 UPSTREAM = """daemon off;
 worker_processes 1;
@@ -60,7 +70,8 @@ WEIR = """listeners: { address: "127.0.0.1:{port}" }
 workers: 1
 upstream: 127.0.0.1:{upstream}
 admin: { address: 127.0.0.1:0 }
-rules: [{ name: clients, key: [client_ip], limit: 1000000000/s }]
+rules:
+  - { name: clients, key: [client_ip], limit: 1000000000/s }
 """
 
 
