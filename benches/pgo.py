@@ -2,7 +2,7 @@
 """Builds Weir with profile-guided optimisation, and prints the path of the binary.
 
 An instrumented build serves typical load: HTTP/1.1, HTTP/2 and gRPC, forwarded and rejected, new connections, access
-logs and traces, and `weir replay`. A second build uses the profile. Both have the `dist` profile with jemalloc, and each
+logs and traces, and `weir replay`. A second build uses the profile. Both have the `dist` profile, with jemalloc, and each
 takes as long as such a build. With --profile FILE, only the second build is made.
 
 nginx, h2load and wrk generate the load. llvm-profdata is in the package `llvm-19` of Debian (from version 19 on), and in the
@@ -28,14 +28,14 @@ TARGET = ROOT / "target" / "pgo"
 FORWARDING = ("forwarded", "rejected", "http2", "http2-both", "http2-rejected", "grpc", "connection")
 
 
-def build(flag):
+def build(settings, flag):
     """Builds with a flag of rustc, and returns the binary."""
     # With a target, the flag does not apply to build scripts and macros.
     host = subprocess.run(["rustc", "--print", "host-tuple"], capture_output=True, text=True, check=True).stdout.strip()
-    command = ["cargo", "build", "--profile", "dist", "--features", "jemalloc", "--locked", "--bin", "weir"]
+    command = ["cargo", "build", "--profile", settings.cargo_profile, "--features", "jemalloc", "--locked", "--bin", "weir"]
     environment = {**os.environ, "RUSTFLAGS": flag}
     subprocess.run([*command, "--target", host, "--target-dir", TARGET], cwd=ROOT, env=environment, check=True)
-    return TARGET / host / "dist" / "weir"
+    return TARGET / host / settings.cargo_profile / "weir"
 
 
 def serve(scenario, options, directory, upstreams):
@@ -90,11 +90,11 @@ def train(options):
         replay_logs(options, directory)
 
 
-def record_profile():
+def record_profile(settings):
     """Builds the instrumented binary, and returns the profile of its load."""
     raw, merged = TARGET / "raw", TARGET / "weir.profdata"
     shutil.rmtree(raw, ignore_errors=True)
-    binary = build(f"-Cprofile-generate={raw}")
+    binary = build(settings, f"-Cprofile-generate={raw}")
     train(argparse.Namespace(weir=str(binary), envoy=None))
     merge = shutil.which("llvm-profdata") or shutil.which("llvm-profdata-19")
     subprocess.run([merge, "merge", "-o", merged, raw], check=True)
@@ -104,12 +104,14 @@ def record_profile():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path, help="a profile of an earlier build")
-    profile = parser.parse_args().profile
+    parser.add_argument("--cargo-profile", default="dist", help="the profile of both builds (default: %(default)s)")
+    settings = parser.parse_args()
+    profile = settings.profile
     for tool in ("nginx", "h2load", "taskset"):
         if not (profile or shutil.which(tool)):
             sys.exit(f"{tool} is not installed")
-    profile = profile or record_profile()
-    print(build(f"-Cprofile-use={profile.resolve()}"))
+    profile = profile or record_profile(settings)
+    print(build(settings, f"-Cprofile-use={profile.resolve()}"))
 
 
 if __name__ == "__main__":

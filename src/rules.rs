@@ -61,6 +61,9 @@ use crate::limiter::key::{KeyHash, KeyHasher};
 use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::{Check, LimitHandle, LimitId};
 
+/// Maximum number of checks for which there is room before any rule has been matched.
+const MAX_RESERVED: usize = 64;
+
 /// A rule's position in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleIndex(pub usize);
@@ -276,7 +279,8 @@ impl RuleSet {
                 }
             }
         }
-        let (mut selected, mut beside) = (SmallVec::new(), SideEffects::default());
+        let mut selected = SmallVec::with_capacity(candidates.len().min(MAX_RESERVED));
+        let mut beside = SideEffects::default();
         for index in self.of_kind(candidates, ActionKind::Limit) {
             match self.select_limits(index, request, headroom, &mut selected, &mut beside.queries) {
                 None => {}

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::key::Fingerprint;
 
 /// Up to this length, comparing all pairs is faster than sorting.
-const MAX_COMPARED: usize = 8;
+const MAX_COMPARED: usize = 32;
 
 /// For each position in a list of counters, the nearest earlier position of the same counter.
 #[derive(Debug)]

@@ -118,14 +118,25 @@ pub(super) struct LockedShards<'a> {
 }
 
 impl LockedShards<'_> {
-    fn guard(&self, key: Fingerprint) -> usize {
+    /// Returns the position of the shard of `key`, which must be one of the locked keys.
+    pub(super) fn position(&self, key: Fingerprint) -> usize {
         let shard = self.table.shard_of(key);
         self.held.binary_search_by_key(&shard, |(held, _)| *held).unwrap_or(0)
     }
 
     /// Returns the shard of `key`, which must be one of the locked keys.
     pub(super) fn shard(&self, key: Fingerprint) -> &Shard {
-        &self.held[self.guard(key)].1
+        self.at(self.position(key))
+    }
+
+    /// Returns the shard at a position.
+    pub(super) fn at(&self, position: usize) -> &Shard {
+        &self.held[position].1
+    }
+
+    /// Returns the shard at a position.
+    pub(super) fn at_mut(&mut self, position: usize) -> &mut Shard {
+        &mut self.held[position].1
     }
 
     /// Ends the overrides whose time is over.
@@ -134,8 +145,7 @@ impl LockedShards<'_> {
     }
 
     pub(super) fn shard_mut(&mut self, key: Fingerprint) -> &mut Shard {
-        let guard = self.guard(key);
-        &mut self.held[guard].1
+        self.at_mut(self.position(key))
     }
 }
 

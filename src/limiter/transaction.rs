@@ -34,6 +34,10 @@ pub struct JointOutcome {
 struct Transaction<'a> {
     checks: &'a [Check],
     keys: SmallVec<[Fingerprint; 4]>,
+    /// Position of each key's shard among the locked ones.
+    shards: SmallVec<[usize; 4]>,
+    /// Each key's counter, since its check was evaluated.
+    places: SmallVec<[SlotLookup; 4]>,
     repeats: DuplicateCounters,
     locked: LockedShards<'a>,
 }
@@ -102,23 +106,27 @@ impl<'a> Transaction<'a> {
         let repeats = DuplicateCounters::new(&keys);
         let mut locked = store.lock_all(keys.iter().chain(others).copied());
         locked.end_overrides(now);
-        Self { checks, keys, repeats, locked }
+        let shards = keys.iter().map(|key| locked.position(*key)).collect();
+        let places = SmallVec::with_capacity(checks.len());
+        Self { checks, keys, shards, places, repeats, locked }
     }
 
     /// Returns the verdict of each check, and the state of its counter if it is charged.
-    fn evaluate(&self, now: Timestamp) -> (VerdictList, NextStates) {
+    fn evaluate(&mut self, now: Timestamp) -> (VerdictList, NextStates) {
         let count = self.checks.len();
         let (mut verdicts, mut next) = (VerdictList::with_capacity(count), NextStates::with_capacity(count));
         let mut charged: SmallVec<[ProvisionalCharge; 4]> = SmallVec::with_capacity(count);
         for (position, check) in self.checks.iter().enumerate() {
             let earlier =
                 self.repeats.earlier(position).map_or_else(ProvisionalCharge::default, |at| charged[at]);
-            let before = self.before(position, earlier, now);
+            let place = self.find_slot(position);
+            let before = self.before(position, place, earlier, now);
             let (verdict, state) =
                 evaluation::evaluate(self.shard(position), check, self.keys[position], before, now);
             verdicts.push(verdict);
             next.push(state);
             charged.push(earlier.with(check, state));
+            self.places.push(place);
         }
         (verdicts, next)
     }
@@ -140,9 +148,13 @@ impl<'a> Transaction<'a> {
             }
             return Decision { verdicts: Verdicts::Several(verdicts), overflowed };
         }
+        let mut has_inserted = false;
         for (position, state) in next.into_iter().enumerate() {
             let Some(state) = state else { continue };
-            let (key, check, place) = (self.keys[position], &self.checks[position], self.find_slot(position));
+            let (key, check) = (self.keys[position], &self.checks[position]);
+            // An insertion moves other counters.
+            let place = if has_inserted { self.find_slot(position) } else { self.places[position] };
+            has_inserted |= matches!(place, SlotLookup::Absent);
             let state = self.state_in_overflow(position, place, now).unwrap_or(state);
             let kept = commit(self.shard_mut(position), check, key, place, state, now);
             overflowed |= limiter.record_placement(kept);
@@ -157,17 +169,23 @@ impl<'a> Transaction<'a> {
     }
 
     fn shard(&self, position: usize) -> &Shard {
-        self.locked.shard(self.keys[position])
+        self.locked.at(self.shards[position])
     }
 
     fn shard_mut(&mut self, position: usize) -> &mut Shard {
-        self.locked.shard_mut(self.keys[position])
+        self.locked.at_mut(self.shards[position])
     }
 
     /// Returns the counter at `position` as it is after the `earlier` checks of the same counter.
-    fn before(&self, position: usize, earlier: ProvisionalCharge, now: Timestamp) -> CounterView<'_> {
+    fn before(
+        &self,
+        position: usize,
+        place: SlotLookup,
+        earlier: ProvisionalCharge,
+        now: Timestamp,
+    ) -> CounterView<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
-        let mut before = CounterView::new(shard, &self.checks[position], key, self.find_slot(position), now);
+        let mut before = CounterView::new(shard, &self.checks[position], key, place, now);
         if let Some(charged) = earlier.counter {
             before.counter = Some(charged).into();
         }
