@@ -235,7 +235,11 @@ impl HandoverBudget {
         is_due
     }
 
+    /// Uses one. The first use of a window begins it, so that a quiet time before does not allow two windows at once.
     fn spend(&self) {
+        if self.left.get() == MAX_HANDOVERS {
+            self.window.set(Stopwatch::start());
+        }
         self.left.set(self.left.get().saturating_sub(1));
     }
 }

@@ -1,4 +1,8 @@
 //! One call: reads its message, calls the service in the path, and sends the response.
+//!
+//! `ShouldRateLimit` is decoded, decided and encoded here; the generated service only returns the errors of messages that
+//! are not one uncompressed message. The header `grpc-encoding` is not read, since the prefix of a message states whether
+//! it is compressed. A panic ends the calls of its connection.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,9 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::server::SendResponse;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body_util::{Empty, Full};
 use hyper::body::Body as _;
 use tonic::Status;
@@ -36,9 +40,13 @@ type CallResult = Result<(CallResponse, CallGuard), Status>;
 pub(super) fn start(
     connection: &Rc<GrpcConnection>,
     request: Request<RecvStream>,
-    responder: SendResponse<Bytes>,
+    mut responder: SendResponse<Bytes>,
     cx: &mut Context<'_>,
 ) {
+    if request.method() == Method::CONNECT {
+        // Its body would be that of a tunnel, which does not end.
+        return responder.send_reset(Reason::REFUSED_STREAM);
+    }
     let mut call = Box::pin(serve(Rc::clone(connection), request, responder));
     if call.as_mut().poll(cx).is_pending() {
         drop(tokio::task::spawn_local(call));
@@ -165,7 +173,7 @@ async fn send_message(stream: &mut h2::SendStream<Bytes>, mut message: Bytes) ->
             match poll_fn(|cx| stream.poll_capacity(cx)).await {
                 Some(Ok(_)) => continue,
                 Some(Err(error)) => return Err(error),
-                None => return Err(h2::Reason::CANCEL.into()),
+                None => return Err(Reason::CANCEL.into()),
             }
         }
         let part = message.split_to(stream.capacity().min(message.len()));

@@ -1,6 +1,7 @@
 //! One client connection of the rate limit service: HTTP/2 only, as gRPC requires.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,8 +21,12 @@ use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
 use crate::transport::Transport;
 
-/// Maximum time for a TLS handshake, including the wait for a permit.
+/// Maximum time for a TLS handshake, including the wait for a permit, and for the preface of HTTP/2.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for the preface once the graceful shutdown has begun. The client may have sent a call with it.
+const DRAINING_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of calls that are started before other connections have their turn.
+const MAX_CALLS_PER_TURN: usize = 256;
 /// Maximum calls in flight on a connection. An Envoy has one connection per worker for all calls, at most 1024 calls in
 /// total unless its circuit breaker is configured otherwise, and opens another connection if one is full.
 const MAX_CONCURRENT_STREAMS: u32 = 1024;
@@ -78,12 +83,7 @@ pub(super) async fn serve(
     let Some(stream) = stream else { return };
     let calls = ConnectionCalls::new(Rc::clone(&worker.calls));
     let connection = Rc::new(GrpcConnection { services, worker, calls, permit });
-    let reason = tokio::select! {
-        handshake = handshake(stream) => Ok(handshake),
-        reason = connection.close_reason(&port) => Err(reason),
-    };
-    // A connection without a call is closed at once.
-    let Ok(Ok(mut serving)) = reason else { return };
+    let Some(mut serving) = connection.handshake(&port, stream).await else { return };
     let reason = tokio::select! {
         // An error on one connection affects no other.
         () = accept_calls(&connection, &mut serving) => return,
@@ -105,17 +105,17 @@ pub(super) async fn serve(
     }
 }
 
-async fn handshake(stream: Transport) -> Result<Connection<Transport, Bytes>, h2::Error> {
-    Builder::new()
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder
         .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
         .max_pending_accept_reset_streams(MAX_PENDING_RESET_STREAMS)
         .max_local_error_reset_streams(Some(MAX_ERROR_RESETS))
         .max_header_list_size(MAX_HEADER_LIST_SIZE)
         .initial_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
-        .max_send_buffer_size(SEND_BUFFER)
-        .handshake(stream)
-        .await
+        .max_send_buffer_size(SEND_BUFFER);
+    builder
 }
 
 /// Starts the calls that arrive, until the connection ends. Those that have arrived together are started together, so
@@ -123,6 +123,7 @@ async fn handshake(stream: Transport) -> Result<Connection<Transport, Bytes>, h2
 async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut Connection<Transport, Bytes>) {
     let mut accepted = Vec::new();
     poll_fn(|cx: &mut Context<'_>| {
+        let mut started = 0;
         loop {
             let ended = loop {
                 match serving.poll_accept(cx) {
@@ -134,6 +135,12 @@ async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut Connection<
             if accepted.is_empty() || ended.is_ready() {
                 return ended;
             }
+            // Their responses have been written by the polls above.
+            if started >= MAX_CALLS_PER_TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            started += accepted.len();
             for (request, responder) in accepted.drain(..) {
                 call::start(connection, request, responder, cx);
             }
@@ -143,6 +150,20 @@ async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut Connection<
 }
 
 impl GrpcConnection {
+    /// Waits for the client's preface. `None` if the connection is to be closed.
+    async fn handshake(&self, port: &GrpcPort, stream: Transport) -> Option<Connection<Transport, Bytes>> {
+        let mut handshake = pin!(builder().handshake(stream));
+        tokio::select! {
+            shaken = timeout(HANDSHAKE_TIMEOUT, &mut handshake) => return shaken.ok()?.ok(),
+            () = port.handler.drain().wait_for_phase(DrainPhase::Draining) => {}
+            () = self.permit.displaced() => return None,
+        }
+        tokio::select! {
+            shaken = timeout(DRAINING_HANDSHAKE_TIMEOUT, handshake) => shaken.ok()?.ok(),
+            () = self.permit.displaced() => None,
+        }
+    }
+
     async fn close_reason(&self, port: &GrpcPort) -> CloseReason {
         tokio::select! {
             // Jitter, so that connections opened together are not closed together.

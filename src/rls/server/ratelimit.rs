@@ -31,7 +31,7 @@ impl GrpcRateLimit {
         }
         let request = RateLimitRequest::decode(message).ok()?;
         match self.decide(request).await {
-            Ok(response) => with_prefix(&response).map(Ok),
+            Ok(response) => Some(with_prefix(&response)),
             Err(status) => Some(Err(status)),
         }
     }
@@ -44,13 +44,14 @@ impl GrpcRateLimit {
 }
 
 /// Encodes a message behind its prefix: no compression, and its length (gRPC over HTTP/2, "Length-Prefixed-Message").
-fn with_prefix(response: &RateLimitResponse) -> Option<Bytes> {
+fn with_prefix(response: &RateLimitResponse) -> Result<Bytes, Status> {
+    let too_large = || Status::internal("response too large");
     let length = response.encoded_len();
     let mut message = BytesMut::with_capacity(MESSAGE_PREFIX_LEN + length);
     message.put_u8(0);
-    message.put_u32(u32::try_from(length).ok()?);
-    response.encode(&mut message).ok()?;
-    Some(message.freeze())
+    message.put_u32(u32::try_from(length).map_err(|_| too_large())?);
+    response.encode(&mut message).map_err(|_| too_large())?;
+    Ok(message.freeze())
 }
 
 #[tonic::async_trait]

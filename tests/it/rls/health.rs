@@ -1,5 +1,7 @@
 //! Health reporting and graceful shutdown of the service.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -61,6 +63,58 @@ fn drain_reports_not_serving_and_still_serves_calls() {
     assert!(weir.wait_exit().success());
     let log = weir.log().join("\n");
     assert!(log.contains("\"outcome\":\"drained\""), "idle connections are closed gracefully: {log}");
+}
+
+#[test]
+fn call_sent_with_the_preface_before_sigterm_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("d.yaml"), RULES).unwrap();
+    let mut weir = Weir::start(&format!("{}drain: {{ timeout: 5s }}\n", config(directory.path(), "")));
+    let address = weir.rls_address("grpc");
+    // Stopped, so that the connections are still in the accept queue when the graceful shutdown begins.
+    weir.signal("STOP");
+    let mut clients: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    clients.iter_mut().for_each(|client| client.write_all(&call_with_preface()).unwrap());
+    weir.terminate();
+    weir.signal("CONT");
+    for client in &mut clients {
+        client.set_read_timeout(Some(wait::DEADLINE)).unwrap();
+        let mut received = Vec::new();
+        let _ = client.read_to_end(&mut received);
+        assert!(has_response(&received), "{received:?}");
+    }
+    assert!(weir.wait_exit().success());
+}
+
+/// The connection preface, SETTINGS, and a call with an empty message (RFC 9113 sections 3.4 and 4.1, RFC 7541).
+fn call_with_preface() -> Vec<u8> {
+    let path = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    // `:method: POST`, `:scheme: http`, `:path`, `:authority` and `content-type`.
+    let mut fields = vec![0x83, 0x86, 0x04, path.len() as u8];
+    fields.extend(path);
+    fields.extend(b"\x01\x01a\x0f\x10\x10application/grpc");
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, b""),
+        frame(1, 4, 1, &fields),
+        frame(0, 1, 1, b"\0\0\0\0\0"),
+    ]
+    .concat()
+}
+
+/// Whether there is a HEADERS frame of the first stream among the frames.
+fn has_response(mut frames: &[u8]) -> bool {
+    while let [high, middle, low, kind, _, stream @ ..] = frames {
+        if *kind == 1 && stream.starts_with(&[0, 0, 0, 1]) {
+            return true;
+        }
+        let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
+        frames = frames.get(9 + length..).unwrap_or_default();
+    }
+    false
 }
 
 #[test]
