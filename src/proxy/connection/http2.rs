@@ -35,6 +35,9 @@ const CONNECTION_WINDOW: u32 = STREAMS_IN_WINDOW * STREAM_WINDOW;
 /// Maximum bytes buffered for a stream whose client does not read.
 const SEND_BUFFER: usize = 16 * 1024;
 
+/// Number of requests after which other connections have their turn.
+const MAX_REQUESTS_PER_TURN: usize = 256;
+
 /// A request, and what sends its response.
 type AcceptedStream = (Request<RecvStream>, SendResponse<Bytes>);
 
@@ -70,20 +73,35 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
             Some(TimeoutKind::Head | TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
         }
         let mut accepted = ACCEPTED.take();
-        loop {
-            // All of them first: accepting the next one also writes what is there to be sent.
-            let ended = poll_accept_all(&mut serving, &mut accepted, cx);
-            if accepted.is_empty() || ended.is_ready() {
-                accepted.clear();
-                ACCEPTED.set(accepted);
-                return ended;
-            }
-            for (request, responder) in accepted.drain(..) {
-                start_stream(connection, request, responder, cx);
-            }
-        }
+        let ended = serve_requests(connection, &mut serving, &mut accepted, cx);
+        accepted.clear();
+        ACCEPTED.set(accepted);
+        ended
     })
     .await
+}
+
+/// Handles the requests that have arrived. Ready when the connection has ended.
+fn serve_requests(
+    connection: &Rc<DownstreamConnection>,
+    serving: &mut Connection<DownstreamIo, Bytes>,
+    accepted: &mut Vec<AcceptedStream>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), h2::Error>> {
+    let mut started = 0;
+    while started < MAX_REQUESTS_PER_TURN {
+        // All of them first: accepting the next one also writes what is there to be sent.
+        let ended = poll_accept_all(serving, accepted, cx);
+        if accepted.is_empty() || ended.is_ready() {
+            return ended;
+        }
+        started += accepted.len();
+        for (request, responder) in accepted.drain(..) {
+            start_stream(connection, request, responder, cx);
+        }
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
 }
 
 /// Waits for the client's preface. `None` if the connection's timeout expires before.

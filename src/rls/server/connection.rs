@@ -135,14 +135,13 @@ async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut Connection<
             if accepted.is_empty() || ended.is_ready() {
                 return ended;
             }
-            // Their responses have been written by the polls above.
-            if started >= MAX_CALLS_PER_TURN {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
             started += accepted.len();
             for (request, responder) in accepted.drain(..) {
                 call::start(connection, request, responder, cx);
+            }
+            if started >= MAX_CALLS_PER_TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
         }
     })
