@@ -105,7 +105,7 @@ fn respond(
             return reply;
         }
     };
-    reply.headers.set_varying_number(&X_ENVOY_UPSTREAM_SERVICE_TIME, saturating_millis(took));
+    reply.headers.set_number(&X_ENVOY_UPSTREAM_SERVICE_TIME, saturating_millis(took));
     limits.write_all(&mut reply.headers, &view.limits);
     reply
 }
