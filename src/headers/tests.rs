@@ -203,3 +203,14 @@ fn added_line_is_found_by_its_whole_name() {
     assert_eq!(lines.get(&HeaderName::from_static("x-empty")), Some(&b""[..]));
     assert_eq!(lines.get(&missing), None);
 }
+
+#[test]
+fn values_that_vary_are_not_indexed() {
+    let mut headers = mapped_headers(&[("x-one".into(), "1".into())]);
+    headers.set_number(&AGE, 1);
+    headers.set_varying_number(&WARNING, 2);
+    headers.set_varying_text(&DATE, b"now".to_vec());
+    let map = headers.into_map();
+    let is_unindexed = ["x-one", "age", "warning", "date"].map(|name| map[name].is_sensitive());
+    assert_eq!(is_unindexed, [false, false, true, true]);
+}
