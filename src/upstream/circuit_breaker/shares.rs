@@ -4,9 +4,11 @@
 //! Thresholds for Shared-Memory Packet Switches", 1998): a client may use less than a multiple of the free capacity. A
 //! single client gets most of the capacity, several get less each, and some is always left for the next client.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use foldhash::quality::RandomState;
 
 use crate::upstream::settings::ClientShare;
 
@@ -43,7 +45,7 @@ impl ClientShares {
             ClientShare::All => return None,
         };
         let slots = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        Some(Self { limit: max, hasher: RandomState::new(), slots })
+        Some(Self { limit: max, hasher: RandomState::default(), slots })
     }
 
     /// Counts one more request of `client`; returns its counter, and the client's number of requests before.
