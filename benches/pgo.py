@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import instructions
-import logging as logs
+import log_cost as logs
 import protocols
 import proxy
 import replay
