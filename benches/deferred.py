@@ -20,7 +20,7 @@ from pathlib import Path
 
 from proxy import free_port, wait_until_open
 
-CONFIG = """listeners: {{ address: "127.0.0.1:{port}" }}
+CONFIG = """listeners: {{ name: hooks, address: "127.0.0.1:{port}" }}
 workers: 1
 upstream: 127.0.0.1:{provider}
 admin: {{ address: "127.0.0.1:{admin}" }}
@@ -43,7 +43,7 @@ class Provider:
                 await reader.readexactly(int(length[1]) if length else 0)
                 self.received[re.search(rb"idempotency-key: (\S+)", head, re.IGNORECASE)[1]] += 1
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, OSError):
             writer.close()
 
 
