@@ -25,6 +25,8 @@ pub(super) struct HeldCall {
     taken: Instant,
     /// When this instance last confirmed that it holds the call, or took it.
     confirmed: Instant,
+    /// Whether the store has lost the call while no other instance could have claimed it.
+    is_only_copy: bool,
     /// Failed attempts.
     pub(super) attempts: u32,
     /// The call; `None` if it cannot be decoded, and once it is being settled.
@@ -52,6 +54,7 @@ impl HeldCall {
             age: taken.age,
             taken: now,
             confirmed: now,
+            is_only_copy: false,
             attempts: taken.attempts,
             bytes: taken.text.len(),
             permit_rejections: 0,
@@ -71,7 +74,7 @@ impl HeldCall {
 
     /// Whether another instance may have claimed the call, because nothing has confirmed it for so long.
     pub(super) fn may_be_claimed(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.confirmed) >= CLAIM_AFTER
+        !self.is_only_copy && now.saturating_duration_since(self.confirmed) >= CLAIM_AFTER
     }
 
     /// Returns when the call becomes older than `max_age`.
@@ -194,21 +197,21 @@ impl HeldCalls {
     /// Applies a confirmation that was sent at `sent_at`: calls that were not given to workers and that this instance
     /// does not hold any more are dropped, since others send them or have sent them. Returns how many.
     pub(super) fn confirm(&mut self, not_held: &NotHeld, sent_at: Instant) -> usize {
+        for held in self.all_mut().filter(|held| held.taken <= sent_at) {
+            if not_held.missing.contains(&*held.id) {
+                // No other instance has settled a call that it could not claim, so the store has lost it.
+                held.is_only_copy = !held.may_be_claimed(sent_at);
+            } else {
+                (held.confirmed, held.is_only_copy) = (sent_at, false);
+            }
+        }
         let is_lost = |held: &HeldCall| {
-            // No other instance has settled a call that it could not claim, so the store has lost it. This is its only
-            // copy.
-            let is_settled = held.may_be_claimed(sent_at) && not_held.missing.contains(&*held.id);
+            let is_settled = !held.is_only_copy && not_held.missing.contains(&*held.id);
             held.taken <= sent_at && (is_settled || not_held.lost.contains(&*held.id))
         };
         let before = self.queue.len() + self.parked.len();
         self.queue.retain(|held| !is_lost(held));
         self.parked.retain(|_, parked| !is_lost(&parked.held));
-        let parked = self.parked.values_mut().map(|parked| &mut parked.held);
-        for held in self.queue.iter_mut().chain(parked).chain(self.dispatched.values_mut()) {
-            if held.taken <= sent_at && !not_held.missing.contains(&*held.id) {
-                held.confirmed = sent_at;
-            }
-        }
         before - self.queue.len() - self.parked.len()
     }
 
@@ -226,6 +229,11 @@ impl HeldCalls {
     fn all(&self) -> impl Iterator<Item = &HeldCall> {
         let parked = self.parked.values().map(|parked| &parked.held);
         self.queue.iter().chain(parked).chain(self.dispatched.values())
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut HeldCall> {
+        let parked = self.parked.values_mut().map(|parked| &mut parked.held);
+        self.queue.iter_mut().chain(parked).chain(self.dispatched.values_mut())
     }
 }
 
@@ -282,7 +290,27 @@ mod tests {
         assert_eq!(held.confirm(&missing, start + CLAIM_AFTER / 2), 0, "it could not be claimed");
         assert_eq!(held.confirm(&not_held(&[], &[]), start + CLAIM_AFTER / 2), 0);
         assert_eq!(held.confirm(&missing, start + CLAIM_AFTER), 0, "it was confirmed meanwhile");
-        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER * 2), 1);
+        for count in 2..10 {
+            let now = start + CLAIM_AFTER * count;
+            assert_eq!(held.confirm(&missing, now), 0, "it is the only copy");
+            assert!(!held.queue[0].may_be_claimed(now), "it is sent");
+        }
+        // A replica that has the call has become the primary.
+        assert_eq!(held.confirm(&not_held(&[], &[]), start + CLAIM_AFTER * 10), 0);
+        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER * 11), 1, "another instance may have sent it");
         assert!(held.queue.is_empty());
+    }
+
+    #[test]
+    fn call_in_flight_that_the_store_has_lost_is_kept_when_its_limit_has_no_room() {
+        let mut held = HeldCalls::default();
+        held.add_taken(vec![taken("1-0")]);
+        let sent = held.queue.pop_front().unwrap();
+        let number = held.add_dispatched(sent);
+        let (start, missing) = (Instant::now(), not_held(&[], &["1-0"]));
+        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER / 2), 0);
+        let rejected = held.remove(number).unwrap();
+        held.park(rejected, start, false);
+        assert_eq!((held.confirm(&missing, start + CLAIM_AFTER * 2), held.parked()), (0, 1));
     }
 }
