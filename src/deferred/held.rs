@@ -61,6 +61,13 @@ impl HeldCall {
         }
     }
 
+    /// Continues with what the store has returned for this call, which it counts as taken again.
+    fn retake(&mut self, taken: &TakenCall) {
+        let now = Instant::now();
+        (self.taken, self.confirmed, self.is_only_copy) = (now, now, false);
+        (self.age, self.attempts) = (taken.age, taken.attempts);
+    }
+
     /// Drops the call itself, of which only the entry is needed.
     pub(super) fn drop_call(&mut self) {
         (self.call, self.bytes) = (None, 0);
@@ -105,11 +112,13 @@ pub(super) struct HeldCalls {
 }
 
 impl HeldCalls {
-    /// Queues calls that were taken from the store, without those that are held already: after an outage of the store,
-    /// the instance may have claimed them from itself.
+    /// Queues calls that were taken from the store. Those that are held already are not queued again: after an outage of
+    /// the store, the instance may have claimed them from itself, or another one has claimed and returned them.
     pub(super) fn add_taken(&mut self, taken: Vec<TakenCall>) {
         for call in taken {
-            if !self.ids().any(|id| **id == *call.id) {
+            if let Some(held) = self.all_mut().find(|held| *held.id == *call.id) {
+                held.retake(&call);
+            } else {
                 self.queue.push_back(HeldCall::new(call));
             }
         }
@@ -279,6 +288,26 @@ mod tests {
         // The reply is about the time before the call was taken again.
         held.add_taken(vec![taken("4-0")]);
         assert_eq!(held.confirm(&not_held(&["4-0"], &[]), sent_at - Duration::from_millis(1)), 0);
+    }
+
+    #[test]
+    fn call_that_is_taken_again_while_it_is_held_survives_an_earlier_confirmation() {
+        let mut held = HeldCalls::default();
+        held.add_taken(["1-0", "2-0", "3-0"].map(taken).into());
+        let [sent, parked] = [(), ()].map(|()| held.queue.pop_front().unwrap());
+        let number = held.add_dispatched(sent);
+        held.park(parked, Instant::now(), false);
+        // Another instance has claimed the calls, and returns them after a failed attempt.
+        let sent_at = Instant::now();
+        let again = |id: &str| TakenCall { attempts: 1, age: CLAIM_AFTER, ..taken(id) };
+        while Instant::now() == sent_at {
+            std::hint::spin_loop();
+        }
+        held.add_taken(["1-0", "2-0", "3-0"].map(again).into());
+        assert_eq!(held.confirm(&not_held(&["1-0", "2-0", "3-0"], &[]), sent_at), 0);
+        assert_eq!((queued(&held), held.parked()), (vec!["3-0"], 1));
+        assert_eq!((held.queue[0].attempts, held.queue[0].age >= CLAIM_AFTER), (1, true));
+        assert_eq!(held.remove(number).map(|held| held.attempts), Some(1));
     }
 
     #[test]
