@@ -1,4 +1,4 @@
-//! What instances that share a limit tell each other about the provider, through the store.
+//! What instances that share a limit exchange about the provider, through the store.
 //!
 //! A decrease begins an epoch, which has the time of the decrease on the store's clock. The later epoch applies with the
 //! smaller share. Within an epoch the greater share applies: all instances raise it from the same value at the same
@@ -16,7 +16,7 @@ use super::super::timestamp::Timestamp;
 use super::LimitShare;
 use super::states::{KeyFeedback, RuleFeedback};
 
-/// Time until other instances apply a change: one interval until it is published, and one until they ask.
+/// Time until other instances apply a change: one interval until it is published, and one until it is queried.
 pub(super) const EXCHANGE_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of keys of a rule that an instance publishes at once.
 const MAX_PUBLISHED: usize = 256;
