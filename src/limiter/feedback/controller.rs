@@ -308,19 +308,29 @@ impl ShareController {
         now: Timestamp,
     ) {
         let (recent, probes_at) = (self.recent, now.saturating_add(FOLLOWED_CALM));
-        *self = Self { recent, probes_at, ..Self::new(share, ceiling, decreased_at, now) };
+        let mut history = self.history;
+        history.record(share, now);
+        *self = Self { recent, probes_at, history, ..Self::new(share, ceiling, decreased_at, now) };
     }
 
     /// Continues with the share to which another instance has raised the limit, unless it is higher here.
-    pub fn raise_to(&mut self, share: LimitShare, ceiling: Option<LimitShare>) {
+    pub fn raise_to(&mut self, share: LimitShare, ceiling: Option<LimitShare>, now: Timestamp) {
         if share > self.share {
             (self.share, self.ceiling) = (share, ceiling);
+            self.history.record(share, now);
+            if matches!(self.probe, ProbeStage::Test(_)) {
+                // It was one of another share. A growth remains one: the provider has admitted a test.
+                self.probe = ProbeStage::None;
+            }
         }
     }
 
     /// Lowers the share to `share`, unless it is lower.
-    pub fn lower_to(&mut self, share: LimitShare) {
-        self.share = self.share.min(share);
+    pub fn lower_to(&mut self, share: LimitShare, now: Timestamp) {
+        if share < self.share {
+            self.share = share;
+            self.history.record(share, now);
+        }
     }
 }
 

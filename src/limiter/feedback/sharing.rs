@@ -107,14 +107,14 @@ impl KeyFeedback {
         let was_published = state.published_at == sent_at && decreased_at <= sent_at;
         state.shared_pause = state.shared_pause.max(now.saturating_add(shared.paused_for));
         if state.epoch == 0 && decreased_at > Timestamp::EPOCH && !was_published {
-            state.controller.lower_to(shared.share);
+            state.controller.lower_to(shared.share, now);
         } else if shared.epoch > state.epoch {
             let decreased_at = now.saturating_sub(shared.decreased_ago.unwrap_or_default());
             state.controller.follow(shared.share, shared.ceiling, decreased_at, now);
             state.epoch = shared.epoch;
             self.used_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
         } else if shared.epoch == state.epoch {
-            state.controller.raise_to(shared.share, shared.ceiling);
+            state.controller.raise_to(shared.share, shared.ceiling, now);
         }
         self.share.store(state.controller.share().millionths(), Ordering::Relaxed);
     }

@@ -195,6 +195,43 @@ fn one_rejection_among_many_costs_little() {
 }
 
 #[test]
+fn shares_of_other_instances_apply_to_the_requests_that_were_decided_since() {
+    let share = LimitShare::from_millionths;
+    let later = |millis| start().saturating_add(Duration::from_millis(millis));
+    let below = || ShareController::new(share(400_000), Some(share(500_000)), start(), start());
+    // Many of the requests at the share of the other instance were admitted: the ceiling there is known to be good.
+    let mut raised = below();
+    raised.raise_to(share(800_000), Some(share(790_000)), later(2000));
+    raised.count_admitted(1000, later(2900), later(2900), &settings());
+    assert!(raised.on_rejection(later(2900), Duration::ZERO, later(3000), &settings()));
+    assert!(raised.share() > share(770_000), "{}", raised.share());
+    // Requests that were decided at the share before, and are rejected, say nothing about the new one.
+    assert_eq!(raised.history.at(later(1000)), share(400_000));
+    let mut lowered = below();
+    lowered.lower_to(share(200_000), later(2000));
+    let mut followed = below();
+    followed.follow(share(200_000), None, start(), later(2000));
+    for controller in [lowered, followed] {
+        assert_eq!(controller.history.at(later(1000)), share(400_000));
+        assert_eq!(controller.history.at(later(2500)), share(200_000));
+    }
+}
+
+#[test]
+fn test_of_a_share_ends_when_another_instance_raises_it() {
+    let share = LimitShare::from_millionths;
+    let now = start();
+    let stage_after = |stage| {
+        let mut controller = ShareController::new(share(510_000), Some(share(500_000)), now, now);
+        controller.probe = stage;
+        controller.raise_to(share(600_000), Some(share(590_000)), now);
+        controller.probe
+    };
+    assert_eq!(stage_after(ProbeStage::Test(now)), ProbeStage::None);
+    assert_eq!(stage_after(ProbeStage::Growth), ProbeStage::Growth);
+}
+
+#[test]
 fn share_rises_by_the_increase_in_one_period_at_most() {
     let min = LimitShare::MIN;
     let slow = ControllerSettings::new(min, percent(5000), percent(500), Duration::from_secs(60));
