@@ -261,10 +261,10 @@ impl ShareController {
     pub fn record_stated(&mut self, limit: u64, now: Timestamp) {
         // An episode ends with a ceiling of its own.
         if self.episode.is_none()
+            && let Some(ceiling) = self.ceiling
             && let Some(rise) = self.stated.record(limit, now)
         {
-            self.ceiling = self.ceiling.map(|ceiling| rise.applied(ceiling));
-            self.probe = ProbeStage::None;
+            (self.ceiling, self.probe) = (Some(rise.applied(ceiling)), ProbeStage::None);
         }
     }
 
@@ -294,6 +294,11 @@ impl ShareController {
             return;
         };
         let ceiling = episode.ceiling(self.share, settings.gentle(), self.descents > 1);
+        if episode.known().is_some_and(|known| ceiling.is_near(known)) {
+            self.stated.ceiling_confirmed();
+        } else {
+            self.stated.ceiling_replaced();
+        }
         self.ceiling = Some(self.probes.record(&episode, ceiling));
         let calm = self.probes.calm(&episode, self.recent.total(), settings);
         self.probes_at = now.saturating_add(calm);
@@ -308,9 +313,11 @@ impl ShareController {
         now: Timestamp,
     ) {
         let (recent, probes_at) = (self.recent, now.saturating_add(FOLLOWED_CALM));
-        let mut history = self.history;
+        let (mut history, mut stated) = (self.history, self.stated);
         history.record(share, now);
-        *self = Self { recent, probes_at, history, ..Self::new(share, ceiling, decreased_at, now) };
+        stated.ceiling_replaced();
+        let followed = Self::new(share, ceiling, decreased_at, now);
+        *self = Self { recent, probes_at, history, stated, ..followed };
     }
 
     /// Continues with the share to which another instance has raised the limit, unless it is higher here.

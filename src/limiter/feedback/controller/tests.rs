@@ -135,7 +135,7 @@ fn limit_that_the_provider_states_again_is_used_within_three_periods() {
     for_each_provider(|kind, has_headers| {
         for limit in [10.0, 1000.0, 10_000.0] {
             let mut simulation = simulation(kind, has_headers, limit, 0.99);
-            simulation.states_limit = true;
+            simulation.stated = Some(1.0);
             simulation.run(1.0);
             simulation.provider = limit / 2.0;
             simulation.run(20.0);
@@ -148,6 +148,20 @@ fn limit_that_the_provider_states_again_is_used_within_three_periods() {
             assert!(seconds <= 3.0, "{kind:?} {limit} {has_headers}: {seconds}");
             let after = simulation.run(5.0);
             assert_eq!(after.rejections, 0, "{kind:?} {limit} {has_headers}: {after:?}");
+        }
+    });
+}
+
+#[test]
+fn limits_of_several_quotas_that_the_provider_states_in_turn_raise_the_ceiling_once() {
+    for_each_provider(|kind, has_headers| {
+        let mut simulation = simulation(kind, has_headers, 1000.0, 2.0);
+        for round in 0..5 {
+            simulation.stated = Some(0.1);
+            simulation.run(40.0);
+            simulation.stated = Some(1.0);
+            let Outcome { rejected, .. } = simulation.run(20.0);
+            assert!(round == 0 || rejected <= 0.005, "{kind:?} {has_headers} {round}: {rejected}");
         }
     });
 }
