@@ -25,6 +25,8 @@ pub(super) struct HeldCall {
     taken: Instant,
     /// When this instance last confirmed that it holds the call, or took it.
     confirmed: Instant,
+    /// Whether the store has lost the call while no other instance could have claimed it.
+    is_only_copy: bool,
     /// Failed attempts.
     pub(super) attempts: u32,
     /// The call; `None` if it cannot be decoded, and once it is being settled.
@@ -52,10 +54,18 @@ impl HeldCall {
             age: taken.age,
             taken: now,
             confirmed: now,
+            is_only_copy: false,
             attempts: taken.attempts,
             bytes: taken.text.len(),
             permit_rejections: 0,
         }
+    }
+
+    /// Continues with what the store has returned for this call, which it counts as taken again.
+    fn retake(&mut self, taken: &TakenCall) {
+        let now = Instant::now();
+        (self.taken, self.confirmed, self.is_only_copy) = (now, now, false);
+        (self.age, self.attempts) = (taken.age, taken.attempts);
     }
 
     /// Drops the call itself, of which only the entry is needed.
@@ -71,7 +81,7 @@ impl HeldCall {
 
     /// Whether another instance may have claimed the call, because nothing has confirmed it for so long.
     pub(super) fn may_be_claimed(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.confirmed) >= CLAIM_AFTER
+        !self.is_only_copy && now.saturating_duration_since(self.confirmed) >= CLAIM_AFTER
     }
 
     /// Returns when the call becomes older than `max_age`.
@@ -102,11 +112,13 @@ pub(super) struct HeldCalls {
 }
 
 impl HeldCalls {
-    /// Queues calls that were taken from the store, without those that are held already: after an outage of the store,
-    /// the instance may have claimed them from itself.
+    /// Queues calls that were taken from the store. Those that are held already are not queued again: after an outage of
+    /// the store, the instance may have claimed them from itself, or another one has claimed and returned them.
     pub(super) fn add_taken(&mut self, taken: Vec<TakenCall>) {
         for call in taken {
-            if !self.ids().any(|id| **id == *call.id) {
+            if let Some(held) = self.all_mut().find(|held| *held.id == *call.id) {
+                held.retake(&call);
+            } else {
                 self.queue.push_back(HeldCall::new(call));
             }
         }
@@ -194,21 +206,21 @@ impl HeldCalls {
     /// Applies a confirmation that was sent at `sent_at`: calls that were not given to workers and that this instance
     /// does not hold any more are dropped, since others send them or have sent them. Returns how many.
     pub(super) fn confirm(&mut self, not_held: &NotHeld, sent_at: Instant) -> usize {
+        for held in self.all_mut().filter(|held| held.taken <= sent_at) {
+            if not_held.missing.contains(&*held.id) {
+                // No other instance has settled a call that it could not claim, so the store has lost it.
+                held.is_only_copy = !held.may_be_claimed(sent_at);
+            } else {
+                (held.confirmed, held.is_only_copy) = (sent_at, false);
+            }
+        }
         let is_lost = |held: &HeldCall| {
-            // No other instance has settled a call that it could not claim, so the store has lost it. This is its only
-            // copy.
-            let is_settled = held.may_be_claimed(sent_at) && not_held.missing.contains(&*held.id);
+            let is_settled = !held.is_only_copy && not_held.missing.contains(&*held.id);
             held.taken <= sent_at && (is_settled || not_held.lost.contains(&*held.id))
         };
         let before = self.queue.len() + self.parked.len();
         self.queue.retain(|held| !is_lost(held));
         self.parked.retain(|_, parked| !is_lost(&parked.held));
-        let parked = self.parked.values_mut().map(|parked| &mut parked.held);
-        for held in self.queue.iter_mut().chain(parked).chain(self.dispatched.values_mut()) {
-            if held.taken <= sent_at && !not_held.missing.contains(&*held.id) {
-                held.confirmed = sent_at;
-            }
-        }
         before - self.queue.len() - self.parked.len()
     }
 
@@ -226,6 +238,11 @@ impl HeldCalls {
     fn all(&self) -> impl Iterator<Item = &HeldCall> {
         let parked = self.parked.values().map(|parked| &parked.held);
         self.queue.iter().chain(parked).chain(self.dispatched.values())
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut HeldCall> {
+        let parked = self.parked.values_mut().map(|parked| &mut parked.held);
+        self.queue.iter_mut().chain(parked).chain(self.dispatched.values_mut())
     }
 }
 
@@ -274,6 +291,26 @@ mod tests {
     }
 
     #[test]
+    fn call_that_is_taken_again_while_it_is_held_survives_an_earlier_confirmation() {
+        let mut held = HeldCalls::default();
+        held.add_taken(["1-0", "2-0", "3-0"].map(taken).into());
+        let [sent, parked] = [(), ()].map(|()| held.queue.pop_front().unwrap());
+        let number = held.add_dispatched(sent);
+        held.park(parked, Instant::now(), false);
+        // Another instance has claimed the calls, and returns them after a failed attempt.
+        let sent_at = Instant::now();
+        let again = |id: &str| TakenCall { attempts: 1, age: CLAIM_AFTER, ..taken(id) };
+        while Instant::now() == sent_at {
+            std::hint::spin_loop();
+        }
+        held.add_taken(["1-0", "2-0", "3-0"].map(again).into());
+        assert_eq!(held.confirm(&not_held(&["1-0", "2-0", "3-0"], &[]), sent_at), 0);
+        assert_eq!((queued(&held), held.parked()), (vec!["3-0"], 1));
+        assert_eq!((held.queue[0].attempts, held.queue[0].age >= CLAIM_AFTER), (1, true));
+        assert_eq!(held.remove(number).map(|held| held.attempts), Some(1));
+    }
+
+    #[test]
     fn call_that_the_store_has_lost_is_kept_unless_another_instance_may_have_sent_it() {
         let mut held = HeldCalls::default();
         held.add_taken(vec![taken("1-0")]);
@@ -282,7 +319,27 @@ mod tests {
         assert_eq!(held.confirm(&missing, start + CLAIM_AFTER / 2), 0, "it could not be claimed");
         assert_eq!(held.confirm(&not_held(&[], &[]), start + CLAIM_AFTER / 2), 0);
         assert_eq!(held.confirm(&missing, start + CLAIM_AFTER), 0, "it was confirmed meanwhile");
-        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER * 2), 1);
+        for count in 2..10 {
+            let now = start + CLAIM_AFTER * count;
+            assert_eq!(held.confirm(&missing, now), 0, "it is the only copy");
+            assert!(!held.queue[0].may_be_claimed(now), "it is sent");
+        }
+        // A replica that has the call has become the primary.
+        assert_eq!(held.confirm(&not_held(&[], &[]), start + CLAIM_AFTER * 10), 0);
+        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER * 11), 1, "another instance may have sent it");
         assert!(held.queue.is_empty());
+    }
+
+    #[test]
+    fn call_in_flight_that_the_store_has_lost_is_kept_when_its_limit_has_no_room() {
+        let mut held = HeldCalls::default();
+        held.add_taken(vec![taken("1-0")]);
+        let sent = held.queue.pop_front().unwrap();
+        let number = held.add_dispatched(sent);
+        let (start, missing) = (Instant::now(), not_held(&[], &["1-0"]));
+        assert_eq!(held.confirm(&missing, start + CLAIM_AFTER / 2), 0);
+        let rejected = held.remove(number).unwrap();
+        held.park(rejected, start, false);
+        assert_eq!((held.confirm(&missing, start + CLAIM_AFTER * 2), held.parked()), (0, 1));
     }
 }

@@ -11,10 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::headers::Headers;
 use crate::limiter::timestamp::Timestamp;
 
-const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+static GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Headers about one quota.
@@ -27,7 +26,7 @@ struct QuotaHeaders {
     limit: Option<HeaderName>,
 }
 
-const QUOTA_HEADERS: [QuotaHeaders; 5] = {
+static QUOTA_HEADERS: [QuotaHeaders; 5] = {
     const fn quota(
         remaining: &'static str,
         reset: &'static str,

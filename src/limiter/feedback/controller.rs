@@ -261,10 +261,10 @@ impl ShareController {
     pub fn record_stated(&mut self, limit: u64, now: Timestamp) {
         // An episode ends with a ceiling of its own.
         if self.episode.is_none()
+            && let Some(ceiling) = self.ceiling
             && let Some(rise) = self.stated.record(limit, now)
         {
-            self.ceiling = self.ceiling.map(|ceiling| rise.applied(ceiling));
-            self.probe = ProbeStage::None;
+            (self.ceiling, self.probe) = (Some(rise.applied(ceiling)), ProbeStage::None);
         }
     }
 
@@ -294,6 +294,11 @@ impl ShareController {
             return;
         };
         let ceiling = episode.ceiling(self.share, settings.gentle(), self.descents > 1);
+        if episode.known().is_some_and(|known| ceiling.is_near(known)) {
+            self.stated.ceiling_confirmed();
+        } else {
+            self.stated.ceiling_replaced();
+        }
         self.ceiling = Some(self.probes.record(&episode, ceiling));
         let calm = self.probes.calm(&episode, self.recent.total(), settings);
         self.probes_at = now.saturating_add(calm);
@@ -308,19 +313,31 @@ impl ShareController {
         now: Timestamp,
     ) {
         let (recent, probes_at) = (self.recent, now.saturating_add(FOLLOWED_CALM));
-        *self = Self { recent, probes_at, ..Self::new(share, ceiling, decreased_at, now) };
+        let (mut history, mut stated) = (self.history, self.stated);
+        history.record(share, now);
+        stated.ceiling_replaced();
+        let followed = Self::new(share, ceiling, decreased_at, now);
+        *self = Self { recent, probes_at, history, stated, ..followed };
     }
 
     /// Continues with the share to which another instance has raised the limit, unless it is higher here.
-    pub fn raise_to(&mut self, share: LimitShare, ceiling: Option<LimitShare>) {
+    pub fn raise_to(&mut self, share: LimitShare, ceiling: Option<LimitShare>, now: Timestamp) {
         if share > self.share {
             (self.share, self.ceiling) = (share, ceiling);
+            self.history.record(share, now);
+            if matches!(self.probe, ProbeStage::Test(_)) {
+                // It was one of another share. A growth remains one: the provider has admitted a test.
+                self.probe = ProbeStage::None;
+            }
         }
     }
 
     /// Lowers the share to `share`, unless it is lower.
-    pub fn lower_to(&mut self, share: LimitShare) {
-        self.share = self.share.min(share);
+    pub fn lower_to(&mut self, share: LimitShare, now: Timestamp) {
+        if share < self.share {
+            self.share = share;
+            self.history.record(share, now);
+        }
     }
 }
 

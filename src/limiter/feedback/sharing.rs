@@ -1,4 +1,4 @@
-//! What instances that share a limit tell each other about the provider, through the store.
+//! What instances that share a limit exchange about the provider, through the store.
 //!
 //! A decrease begins an epoch, which has the time of the decrease on the store's clock. The later epoch applies with the
 //! smaller share. Within an epoch the greater share applies: all instances raise it from the same value at the same
@@ -16,7 +16,7 @@ use super::super::timestamp::Timestamp;
 use super::LimitShare;
 use super::states::{KeyFeedback, RuleFeedback};
 
-/// Time until other instances apply a change: one interval until it is published, and one until they ask.
+/// Time until other instances apply a change: one interval until it is published, and one until it is queried.
 pub(super) const EXCHANGE_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of keys of a rule that an instance publishes at once.
 const MAX_PUBLISHED: usize = 256;
@@ -107,14 +107,14 @@ impl KeyFeedback {
         let was_published = state.published_at == sent_at && decreased_at <= sent_at;
         state.shared_pause = state.shared_pause.max(now.saturating_add(shared.paused_for));
         if state.epoch == 0 && decreased_at > Timestamp::EPOCH && !was_published {
-            state.controller.lower_to(shared.share);
+            state.controller.lower_to(shared.share, now);
         } else if shared.epoch > state.epoch {
             let decreased_at = now.saturating_sub(shared.decreased_ago.unwrap_or_default());
             state.controller.follow(shared.share, shared.ceiling, decreased_at, now);
             state.epoch = shared.epoch;
             self.used_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
         } else if shared.epoch == state.epoch {
-            state.controller.raise_to(shared.share, shared.ceiling);
+            state.controller.raise_to(shared.share, shared.ceiling, now);
         }
         self.share.store(state.controller.share().millionths(), Ordering::Relaxed);
     }

@@ -72,7 +72,7 @@ pub(super) struct KeyState {
     pub(super) epoch: u64,
     /// End of the pause that the store knows.
     pub(super) shared_pause: Timestamp,
-    /// When other instances were last told.
+    /// When the state was last published.
     pub(super) published_at: Timestamp,
 }
 

@@ -131,7 +131,7 @@ proptest! {
             }
         }
         for name in
-            [RETRY_AFTER, RETRY_AFTER_MS, GRPC_RETRY_PUSHBACK_MS, RATELIMIT.clone(), RATELIMIT_POLICY.clone()]
+            [&RETRY_AFTER, &RETRY_AFTER_MS, &GRPC_RETRY_PUSHBACK_MS, &RATELIMIT, &RATELIMIT_POLICY]
         {
             map.insert(name, value.clone());
         }

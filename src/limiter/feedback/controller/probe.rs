@@ -122,6 +122,7 @@ impl ShareController {
                 if now.since(since) >= duration {
                     self.ceiling = Some(self.share);
                     self.probe = ProbeStage::Growth;
+                    self.stated.ceiling_confirmed();
                 }
             }
             ProbeStage::Growth => {

@@ -6,18 +6,23 @@ use std::time::Duration;
 
 use super::super::super::timestamp::Timestamp;
 use super::super::LimitShare;
+use super::MAX_IDLE;
 
-/// Parts of the time in which a limit is remembered. A provider with several quotas, or several servers, may state each
-/// of them in turn.
-const PART: Duration = Duration::from_secs(5);
+/// Time after the ceiling was found in which stated limits are no rise. A provider with several quotas, or several
+/// servers, may state each of them in turn.
+const LEARNING: Duration = Duration::from_secs(5);
 
-/// The greatest limits that were stated lately.
+/// The greatest limit that was stated since the ceiling was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StatedLimits {
+    /// 0 if none was stated.
+    greatest: u64,
+    /// When the first one was stated.
     since: Timestamp,
-    current: u64,
-    /// The greatest one in the part before `since`; 0 if none was stated.
-    before: u64,
+    /// When the last one was stated.
+    stated_at: Timestamp,
+    /// Whether the ceiling is due to a rise, and nothing has shown that the provider admits it.
+    is_unproven: bool,
 }
 
 /// A limit, and the greatest one before.
@@ -28,18 +33,36 @@ pub(super) struct StatedRise {
 }
 
 impl StatedLimits {
-    pub(super) const NONE: Self = Self { since: Timestamp::EPOCH, current: 0, before: 0 };
+    pub(super) const NONE: Self =
+        Self { greatest: 0, since: Timestamp::EPOCH, stated_at: Timestamp::EPOCH, is_unproven: false };
 
-    /// Records a limit; returns a rise if it is greater than all that were stated in the last seconds.
+    /// Records a limit; returns a rise if it is greater than all that were stated since the ceiling was found.
     pub(super) fn record(&mut self, limit: u64, now: Timestamp) -> Option<StatedRise> {
-        let elapsed = now.since(self.since);
-        if elapsed >= PART {
-            self.before = if elapsed < PART * 2 { self.current } else { 0 };
-            (self.current, self.since) = (0, now);
+        if now.since(self.stated_at) > MAX_IDLE {
+            *self = Self::NONE;
         }
-        let from = self.current.max(self.before);
-        self.current = self.current.max(limit);
-        (self.before > 0 && limit > from).then_some(StatedRise { from, to: limit })
+        self.stated_at = now;
+        if self.greatest == 0 {
+            self.since = now;
+        }
+        let from = self.greatest;
+        self.greatest = from.max(limit);
+        let is_rise = from > 0 && limit > from && now.since(self.since) >= LEARNING;
+        self.is_unproven |= is_rise;
+        is_rise.then_some(StatedRise { from, to: limit })
+    }
+
+    /// Applies that the provider admits the ceiling.
+    pub(super) fn ceiling_confirmed(&mut self) {
+        self.is_unproven = false;
+    }
+
+    /// Applies that the ceiling is another one, for which other limits may be stated. If the last one was due to a rise,
+    /// the provider does not enforce the limit that it stated, and what was stated is no rise again.
+    pub(super) fn ceiling_replaced(&mut self) {
+        if !self.is_unproven {
+            *self = Self::NONE;
+        }
     }
 }
 
@@ -74,6 +97,36 @@ mod tests {
         let mut stated = StatedLimits::NONE;
         for second in 0..100 {
             assert_eq!(stated.record(if second % 4 == 0 { 1000 } else { 100 }, at(second)), None, "{second}");
+        }
+    }
+
+    #[test]
+    fn limits_that_are_stated_in_turn_rise_once_whatever_the_time_between_them() {
+        for phase in [8, 30, 300] {
+            let mut stated = StatedLimits::NONE;
+            let mut rises = 0;
+            for second in 0..10 * phase {
+                let limit = if second / phase % 2 == 0 { 100 } else { 1000 };
+                if stated.record(limit, at(second)).is_some() {
+                    rises += 1;
+                    // The provider rejects, and the ceiling becomes the former one.
+                    stated.ceiling_replaced();
+                }
+            }
+            assert_eq!(rises, 1, "{phase}");
+        }
+    }
+
+    #[test]
+    fn limit_that_falls_with_the_ceiling_may_rise_again() {
+        let mut stated = StatedLimits::NONE;
+        let mut now = 0;
+        for _ in 0..3 {
+            assert_eq!((stated.record(500, at(now)), stated.record(500, at(now + 10))), (None, None));
+            assert!(stated.record(1000, at(now + 11)).is_some());
+            stated.ceiling_confirmed();
+            stated.ceiling_replaced();
+            now += 60;
         }
     }
 

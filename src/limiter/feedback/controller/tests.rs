@@ -135,7 +135,7 @@ fn limit_that_the_provider_states_again_is_used_within_three_periods() {
     for_each_provider(|kind, has_headers| {
         for limit in [10.0, 1000.0, 10_000.0] {
             let mut simulation = simulation(kind, has_headers, limit, 0.99);
-            simulation.states_limit = true;
+            simulation.stated = Some(1.0);
             simulation.run(1.0);
             simulation.provider = limit / 2.0;
             simulation.run(20.0);
@@ -148,6 +148,20 @@ fn limit_that_the_provider_states_again_is_used_within_three_periods() {
             assert!(seconds <= 3.0, "{kind:?} {limit} {has_headers}: {seconds}");
             let after = simulation.run(5.0);
             assert_eq!(after.rejections, 0, "{kind:?} {limit} {has_headers}: {after:?}");
+        }
+    });
+}
+
+#[test]
+fn limits_of_several_quotas_that_the_provider_states_in_turn_raise_the_ceiling_once() {
+    for_each_provider(|kind, has_headers| {
+        let mut simulation = simulation(kind, has_headers, 1000.0, 2.0);
+        for round in 0..5 {
+            simulation.stated = Some(0.1);
+            simulation.run(40.0);
+            simulation.stated = Some(1.0);
+            let Outcome { rejected, .. } = simulation.run(20.0);
+            assert!(round == 0 || rejected <= 0.005, "{kind:?} {has_headers} {round}: {rejected}");
         }
     });
 }
@@ -192,6 +206,43 @@ fn one_rejection_among_many_costs_little() {
     }
     assert!(controller.on_rejection(later(1990), Duration::ZERO, later(2000), &settings()));
     assert_eq!(controller.share().millionths(), 995_000);
+}
+
+#[test]
+fn shares_of_other_instances_apply_to_the_requests_that_were_decided_since() {
+    let share = LimitShare::from_millionths;
+    let later = |millis| start().saturating_add(Duration::from_millis(millis));
+    let below = || ShareController::new(share(400_000), Some(share(500_000)), start(), start());
+    // Many of the requests at the share of the other instance were admitted: the ceiling there is known to be good.
+    let mut raised = below();
+    raised.raise_to(share(800_000), Some(share(790_000)), later(2000));
+    raised.count_admitted(1000, later(2900), later(2900), &settings());
+    assert!(raised.on_rejection(later(2900), Duration::ZERO, later(3000), &settings()));
+    assert!(raised.share() > share(770_000), "{}", raised.share());
+    // Requests that were decided at the share before, and are rejected, say nothing about the new one.
+    assert_eq!(raised.history.at(later(1000)), share(400_000));
+    let mut lowered = below();
+    lowered.lower_to(share(200_000), later(2000));
+    let mut followed = below();
+    followed.follow(share(200_000), None, start(), later(2000));
+    for controller in [lowered, followed] {
+        assert_eq!(controller.history.at(later(1000)), share(400_000));
+        assert_eq!(controller.history.at(later(2500)), share(200_000));
+    }
+}
+
+#[test]
+fn test_of_a_share_ends_when_another_instance_raises_it() {
+    let share = LimitShare::from_millionths;
+    let now = start();
+    let stage_after = |stage| {
+        let mut controller = ShareController::new(share(510_000), Some(share(500_000)), now, now);
+        controller.probe = stage;
+        controller.raise_to(share(600_000), Some(share(590_000)), now);
+        controller.probe
+    };
+    assert_eq!(stage_after(ProbeStage::Test(now)), ProbeStage::None);
+    assert_eq!(stage_after(ProbeStage::Growth), ProbeStage::Growth);
 }
 
 #[test]

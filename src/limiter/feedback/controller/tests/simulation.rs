@@ -38,8 +38,8 @@ pub(super) struct Simulation {
     pub(super) queue: u64,
     /// Whether rejections state the time until the provider admits another call, in milliseconds.
     pub(super) has_headers: bool,
-    /// Whether admitted calls state the limit.
-    pub(super) states_limit: bool,
+    /// The part of its limit that admitted calls state.
+    pub(super) stated: Option<f64>,
     pub(super) settings: ControllerSettings,
     pub(super) controller: ShareController,
     now: u64,
@@ -78,7 +78,7 @@ impl Simulation {
             limit,
             queue: 0,
             has_headers: false,
-            states_limit: false,
+            stated: None,
             settings,
             controller: ShareController::default(),
             now,
@@ -190,8 +190,8 @@ impl Simulation {
                 self.paused_until = self.paused_until.max(at + wait.next_multiple_of(MILLISECOND));
             }
         } else if is_known {
-            if self.states_limit {
-                self.controller.record_stated(self.provider as u64, now);
+            if let Some(part) = self.stated {
+                self.controller.record_stated((self.provider * part) as u64, now);
             }
             self.controller.on_success(decided, now, &self.settings);
         }
