@@ -61,7 +61,8 @@ impl QueuedRequest {
             match decide::await_admission(&view.limits, context, pending, None).await {
                 Ok(delay) => return self.prepare_with(delay),
                 Err(HeldEnd::Rejected(rejection)) => return Err(self.reject(rejection)),
-                Err(HeldEnd::Superseded) => {}
+                // Others of this thread continue, however often it is decided again.
+                Err(HeldEnd::Superseded) => tokio::task::yield_now().await,
             }
             match self.decide_again() {
                 NewDecision::Queued(queued) => self = queued,
