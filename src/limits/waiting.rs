@@ -7,6 +7,7 @@
 
 mod offer;
 mod request;
+mod room;
 mod turn;
 
 use std::rc::Rc;
@@ -16,14 +17,13 @@ use smallvec::SmallVec;
 
 pub use self::request::QueueArrival;
 pub(super) use self::request::WaitingRequest;
+use self::room::Room;
 pub use self::turn::{Hold, HoldEnd};
 use self::turn::{Turn, TurnEvent};
 use super::{AppliedLimits, LimitsView, leases};
 use crate::identify::Attributes;
-use crate::limiter::algorithm::Outcome;
 use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use crate::limiter::decision::{Enforcement, Verdict};
-use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
 use crate::limiter::wait_queue::{CHARGE_AHEAD, Ticket};
@@ -34,10 +34,6 @@ use crate::telemetry::metrics::WaitRejection;
 /// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
 /// when units come back; this is for changes without a notification.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which it tries again to get units from the store, if the store has not reported when there are any.
-const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// Minimum time after which it tries again otherwise.
-const MIN_STORE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What follows from an attempt to be admitted.
 enum WaitStep {
@@ -49,15 +45,6 @@ enum WaitStep {
     Lease,
     /// The request waits in a queue for this event, at most for this time.
     Turn(TurnEvent, Duration),
-}
-
-/// When a limit is expected to have room.
-#[derive(Clone, Copy, Debug)]
-struct Room {
-    /// Time after which the request is to be decided again.
-    retry: Duration,
-    /// Time for which it is then charged ahead.
-    ahead: Duration,
 }
 
 impl LimitsView {
@@ -263,24 +250,30 @@ pub(super) async fn resolve(
             break;
         }
     }
-    let Some(mut waiting) = limits.wait.take().filter(|_| !limits.decision.is_rejected()) else {
-        return Some(Duration::ZERO);
-    };
-    waiting.leave_admitted(&view.limiter, now);
-    // Another request may have decided this one a little earlier.
-    let delay = limits.decision.delay().saturating_sub(now.since(limits.decided_at));
-    let waited = now.since(waiting.since()).saturating_add(delay);
-    for (position, one) in limits.selected.iter().enumerate().filter(|(_, one)| waiting.has_waited(one.rule))
-    {
-        limits.decision.set_delay(position, waited);
-        if let Some(metrics) = view.wait_metrics(one.rule) {
-            metrics.record_wait(waited);
-        }
-    }
-    Some(delay)
+    Some(limits.end_wait(view, now))
 }
 
 impl AppliedLimits {
+    /// Ends the wait of a decided request. Returns the time for which it is still to be delayed.
+    fn end_wait(&mut self, view: &LimitsView, now: Timestamp) -> Duration {
+        let Some(mut waiting) = self.wait.take().filter(|_| !self.decision.is_rejected()) else {
+            return Duration::ZERO;
+        };
+        waiting.leave_admitted(&view.limiter, now);
+        // Another request may have decided this one a little earlier.
+        let delay = self.decision.delay().saturating_sub(now.since(self.decided_at));
+        let waited = now.since(waiting.since()).saturating_add(delay);
+        for (position, one) in
+            self.selected.iter().enumerate().filter(|(_, one)| waiting.has_waited(one.rule))
+        {
+            self.decision.set_delay(position, waited);
+            if let Some(metrics) = view.wait_metrics(one.rule) {
+                metrics.record_wait(waited);
+            }
+        }
+        delay
+    }
+
     /// Decides a waiting request again.
     fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
         let grant = self.wait.as_ref().and_then(|waiting| waiting.ticket()).and_then(Ticket::take_grant);
@@ -379,31 +372,5 @@ impl AppliedLimits {
             waiting.leave();
         }
         self.peek(view, self.decided_at);
-    }
-}
-
-impl Room {
-    /// Returns when the limit that rejects with this verdict may have room; `None` if that is not known.
-    fn of(verdict: &Verdict, options: Option<CheckOptions>) -> Option<Self> {
-        let is_leased = verdict.quota().is_some_and(Quota::is_leased);
-        let at = |retry| Some(Self { retry, ahead: Duration::ZERO });
-        match (verdict.outcome, options.map(|options| options.role)) {
-            (Outcome::Conform, _) => at(Duration::ZERO),
-            // The request costs more than the limit ever admits.
-            (Outcome::Exceed { retry_after: None }, _) => at(Duration::MAX),
-            // The store has not reported a time.
-            (Outcome::Exceed { retry_after: Some(wait) }, _) if is_leased && wait.as_nanos() <= 1 => {
-                at(STORE_RETRY_INTERVAL)
-            }
-            (Outcome::Exceed { retry_after: Some(wait) }, _) if is_leased => {
-                at(wait.max(MIN_STORE_RETRY_INTERVAL))
-            }
-            // Only reservations and permits of other requests are in the way.
-            (Outcome::Exceed { retry_after: Some(Duration::ZERO) }, _) => None,
-            (Outcome::Exceed { retry_after: Some(retry) }, Some(CounterRole::Delay(policy))) => {
-                Some(Self { retry, ahead: policy.max_delay() })
-            }
-            (Outcome::Exceed { retry_after: Some(wait) }, _) => at(wait),
-        }
     }
 }
