@@ -62,8 +62,12 @@ impl QueuedRequest {
             match decide::await_admission(&view.limits, context, pending, None, &mut delayed).await {
                 Ok(delay) => return self.prepare_with(delay),
                 Err(HeldEnd::Rejected(rejection)) => return Err(self.reject(rejection)),
-                // Others of this thread continue, however often it is decided again.
-                Err(HeldEnd::Superseded) => tokio::task::yield_now().await,
+                Err(HeldEnd::Superseded) if Rc::ptr_eq(&self.view, &self.context.connection.view()) => {
+                    // By the same rules, it may be superseded at once; others of this thread must continue. Otherwise
+                    // it does not yield, so that requests are decided in the order of the queue.
+                    tokio::task::yield_now().await;
+                }
+                Err(HeldEnd::Superseded) => {}
             }
             match self.decide_again() {
                 NewDecision::Queued(queued) => self = queued,

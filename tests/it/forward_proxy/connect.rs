@@ -296,7 +296,9 @@ fn tunnels_that_exceed_their_limit_together_are_slowed_and_not_closed() {
             writer.join().unwrap().unwrap();
         })
     });
-    readers.map(|reader| reader.join().unwrap());
+    for reader in readers {
+        reader.join().unwrap();
+    }
 }
 
 #[test]
