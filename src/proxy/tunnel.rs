@@ -1,6 +1,6 @@
 //! Tunnel: forwards bytes both ways after an upgrade, such as to WebSocket (RFC 6455), or after CONNECT.
 //!
-//! The request that asked for the upgrade lasts as long as the tunnel, and so do its in-flight limits.
+//! The request for the upgrade lasts as long as the tunnel, and so do its in-flight limits.
 
 mod accounting;
 
