@@ -162,6 +162,9 @@ impl<S> Engine<S> {
     ) -> u64 {
         let new_policy = self.spec.lock().install(generation, &self.limiter, now());
         self.overrides.reapply(policy, &new_policy, &self.limiter, now());
+        // A request that is decided by either snapshot during the exchange must find its limits.
+        let both = policy.limit_handles().chain(new_policy.limit_handles());
+        self.limiter.configuration_changed(self.permanent.iter().copied().chain(both));
         let snapshot = create_snapshot(Arc::clone(&new_policy), &self.current.load());
         let before = self.current.swap(Arc::new(snapshot));
         self.retired.lock().push(before);

@@ -83,6 +83,25 @@ fn request_that_began_before_a_reload_uses_the_limits_it_began_with() {
 }
 
 #[test]
+fn limits_of_both_snapshots_are_installed_while_one_replaces_the_other() {
+    let rule = |key: &str| spec(&format!("  - {{ name: a, key: {key}, limit: 1/d }}"));
+    let engine = start(&rule("[]"), &[]);
+    let are_installed =
+        |policy: &Policy| policy.limit_handles().all(|limit| engine.limiter.queues().is_installed(limit.id));
+    let old = engine.current_policy();
+    engine.apply(
+        &rule("path"),
+        || START,
+        |new, _| {
+            // A request that waits for a limit that is not installed is decided again by the snapshot in force.
+            assert!(are_installed(&new) && are_installed(&old));
+            new
+        },
+    );
+    assert!(are_installed(&engine.current_policy()) && !are_installed(&old));
+}
+
+#[test]
 fn rebinding_keeps_the_generation_and_the_counters() {
     let engine = start(&spec("  - { name: a, key: [], limit: 1/d }"), &[]);
     assert!(engine.admits(&engine.current_policy(), 1, "/", START));

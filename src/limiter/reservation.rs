@@ -14,7 +14,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use super::algorithm::{self, Counter, CounterState, Outcome};
-use super::decision::{Decision, Enforcement, Verdict};
+use super::decision::{Decision, Enforcement};
 use super::key::{Fingerprint, KeyHash};
 use super::leases::SharedCounter;
 use super::quota::Quota;
@@ -47,6 +47,15 @@ pub enum DebtLimit {
     OneBurst,
     /// Without a bound: the rule itself bounds the cost of one request.
     Unlimited,
+}
+
+/// When a counter has room for more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomForecast {
+    /// Time until then; zero if it has.
+    pub wait: Duration,
+    /// Bound of the wait for a debt of [`DebtLimit::OneBurst`]; zero if units do not return one by one, as with windows.
+    pub max_debt_wait: Duration,
 }
 
 /// Units that a request was admitted with, to be settled when its true cost is known.
@@ -146,9 +155,9 @@ impl Limiter {
         self.notify_waiting(key);
     }
 
-    /// Returns the time until the counter of a reservation has room for more: zero if it has. A limit that was removed, or
-    /// that the store counts, always has.
-    pub fn time_until_room(&self, reservation: &Reservation, now: Timestamp) -> Duration {
+    /// Returns when the counter of a reservation has room for more. A limit that was removed, or that the store counts,
+    /// always has.
+    pub fn room_forecast(&self, reservation: &Reservation, now: Timestamp) -> RoomForecast {
         let cost = u32::from(reservation.units_per_request.get());
         let Reservation { handle, key, .. } = *reservation;
         let (enforcement, charge_timing) = (Enforcement::Enforced, ChargeTiming::OnArrival);
@@ -156,7 +165,13 @@ impl Limiter {
             self.peek([Check { handle, key, cost, enforcement, charge_timing, options: None }], now);
         let counted =
             decision.verdicts().iter().filter(|verdict| !verdict.quota().is_some_and(Quota::is_leased));
-        counted.map(Verdict::retry_after).max().unwrap_or_default()
+        let Some(last) = counted.max_by_key(|verdict| verdict.retry_after()) else {
+            return RoomForecast::default();
+        };
+        // One refill pays the debt, and during another one there is room for a unit.
+        let steady = last.quota().filter(|quota| quota.algorithm().can_delay());
+        let max_debt_wait = steady.map_or(Duration::ZERO, |quota| quota.refill().saturating_mul(2));
+        RoomForecast { wait: last.retry_after(), max_debt_wait }
     }
 
     /// Settles a reservation at `due` units, even beyond the limit; `None` if the limit has been removed.

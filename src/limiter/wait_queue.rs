@@ -308,7 +308,7 @@ impl Ticket {
         wakers.extend(left.flatten());
         let admitted = queue.admit_first(&self.queues, now, decide, &mut wakers);
         if admitted > 0 {
-            wakers.extend(queue.notify_first());
+            wakers.extend(queue.notify_next());
         }
         if queue.is_removable() {
             shard.queues.remove(&self.counter);

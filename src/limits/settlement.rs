@@ -15,7 +15,7 @@ use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::adaptive::limits::{AdaptiveLimits, SlotIndex, UpstreamSignal};
 use crate::limiter::decision::Enforcement;
-use crate::limiter::reservation::{ChargeTiming, Reservation, SettledCounter};
+use crate::limiter::reservation::{ChargeTiming, Reservation, RoomForecast, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::cost::{CostModel, FinalCharge, RequestEnd};
@@ -198,8 +198,8 @@ impl Settlement {
             let tariff = cost_model_of(&self.policy, open.rule);
             // What is still reserved is charged when the call has ended.
             let tariff = tariff.filter(|tariff| open.awaited.is_none() || !tariff.counts_calls());
-            let by_octets = tariff.and_then(|tariff| tariff.units_for_bytes(received, sent));
-            let due = by_octets.map(|units| units.saturating_mul(open.unit_cost.get()));
+            let by_bytes = tariff.and_then(|tariff| tariff.units_for_bytes(received, sent));
+            let due = by_bytes.map(|units| units.saturating_mul(open.unit_cost.get()));
             let due = due.filter(|due| *due > open.reservation.units());
             let settled = due.and_then(|due| limiter.settle(&mut open.reservation, due, now));
             if let Some(settled) = settled {
@@ -215,13 +215,14 @@ impl Settlement {
         self.open.iter().any(|open| open.max_tunnel_delay.is_some())
     }
 
-    /// Returns when the limits on bytes have room for more.
+    /// Returns when the limits on bytes have room for more. Tunnels with the same key stop together and each exceeds the
+    /// limit when it continues, so that the debt they leave does not count as too late.
     pub fn tunnel_room(&self, limiter: &Limiter, now: Timestamp) -> TunnelRoom {
         let mut room = TunnelRoom::Available;
         for open in self.open.iter().filter(|open| !open.free) {
             let Some(max) = open.max_tunnel_delay else { continue };
-            let wait = limiter.time_until_room(&open.reservation, now);
-            if wait > max {
+            let RoomForecast { wait, max_debt_wait } = limiter.room_forecast(&open.reservation, now);
+            if wait > max.max(max_debt_wait) {
                 return TunnelRoom::TooLate;
             }
             if !wait.is_zero() {

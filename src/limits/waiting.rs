@@ -7,6 +7,7 @@
 
 mod offer;
 mod request;
+mod room;
 mod turn;
 
 use std::rc::Rc;
@@ -16,14 +17,13 @@ use smallvec::SmallVec;
 
 pub use self::request::QueueArrival;
 pub(super) use self::request::WaitingRequest;
+use self::room::Room;
 pub use self::turn::{Hold, HoldEnd};
 use self::turn::{Turn, TurnEvent};
 use super::{AppliedLimits, LimitsView, leases};
 use crate::identify::Attributes;
-use crate::limiter::algorithm::Outcome;
 use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use crate::limiter::decision::{Enforcement, Verdict};
-use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
 use crate::limiter::wait_queue::{CHARGE_AHEAD, Ticket};
@@ -34,10 +34,6 @@ use crate::telemetry::metrics::WaitRejection;
 /// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
 /// when units come back; this is for changes without a notification.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which it tries again to get units from the store, if the store has not reported when there are any.
-const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// Minimum time after which it tries again otherwise.
-const MIN_STORE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What follows from an attempt to be admitted.
 enum WaitStep {
@@ -49,15 +45,6 @@ enum WaitStep {
     Lease,
     /// The request waits in a queue for this event, at most for this time.
     Turn(TurnEvent, Duration),
-}
-
-/// When a limit is expected to have room.
-#[derive(Clone, Copy, Debug)]
-struct Room {
-    /// Time after which the request is to be decided again.
-    retry: Duration,
-    /// Time for which it is then charged ahead.
-    ahead: Duration,
 }
 
 impl LimitsView {
@@ -103,15 +90,15 @@ impl AppliedLimits {
         arrival: Option<QueueArrival>,
     ) {
         let now = self.decided_at;
-        let new_line = |limits: &Self| WaitingRequest::new(view, &limits.selected, request, arrival, now);
-        let mut line = None;
+        let new_waiting = |limits: &Self| WaitingRequest::new(view, &limits.selected, request, arrival, now);
+        let mut waiting = None;
         if !view.limiter.queues().is_empty() {
-            let new = line.insert(new_line(self));
+            let new = waiting.insert(new_waiting(self));
             if let Some(position) = new.position_behind(view, &self.selected) {
                 self.peek(view, now);
                 if !self.is_rejected_by_another(view) {
-                    let line = line.unwrap_or_else(|| new_line(self));
-                    return self.start_waiting(view, line, position);
+                    let waiting = waiting.unwrap_or_else(|| new_waiting(self));
+                    return self.start_waiting(view, waiting, position);
                 }
             }
         }
@@ -128,14 +115,14 @@ impl AppliedLimits {
         };
         if let Some(position) = position {
             self.awaited_leases.clear();
-            let line = line.unwrap_or_else(|| new_line(self));
-            self.start_waiting(view, line, position);
+            let waiting = waiting.unwrap_or_else(|| new_waiting(self));
+            self.start_waiting(view, waiting, position);
         }
     }
 
-    fn start_waiting(&mut self, view: &LimitsView, line: WaitingRequest, position: usize) {
+    fn start_waiting(&mut self, view: &LimitsView, waiting: WaitingRequest, position: usize) {
         let now = self.decided_at;
-        self.wait = Some(Box::new(line));
+        self.wait = Some(Box::new(waiting));
         if self.join(view, position, now).is_none() {
             self.wait = None;
         }
@@ -222,8 +209,10 @@ impl AppliedLimits {
         self.decided_at = now;
         let one = &self.selected[position];
         let verdict = &self.decision.verdicts()[position];
-        let time =
-            self.wait.as_ref().map_or(Duration::ZERO, |line| line.time_until_place(view, one, verdict, now));
+        let time = self
+            .wait
+            .as_ref()
+            .map_or(Duration::ZERO, |waiting| waiting.time_until_place(view, one, verdict, now));
         if let Some(metrics) = view.wait_metrics(one.rule) {
             metrics.record_rejection(reason);
         }
@@ -248,7 +237,7 @@ pub(super) async fn resolve(
             WaitStep::Lease => Hold::Lease(std::mem::take(&mut limits.awaited_leases)),
             WaitStep::Turn(event, timeout) => {
                 let offer = if event == TurnEvent::First { limits.offer(view, now) } else { None };
-                match limits.wait.as_ref().and_then(|line| line.ticket()) {
+                match limits.wait.as_ref().and_then(|waiting| waiting.ticket()) {
                     Some(ticket) => Hold::Turn(Turn { ticket, event, timeout, offer }),
                     None => break,
                 }
@@ -261,26 +250,33 @@ pub(super) async fn resolve(
             break;
         }
     }
-    let Some(mut line) = limits.wait.take().filter(|_| !limits.decision.is_rejected()) else {
-        return Some(Duration::ZERO);
-    };
-    line.leave_admitted(&view.limiter, now);
-    // Another request may have decided this one a little earlier.
-    let delay = limits.decision.delay().saturating_sub(now.since(limits.decided_at));
-    let waited = now.since(line.since()).saturating_add(delay);
-    for (position, one) in limits.selected.iter().enumerate().filter(|(_, one)| line.has_waited(one.rule)) {
-        limits.decision.set_delay(position, waited);
-        if let Some(metrics) = view.wait_metrics(one.rule) {
-            metrics.record_wait(waited);
-        }
-    }
-    Some(delay)
+    Some(limits.end_wait(view, now))
 }
 
 impl AppliedLimits {
+    /// Ends the wait of a decided request. Returns the time for which it is still to be delayed.
+    fn end_wait(&mut self, view: &LimitsView, now: Timestamp) -> Duration {
+        let Some(mut waiting) = self.wait.take().filter(|_| !self.decision.is_rejected()) else {
+            return Duration::ZERO;
+        };
+        waiting.leave_admitted(&view.limiter, now);
+        // Another request may have decided this one a little earlier.
+        let delay = self.decision.delay().saturating_sub(now.since(self.decided_at));
+        let waited = now.since(waiting.since()).saturating_add(delay);
+        for (position, one) in
+            self.selected.iter().enumerate().filter(|(_, one)| waiting.has_waited(one.rule))
+        {
+            self.decision.set_delay(position, waited);
+            if let Some(metrics) = view.wait_metrics(one.rule) {
+                metrics.record_wait(waited);
+            }
+        }
+        delay
+    }
+
     /// Decides a waiting request again.
     fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
-        let grant = self.wait.as_ref().and_then(|line| line.ticket()).and_then(Ticket::take_grant);
+        let grant = self.wait.as_ref().and_then(|waiting| waiting.ticket()).and_then(Ticket::take_grant);
         if let Some(grant) = grant {
             (self.decision, self.decided_at) = (grant.decision, grant.at);
             return WaitStep::Final;
@@ -288,8 +284,8 @@ impl AppliedLimits {
         if self.selected.iter().any(|one| view.is_gone(one)) {
             return WaitStep::Superseded;
         }
-        let Some(line) = &mut self.wait else { return WaitStep::Final };
-        if let Some(position) = line.position_behind(view, &self.selected) {
+        let Some(waiting) = &mut self.wait else { return WaitStep::Final };
+        if let Some(position) = waiting.position_behind(view, &self.selected) {
             return self.wait_turn(view, position, TurnEvent::First, None, now);
         }
         self.allow_charge_ahead(now);
@@ -324,13 +320,13 @@ impl AppliedLimits {
         if self.join(view, position, now).is_none() {
             return WaitStep::Final;
         }
-        let Some(line) = &mut self.wait else { return WaitStep::Final };
-        let left = line.time_left(self.selected[position].rule, now);
+        let Some(waiting) = &mut self.wait else { return WaitStep::Final };
+        let left = waiting.time_left(self.selected[position].rule, now);
         if left.is_zero() {
             self.reject_waiting(view, position, WaitRejection::Expired, now);
             return WaitStep::Final;
         }
-        let is_first = line.ticket().is_some_and(Ticket::is_first);
+        let is_first = waiting.ticket().is_some_and(Ticket::is_first);
         if event == TurnEvent::First || !is_first {
             return WaitStep::Turn(TurnEvent::First, left);
         }
@@ -346,8 +342,8 @@ impl AppliedLimits {
     /// Lets the limiter charge the request up to [`CHARGE_AHEAD`] before its unit is there. The request is then delayed
     /// until that time, and the next one is decided at once. Not beyond the end of its wait.
     fn allow_charge_ahead(&mut self, now: Timestamp) {
-        let Some(line) = &self.wait else { return };
-        let Some(counter) = line.ticket().map(Ticket::counter) else { return };
+        let Some(waiting) = &self.wait else { return };
+        let Some(counter) = waiting.ticket().map(Ticket::counter) else { return };
         let Some(position) = self.selected.iter().position(|one| one.check.counter_id() == counter) else {
             return;
         };
@@ -356,7 +352,7 @@ impl AppliedLimits {
         let can_delay = quota.is_some_and(|quota| quota.algorithm().can_delay());
         if can_delay && matches!(one.role, CheckRole::Limit(_)) {
             let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
-            let ahead = CHARGE_AHEAD.min(line.time_left(one.rule, now));
+            let ahead = CHARGE_AHEAD.min(waiting.time_left(one.rule, now));
             let role = CounterRole::Delay(DelayPolicy::new(ahead, None));
             one.check.options = Some(CheckOptions { group, role, on_denied: OnDenied::Free });
         }
@@ -364,7 +360,7 @@ impl AppliedLimits {
 
     /// Rejects a request that has lost its place.
     fn evict(&mut self, view: &LimitsView, now: Timestamp) {
-        let counter = self.wait.as_ref().and_then(|line| line.ticket()).map(Ticket::counter);
+        let counter = self.wait.as_ref().and_then(|waiting| waiting.ticket()).map(Ticket::counter);
         let position = self.selected.iter().position(|one| Some(one.check.counter_id()) == counter);
         self.reject_waiting(view, position.unwrap_or_default(), WaitRejection::Evicted, now);
     }
@@ -372,35 +368,9 @@ impl AppliedLimits {
     /// Removes the limits that a reload has removed; they no longer hold the request.
     pub(super) fn remove_uninstalled_limits(&mut self, view: &LimitsView) {
         self.selected.retain(|one| !view.is_gone(one));
-        if let Some(line) = &mut self.wait {
-            line.leave();
+        if let Some(waiting) = &mut self.wait {
+            waiting.leave();
         }
         self.peek(view, self.decided_at);
-    }
-}
-
-impl Room {
-    /// Returns when the limit that rejects with this verdict may have room; `None` if that is not known.
-    fn of(verdict: &Verdict, options: Option<CheckOptions>) -> Option<Self> {
-        let is_leased = verdict.quota().is_some_and(Quota::is_leased);
-        let at = |retry| Some(Self { retry, ahead: Duration::ZERO });
-        match (verdict.outcome, options.map(|options| options.role)) {
-            (Outcome::Conform, _) => at(Duration::ZERO),
-            // The request costs more than the limit ever admits.
-            (Outcome::Exceed { retry_after: None }, _) => at(Duration::MAX),
-            // The store has not reported a time.
-            (Outcome::Exceed { retry_after: Some(wait) }, _) if is_leased && wait.as_nanos() <= 1 => {
-                at(STORE_RETRY_INTERVAL)
-            }
-            (Outcome::Exceed { retry_after: Some(wait) }, _) if is_leased => {
-                at(wait.max(MIN_STORE_RETRY_INTERVAL))
-            }
-            // Only reservations and permits of other requests are in the way.
-            (Outcome::Exceed { retry_after: Some(Duration::ZERO) }, _) => None,
-            (Outcome::Exceed { retry_after: Some(retry) }, Some(CounterRole::Delay(policy))) => {
-                Some(Self { retry, ahead: policy.max_delay() })
-            }
-            (Outcome::Exceed { retry_after: Some(wait) }, _) => at(wait),
-        }
     }
 }

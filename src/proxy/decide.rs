@@ -97,15 +97,16 @@ pub(super) async fn resolve<'a>(
     delay: Option<Duration>,
     headers: &mut HeaderMap,
 ) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
-    let mut delay = delay;
+    let (mut delay, mut delayed) = (delay, None);
     while pending.is_held() {
         // Boxed, because few requests need this and every request's future would be larger.
-        match Box::pin(await_admission(view, context, pending, Some(headers))).await {
+        match Box::pin(await_admission(view, context, pending, Some(headers), &mut delayed)).await {
             Ok(admitted) => delay = admitted,
             Err(HeldEnd::Rejected(rejection)) => return Err(rejection.of(context, pending)),
             Err(HeldEnd::Superseded) => pending.remove_uninstalled_limits(view),
         }
     }
+    drop(delayed);
     resolve_admitted(view, context, pending, delay, headers).await
 }
 
@@ -162,7 +163,8 @@ pub(super) async fn resolve_admitted<'a>(
 }
 
 /// Holds the request until the store has responded about the units that its leases lack, or until it has waited in its
-/// queues. Adds the headers that the upstream is to receive to `headers`, unless the request is prepared later.
+/// queues. Adds the headers that the upstream is to receive to `headers`, unless the request is prepared later. `delayed`
+/// counts a request that waits, once if it is decided several times.
 ///
 /// # Errors
 /// Why the request is not admitted.
@@ -171,8 +173,11 @@ pub(super) async fn await_admission(
     context: &mut RequestContext,
     pending: &mut PendingLimits,
     headers: Option<&mut HeaderMap>,
+    delayed: &mut Option<DelayGuard>,
 ) -> Result<Option<Duration>, HeldEnd> {
-    let waited = pending.waits().then(|| DelayGuard::start(context));
+    if pending.waits() && delayed.is_none() {
+        *delayed = Some(DelayGuard::start(context));
+    }
     let Some(held) = pending.held(view) else { return Ok(None) };
     let hold_until = async |hold: Hold<'_>| {
         // Not through `hold_request`, whose future has room for the held one twice.
@@ -196,7 +201,7 @@ pub(super) async fn await_admission(
             headers.append(X_WEIR_OVER_LIMIT, mark);
         }
     }
-    if let Some(delay) = delay.filter(|_| waited.is_some()) {
+    if let Some(delay) = delay.filter(|_| delayed.is_some()) {
         // Charged ahead of its time. Its delay is counted together with its wait.
         hold_request(context, tokio::time::sleep(delay)).await;
         return Ok(None);
@@ -212,7 +217,7 @@ async fn delay_request(context: &mut RequestContext, delay: Duration) {
 }
 
 /// Holds the request until `done` completes. Its timeouts are paused meanwhile.
-async fn hold_request<T>(context: &mut RequestContext, done: impl Future<Output = T>) -> T {
+pub(super) async fn hold_request<T>(context: &mut RequestContext, done: impl Future<Output = T>) -> T {
     let paused = PausedTimeouts::new(&context.timer);
     let done = done.await;
     drop(paused);
@@ -237,7 +242,7 @@ impl Drop for PausedTimeouts {
 }
 
 /// Guard that counts a request as delayed by a limit until it is dropped.
-struct DelayGuard {
+pub(super) struct DelayGuard {
     connection: Rc<DownstreamConnection>,
     since: Timestamp,
 }

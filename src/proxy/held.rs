@@ -104,10 +104,11 @@ impl HeldRequest {
     /// # Errors
     /// The response to its rejection.
     async fn admit(mut self: Box<Self>) -> Result<(Self, Option<Duration>), DownstreamResponse> {
+        let mut delayed = None;
         loop {
             let Self { view, context, pending, request, .. } = &mut *self;
             let headers = Some(&mut request.head.headers);
-            match decide::await_admission(&view.limits, context, pending, headers).await {
+            match decide::await_admission(&view.limits, context, pending, headers, &mut delayed).await {
                 Ok(delay) => return Ok((*self, delay)),
                 Err(HeldEnd::Rejected(rejection)) => return Err(self.reject(rejection)),
                 Err(HeldEnd::Superseded) => self.pending.remove_uninstalled_limits(&self.view.limits),

@@ -56,16 +56,28 @@ impl QueuedRequest {
         mut self: Box<Self>,
     ) -> Result<(HeldRequest, Option<Duration>), DownstreamResponse> {
         self.log_headers();
+        let mut delayed = None;
         loop {
             let Self { view, context, pending, .. } = &mut *self;
-            match decide::await_admission(&view.limits, context, pending, None).await {
+            match decide::await_admission(&view.limits, context, pending, None, &mut delayed).await {
                 Ok(delay) => return self.prepare_with(delay),
                 Err(HeldEnd::Rejected(rejection)) => return Err(self.reject(rejection)),
+                Err(HeldEnd::Superseded) if Rc::ptr_eq(&self.view, &self.context.connection.view()) => {
+                    // By the same rules, it may be superseded at once; others of this thread must continue. Otherwise
+                    // it does not yield, so that requests are decided in the order of the queue.
+                    tokio::task::yield_now().await;
+                }
                 Err(HeldEnd::Superseded) => {}
             }
             match self.decide_again() {
                 NewDecision::Queued(queued) => self = queued,
-                NewDecision::Admitted(admitted, delay) => return admitted.prepare_with(delay),
+                NewDecision::Admitted(mut admitted, delay) => {
+                    if let Some(delay) = delay {
+                        // It is counted together with the wait.
+                        decide::hold_request(&mut admitted.context, tokio::time::sleep(delay)).await;
+                    }
+                    return admitted.prepare_with(None);
+                }
                 NewDecision::Rejected(response) => return Err(*response),
             }
         }

@@ -1,6 +1,6 @@
 //! Tunnel: forwards bytes both ways after an upgrade, such as to WebSocket (RFC 6455), or after CONNECT.
 //!
-//! The request that asked for the upgrade lasts as long as the tunnel, and so do its in-flight limits.
+//! The request for the upgrade lasts as long as the tunnel, and so do its in-flight limits.
 
 mod accounting;
 
@@ -64,19 +64,8 @@ async fn copy_both_ways(
             if timer.expired() == Some(TimeoutKind::StreamIdle) {
                 return Poll::Ready(None);
             }
-            loop {
-                match account.poll_room(cx) {
-                    Poll::Pending => break,
-                    Poll::Ready(false) => return Poll::Ready(Some(Err(io::ErrorKind::QuotaExceeded.into()))),
-                    Poll::Ready(true) => {}
-                }
-                if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
-                    return Poll::Ready(Some(copied));
-                }
-                account.charge();
-                if !account.is_stopped() {
-                    break;
-                }
+            if let Poll::Ready(copied) = account.poll_copy(cx, copying.as_mut()) {
+                return Poll::Ready(Some(copied));
             }
             match &stream {
                 Some(stream) => {

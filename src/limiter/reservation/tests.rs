@@ -426,3 +426,25 @@ proptest! {
         prop_assert_eq!(bench.remaining(START), count);
     }
 }
+
+#[test]
+fn debt_of_a_burst_is_paid_within_the_wait_that_is_forecast() {
+    for (algorithm, is_steady) in [
+        (Algorithm::Gcra, true),
+        (Algorithm::TokenBucket, true),
+        (Algorithm::RefillBucket, true),
+        (Algorithm::LeakyBucket, true),
+        (Algorithm::FixedWindow, false),
+        (Algorithm::SlidingWindow, false),
+    ] {
+        for count in [1, 7, 1000] {
+            let fixture = ReservationFixture::new(algorithm, count, ChargeTiming::OnArrival);
+            let mut reservation = fixture.reserve(1, START).expect("room");
+            let now = Timestamp::from_nanos(START);
+            fixture.limiter.settle(&mut reservation, u32::MAX, now);
+            let RoomForecast { wait, max_debt_wait } = fixture.limiter.room_forecast(&reservation, now);
+            assert!(!wait.is_zero(), "{algorithm:?}, {count}");
+            assert_eq!(wait <= max_debt_wait, is_steady, "{algorithm:?}, {count}: {wait:?}");
+        }
+    }
+}

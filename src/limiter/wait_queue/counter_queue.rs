@@ -66,6 +66,8 @@ struct Waiter {
     is_reconfigured: bool,
     /// What others need to decide it while it waits for its turn.
     offer: Option<Box<Offer>>,
+    /// Time before which the limit has no room for it, unless units come back.
+    no_room_until: Timestamp,
 }
 
 /// Waiting requests of one flow.
@@ -165,6 +167,7 @@ impl CounterQueue {
                 is_notified: false,
                 is_reconfigured: false,
                 offer: None,
+                no_room_until: Timestamp::default(),
             },
         );
         Ok((rank, evicted))
@@ -202,15 +205,22 @@ impl CounterQueue {
         self.granted.remove(&rank)
     }
 
-    /// Takes the offer of the first request.
-    pub(super) fn take_first_offer(&mut self) -> Option<(Rank, Box<Offer>)> {
+    /// Takes the offer of the first request, unless the limit has no room for it.
+    pub(super) fn take_first_offer(&mut self, now: Timestamp) -> Option<(Rank, Box<Offer>)> {
         let mut first = self.waiting.first_entry()?;
-        if first.get().is_reconfigured {
-            // One of its limits may be removed, and would admit it.
+        // If limits have been removed, one of them may be its own, and would admit it.
+        if first.get().is_reconfigured || now < first.get().no_room_until {
             return None;
         }
         let offer = first.get_mut().offer.take()?;
         Some((*first.key(), offer))
+    }
+
+    /// Returns an offer, which the limit has no room for until then unless units come back.
+    pub(super) fn return_offer(&mut self, rank: Rank, offer: Box<Offer>, no_room_until: Timestamp) {
+        if let Some(waiter) = self.waiting.get_mut(&rank) {
+            (waiter.offer, waiter.no_room_until) = (Some(offer), no_room_until);
+        }
     }
 
     /// Admits the first request. Returns its waker.
@@ -234,8 +244,14 @@ impl CounterQueue {
         Some(waiter)
     }
 
-    /// Marks the first request as notified, and returns its waker.
+    /// Marks the first request as notified that there may be room, and returns its waker.
     pub(super) fn notify_first(&mut self) -> Option<Waker> {
+        self.waiting.first_entry()?.get_mut().no_room_until = Timestamp::default();
+        self.notify_next()
+    }
+
+    /// Marks the first request as notified that it is the first, and returns its waker.
+    pub(super) fn notify_next(&mut self) -> Option<Waker> {
         let mut first = self.waiting.first_entry()?;
         first.get_mut().is_notified = true;
         first.get_mut().waker.take()

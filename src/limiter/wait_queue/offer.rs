@@ -17,6 +17,7 @@ use crate::limiter::Check;
 use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy};
 use crate::limiter::decision::{Decision, Verdict};
 use crate::limiter::key::CounterId;
+use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
 /// Maximum number of requests that one request decides for others.
@@ -50,24 +51,27 @@ pub struct Grant {
 }
 
 impl Offer {
-    /// Decides the request. `None` if it is not admitted.
+    /// Decides the request.
+    ///
+    /// # Errors
+    /// It is not admitted, and will not be before this time unless units come back.
     pub(super) fn decide(
         &self,
         pacer: &mut Option<Pacer>,
         queues: &WaitQueues,
         now: Timestamp,
         decide: &mut impl FnMut(&[Check]) -> Decision,
-    ) -> Option<Grant> {
+    ) -> Result<Grant, Timestamp> {
         let left = self.until.since(now);
         if left.is_zero() || !self.others.iter().all(|other| queues.is_surely_empty(*other)) {
-            return None;
+            return Err(now);
         }
         let mut pacer = self.pace.as_ref().map(|pace| pacer.get_or_insert_with(|| Pacer::new(pace, now)));
         let mut spacing = Duration::ZERO;
         if let Some((pacer, pace)) = pacer.as_mut().zip(self.pace.as_ref()) {
             match pacer.reserve(pace, now) {
                 PaceSlot::Taken(delay) => spacing = delay,
-                PaceSlot::After(_) => return None,
+                PaceSlot::After(_) => return Err(now),
             }
         }
         let mut decision = decide(&self.checks_within(left));
@@ -75,12 +79,15 @@ impl Offer {
         if decision.is_rejected() {
             let is_reached = verdict.is_some_and(|verdict| verdict.exceeds() && !verdict.awaits_lease());
             pacer.into_iter().for_each(|pacer| pacer.cancel(is_reached, now));
-            return None;
+            // Units come back to a lease, or to another limit, without a notification.
+            let is_known = |verdict: &&Verdict| is_reached && !verdict.quota().is_some_and(Quota::is_leased);
+            let retry = verdict.filter(is_known).map_or(Duration::ZERO, Verdict::retry_after);
+            return Err(now.saturating_add(retry));
         }
         if spacing > verdict.map_or(Duration::ZERO, Verdict::delay) {
             decision.set_delay(self.position, spacing);
         }
-        Some(Grant { decision, at: now })
+        Ok(Grant { decision, at: now })
     }
 
     /// Returns the checks, which delay the request at most until it stops waiting.
@@ -109,12 +116,14 @@ impl CounterQueue {
         let room = MAX_BATCH.min(MAX_GRANTED.saturating_sub(self.granted.len()));
         let mut admitted = 0;
         while admitted < room {
-            let Some((rank, offer)) = self.take_first_offer() else { break };
-            let Some(grant) = offer.decide(&mut self.pacer, queues, now, &mut decide) else {
-                self.set_offer(rank, offer);
-                break;
-            };
-            wakers.extend(self.grant(rank, grant));
+            let Some((rank, offer)) = self.take_first_offer(now) else { break };
+            match offer.decide(&mut self.pacer, queues, now, &mut decide) {
+                Ok(grant) => wakers.extend(self.grant(rank, grant)),
+                Err(no_room_until) => {
+                    self.return_offer(rank, offer, no_room_until);
+                    break;
+                }
+            }
             admitted += 1;
         }
         admitted

@@ -44,7 +44,7 @@ struct WaitingRule {
     has_waited: bool,
 }
 
-/// QueuePlace of a request in a queue.
+/// Place in a queue, and its count in the metrics.
 #[derive(Debug)]
 struct QueuePlace {
     ticket: Ticket,

@@ -35,8 +35,10 @@ struct ByteCounts {
     sent: Cell<u64>,
     /// Number of bytes, of both directions, at which the tunnel stops; `None` if no limit slows it.
     stop_at: Cell<Option<u64>>,
-    /// Whether the tunnel had more to transfer when it reached that number.
+    /// Whether the tunnel has reached that number.
     is_stopped: Cell<bool>,
+    /// Whether there are bytes for the client meanwhile. Those from the client are not read, and so not known.
+    has_demand: Cell<bool>,
 }
 
 /// The client's side of a tunnel, with every byte counted.
@@ -67,39 +69,71 @@ impl TunnelAccounting {
     }
 
     /// Charges the bytes transferred so far, if they are enough since the last charge.
-    pub(super) fn charge(&mut self) {
+    fn charge(&mut self) {
         let transferred = self.counts.transferred();
-        if transferred.saturating_sub(self.charged) >= CHARGE_STEP || self.is_stopped() {
+        if transferred.saturating_sub(self.charged) >= CHARGE_STEP || self.counts.is_stopped.get() {
             self.charged = transferred;
             finish::charge_bytes(&mut self.context, self.counts.received.get(), self.counts.sent.get());
         }
     }
 
-    /// Whether the tunnel has reached the number of bytes after which it needs room for more.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.counts.is_stopped.get()
+    /// Copies bytes by polling `copying`, as far as the limits have room for them.
+    ///
+    /// # Errors
+    /// That of `copying`, or that a limit has no room in time.
+    pub(super) fn poll_copy<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut copying: Pin<&mut impl Future<Output = io::Result<T>>>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            let room = self.poll_room(cx);
+            let had_demand = self.counts.has_demand.get();
+            if room == Poll::Ready(false) {
+                return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
+            }
+            // Even if it is stopped: the upstream may end it, or have bytes for the client.
+            if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
+                return Poll::Ready(copied);
+            }
+            if room.is_pending() {
+                if had_demand || !self.counts.has_demand.get() {
+                    return Poll::Pending;
+                }
+                self.stop = None;
+                continue;
+            }
+            self.charge();
+            if !self.counts.is_stopped.get() {
+                return Poll::Pending;
+            }
+        }
     }
 
     /// Waits until the limits have room for more bytes, which have been charged so far. `false` if that takes longer than
-    /// a rule delays anything.
-    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        while self.is_stopped() {
+    /// a rule delays anything, and there are bytes for the client.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        while self.counts.is_stopped.get() {
             if let Some(stop) = &mut self.stop {
                 ready!(stop.as_mut().poll(cx));
             }
             match finish::tunnel_room(&self.context) {
-                TunnelRoom::TooLate => return Poll::Ready(false),
-                TunnelRoom::After(wait) => {
-                    self.stop = Some(Box::pin(tokio::time::sleep(wait.clamp(MIN_STOP, MAX_STOP))));
-                }
+                TunnelRoom::TooLate if self.counts.has_demand.get() => return Poll::Ready(false),
+                TunnelRoom::TooLate => self.stop_for(MAX_STOP),
+                TunnelRoom::After(wait) => self.stop_for(wait),
                 TunnelRoom::Available => {
                     self.stop = None;
                     self.counts.stop_at.set(Some(self.counts.transferred().saturating_add(SLOWED_STEP)));
                     self.counts.is_stopped.set(false);
+                    self.counts.has_demand.set(false);
                 }
             }
         }
         Poll::Ready(true)
+    }
+
+    fn stop_for(&mut self, wait: Duration) {
+        self.stop = Some(Box::pin(tokio::time::sleep(wait.clamp(MIN_STOP, MAX_STOP))));
     }
 
     pub(super) fn context(&mut self) -> &mut RequestContext {
@@ -149,7 +183,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for CountingStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.counts.stop_if_reached() {
+        if !bytes.is_empty() && self.counts.stop_if_reached() {
+            self.counts.has_demand.set(true);
             return Poll::Pending;
         }
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
@@ -166,6 +201,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountingStream<S> {
     }
 }
 
-fn add(count: &Cell<u64>, octets: usize) {
-    count.set(count.get().saturating_add(octets as u64));
+fn add(count: &Cell<u64>, bytes: usize) {
+    count.set(count.get().saturating_add(bytes as u64));
 }

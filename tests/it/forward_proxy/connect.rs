@@ -284,6 +284,42 @@ fn tunnel_is_closed_if_its_limit_has_no_room_in_time() {
 }
 
 #[test]
+fn tunnels_that_exceed_their_limit_together_are_slowed_and_not_closed() {
+    let echo = echo_server();
+    let weir = start_slow(echo.port(), "limit: 64/s, burst: 64", "{ delay: 50ms }");
+    let streams = [(); 4].map(|()| tunnel(&weir, &echo.to_string()));
+    let readers = streams.map(|mut stream| {
+        thread::spawn(move || {
+            let mut sending = stream.try_clone().unwrap();
+            let writer = thread::spawn(move || sending.write_all(&vec![b'x'; 48 << 10]));
+            stream.read_exact(&mut vec![0; 48 << 10]).unwrap();
+            writer.join().unwrap().unwrap();
+        })
+    });
+    for reader in readers {
+        reader.join().unwrap();
+    }
+}
+
+#[test]
+fn tunnel_without_bytes_for_its_client_outlasts_a_limit_that_others_have_used_up() {
+    let echo = echo_server();
+    let limit = "limit: 64/2s, algorithm: fixed_window";
+    let weir = start_slow(echo.port(), limit, "{ wait: { max: 1ms } }");
+    let mut idle = tunnel(&weir, &echo.to_string());
+    // Half of what it may transfer before it looks for room again, and the limit is used up by another tunnel.
+    assert_echoed(&mut idle, &[b'x'; 4 << 10]);
+    let mut busy = tunnel(&weir, &echo.to_string());
+    let mut sending = busy.try_clone().unwrap();
+    let writer = thread::spawn(move || sending.write_all(&vec![b'x'; 256 << 10]));
+    let _ = busy.read_exact(&mut vec![0; 256 << 10]);
+    let _ = writer.join().unwrap();
+    // The other half, after which it stops with nothing to transfer. It continues in the next window.
+    assert_echoed(&mut idle, &[b'x'; 4 << 10]);
+    assert_echoed(&mut idle, b"more");
+}
+
+#[test]
 fn tunnel_that_stands_still_for_too_long_is_idle() {
     let echo = echo_server();
     let forward_proxy = format!("{{ connect_ports: {}, idle_timeout: 500ms }}", echo.port());

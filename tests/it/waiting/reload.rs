@@ -55,6 +55,8 @@ fn requests_wait_for_a_rule_with_another_key() {
     until_waiting(&weir, "q", 3);
     weir.reload(&config_with_rules(&origin, &["{ name: other, key: [], limit: 1000/s }"]));
     assert_eq!(statuses(clients), [200; 4]);
+    let delays = || weir.metric("weir_request_delay_seconds_count", &[]);
+    assert_eq!(delays(), 4.0, "a request that waits for several rules is delayed once");
 }
 
 #[test]

@@ -362,3 +362,40 @@ fn rejection() -> Decision {
     simulation.decide(&[check], at);
     simulation.decide(&[check], at)
 }
+
+#[test]
+fn limit_without_room_is_checked_once_for_the_first_request_until_units_come_back() {
+    let limit = Limit::new(NonZeroU32::new(2).unwrap(), Period::one(TimeUnit::Hour));
+    let quota = Quota::new(Algorithm::FixedWindow, limit, None).unwrap();
+    let simulation = Simulation::new(quota, None, 0, 1);
+    let (limiter, check) = (&simulation.limiter, simulation.check);
+    let queues = limiter.queues();
+    let (now, counter) = (Timestamp::from_nanos(START), check.counter_id());
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    let [first, second, _third] = [(); 3].map(|()| {
+        let arrival = Arrival { sequence: queues.next_arrival(), priority: 3, flow: 0 };
+        let ticket = queues.join(counter, SETTINGS, &arrival).expect("room");
+        let _ = ticket.poll_first(&mut cx, &mut Some(Box::new(simulation.offer())));
+        ticket
+    });
+    let checks = std::cell::Cell::new(0);
+    let decide_at = |now| {
+        let checks = &checks;
+        move |offered: &[Check]| {
+            checks.set(checks.get() + 1);
+            limiter.check(offered, now)
+        }
+    };
+    assert!(!limiter.check(&[check], now).is_rejected());
+    first.leave_admitted(now, decide_at(now));
+    assert_eq!(checks.get(), 2, "the second is admitted, and the third is not");
+    assert!(second.take_grant().is_some());
+    second.leave_admitted(now, decide_at(now));
+    assert_eq!(checks.get(), 2, "nothing has changed");
+    queues.wake_first(counter);
+    second.leave_admitted(now, decide_at(now));
+    assert_eq!(checks.get(), 3, "units may have come back");
+    let next_window = Timestamp::from_nanos(START + 3_600_000_000_000);
+    second.leave_admitted(next_window, decide_at(next_window));
+    assert_eq!((checks.get(), queues.waiting()), (4, 0), "the third is admitted");
+}
