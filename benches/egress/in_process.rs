@@ -18,7 +18,7 @@ use weir::identify::identify;
 use weir::limiter::elastic::Headroom;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Limiter, LimiterSettings};
-use weir::limits::{Admission, Hold, LimitResources, LimitsView, PendingLimits};
+use weir::limits::{Admission, Hold, LimitResources, LimitTables, LimitsView, PendingLimits};
 use weir::observe::top_keys::TopKeys;
 use weir::rules::selection::Selection;
 use weir::telemetry::metrics::Metrics;
@@ -137,11 +137,11 @@ impl Worker {
             store: None,
             top_keys: &top_keys,
             worker: top_keys.add_worker(),
-            log_keys: None,
         };
+        let tables = Arc::new(LimitTables::new(&policy, limiter.hasher(), &metrics, &top_keys, None));
         Self {
             policy: Arc::clone(&policy),
-            view: Rc::new(LimitsView::new(&policy, &[], None, resources)),
+            view: Rc::new(LimitsView::new(&policy, &tables, &[], None, resources)),
             clock,
             uri: Uri::from_static("/"),
             headers: HeaderMap::new(),
