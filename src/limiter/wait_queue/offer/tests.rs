@@ -373,7 +373,7 @@ fn limit_without_room_is_checked_once_for_the_first_request_until_units_come_bac
     let (limiter, check) = (&simulation.limiter, simulation.check);
     let queues = limiter.queues();
     let (now, counter) = (Timestamp::from_nanos(START), check.counter_id());
-    let mut cx = Context::from_waker(std::task::Waker::noop());
+    let mut cx = Context::from_waker(Waker::noop());
     let [first, second, _third] = [(); 3].map(|()| {
         let arrival = Arrival { sequence: queues.next_arrival(), priority: 3, flow: 0 };
         let ticket = queues.join(counter, SETTINGS, &arrival).expect("room");
