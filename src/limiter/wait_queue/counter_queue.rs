@@ -228,6 +228,10 @@ impl CounterQueue {
         let waiter = self.remove(rank)?;
         self.advance_virtual_time(rank);
         self.granted.insert(rank, grant);
+        // It had room, so units have come back since the next one was decided.
+        if let Some(mut first) = self.waiting.first_entry() {
+            first.get_mut().no_room_until = Timestamp::default();
+        }
         waiter.waker
     }
 
