@@ -8,21 +8,19 @@
 mod response;
 mod stream;
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use bytes::Bytes;
-use h2::RecvStream;
-use h2::server::{Builder, Connection, SendResponse};
-use http::Request;
+use h2::server::{Builder, Connection};
 
 use self::stream::start_stream;
 use super::{DownstreamConnection, malformed};
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::{STREAMS_IN_WINDOW, TimeoutKind};
+use crate::transport::poll_requests;
 
 /// Maximum streams that were opened and reset before being accepted; more end the connection (CVE-2023-44487).
 const MAX_PENDING_RESETS: usize = 20;
@@ -34,18 +32,6 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = STREAMS_IN_WINDOW * STREAM_WINDOW;
 /// Maximum bytes buffered for a stream whose client does not read.
 const SEND_BUFFER: usize = 16 * 1024;
-
-/// Number of requests after which other connections have their turn.
-const MAX_REQUESTS_PER_TURN: usize = 256;
-
-/// A request, and what sends its response.
-type AcceptedStream = (Request<RecvStream>, SendResponse<Bytes>);
-
-thread_local! {
-    /// Memory for the requests of one poll, shared by all connections of the thread. Each of them would otherwise keep
-    /// kilobytes for as long as it is open.
-    static ACCEPTED: Cell<Vec<AcceptedStream>> = const { Cell::new(Vec::new()) };
-}
 
 /// Serves a connection to its end.
 pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: DownstreamIo) {
@@ -72,36 +58,11 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
             Some(TimeoutKind::Linger) => return Poll::Ready(Ok(())),
             Some(TimeoutKind::Head | TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
         }
-        let mut accepted = ACCEPTED.take();
-        let ended = serve_requests(connection, &mut serving, &mut accepted, cx);
-        accepted.clear();
-        ACCEPTED.set(accepted);
-        ended
+        poll_requests(&mut serving, cx, |request, responder, cx| {
+            start_stream(connection, request, responder, cx);
+        })
     })
     .await
-}
-
-/// Handles the requests that have arrived. Ready when the connection has ended.
-fn serve_requests(
-    connection: &Rc<DownstreamConnection>,
-    serving: &mut Connection<DownstreamIo, Bytes>,
-    accepted: &mut Vec<AcceptedStream>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), h2::Error>> {
-    let mut started = 0;
-    while started < MAX_REQUESTS_PER_TURN {
-        // All of them first: accepting the next one also writes what is there to be sent.
-        let ended = poll_accept_all(serving, accepted, cx);
-        if accepted.is_empty() || ended.is_ready() {
-            return ended;
-        }
-        started += accepted.len();
-        for (request, responder) in accepted.drain(..) {
-            start_stream(connection, request, responder, cx);
-        }
-    }
-    cx.waker().wake_by_ref();
-    Poll::Pending
 }
 
 /// Waits for the client's preface. `None` if the connection's timeout expires before.
@@ -130,20 +91,4 @@ async fn handshake(
         handshake.as_mut().poll(cx).map_ok(Some)
     })
     .await
-}
-
-/// Appends all requests that have arrived to `accepted`. Ready when the connection has ended.
-fn poll_accept_all(
-    serving: &mut Connection<DownstreamIo, Bytes>,
-    accepted: &mut Vec<AcceptedStream>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), h2::Error>> {
-    loop {
-        match serving.poll_accept(cx) {
-            Poll::Ready(Some(Ok(stream))) => accepted.push(stream),
-            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
-            Poll::Ready(None) => return Poll::Ready(Ok(())),
-            Poll::Pending => return Poll::Pending,
-        }
-    }
 }

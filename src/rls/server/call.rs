@@ -4,6 +4,7 @@
 //! are not one uncompressed message. The header `grpc-encoding` is not read, since the prefix of a message states whether
 //! it is compressed. A panic ends the calls of its connection.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -91,21 +92,18 @@ impl GrpcConnection {
     /// Decides a request directly. What is not a single uncompressed message is left to the general service, which returns
     /// the error.
     async fn call_rate_limit(&self, request: Request<Http2Body>) -> CallResult {
-        let (head, body) = request.into_parts();
-        let message = self.read_message(body).await?;
+        let (head, message) = self.read_message(request).await?.into_parts();
         let call = self.calls.start_call()?;
         if let Some(decided) = self.services.decider.call(&message).await {
             return decided.map(|message| (CallResponse::Message(message), call.into()));
         }
         let request = Request::from_parts(head, Full::new(message));
-        let response = Box::pin(self.services.rate_limit.clone().call(request)).await;
-        response.map(|response| (CallResponse::Http(response), call.into())).map_err(|never| match never {})
+        http_response(Box::pin(self.services.rate_limit.clone().call(request)).await, call)
     }
 
     /// Calls any other service, of which only the one that the call needs is cloned.
     async fn call_unary(&self, request: Request<Http2Body>) -> CallResult {
-        let (head, body) = request.into_parts();
-        let request = Request::from_parts(head, Full::new(self.read_message(body).await?));
+        let request = self.read_message(request).await?.map(Full::new);
         let call = self.calls.start_call()?;
         let response = match service_name(request.uri().path()) {
             "envoy.service.ratelimit.v3.RateLimitService" => {
@@ -114,15 +112,13 @@ impl GrpcConnection {
             "grpc.health.v1.Health" => self.services.health.clone().call(request).await,
             _ => Ok(unimplemented_response()),
         };
-        response.map(|response| (CallResponse::Http(response), call.into())).map_err(|never| match never {})
+        http_response(response, call)
     }
 
     async fn watch_health(&self, request: Request<Http2Body>) -> CallResult {
-        let (head, body) = request.into_parts();
-        let request = Request::from_parts(head, Full::new(self.read_message(body).await?));
+        let request = self.read_message(request).await?.map(Full::new);
         let stream = self.calls.start_stream()?;
-        let response = self.services.health.clone().call(request).await;
-        response.map(|response| (CallResponse::Http(response), stream.into())).map_err(|never| match never {})
+        http_response(self.services.health.clone().call(request).await, stream)
     }
 
     async fn stream_quota(&self, request: Request<Http2Body>) -> CallResult {
@@ -132,16 +128,21 @@ impl GrpcConnection {
         let reports = ReportReader::new(body, Arc::clone(incomplete), activity.clone());
         head.extensions.insert(ReportHandover::new(reports));
         let request = Request::from_parts(head, Empty::<Bytes>::new());
-        let response = self.services.quota.clone().call(request).await;
-        response.map(|response| (CallResponse::Http(response), stream.into())).map_err(|never| match never {})
+        http_response(self.services.quota.clone().call(request).await, stream)
     }
 
-    /// Reads the complete message of a call.
-    async fn read_message(&self, body: Http2Body) -> Result<Bytes, Status> {
+    /// Returns the request with its complete message.
+    async fn read_message(&self, request: Request<Http2Body>) -> Result<Request<Bytes>, Status> {
+        let (head, body) = request.into_parts();
         let message = self.worker.message_reader.read_message(body).await?;
         self.permit.activity().record_call();
-        Ok(message)
+        Ok(Request::from_parts(head, message))
     }
+}
+
+/// Returns the response of a generated service, with what counts the call.
+fn http_response(response: Result<Response<Body>, Infallible>, guard: impl Into<CallGuard>) -> CallResult {
+    response.map(|response| (CallResponse::Http(response), guard.into())).map_err(|never| match never {})
 }
 
 /// Sends a response to its end.

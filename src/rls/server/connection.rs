@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,14 +18,12 @@ use crate::jitter::jittered;
 use crate::listener::AcceptedConnection;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
-use crate::transport::Transport;
+use crate::transport::{Transport, poll_requests};
 
 /// Maximum time for a TLS handshake, including the wait for a permit, and for the preface of HTTP/2.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the preface once the graceful shutdown has begun. The client may have sent a call with it.
 const DRAINING_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of calls that are started before other connections have their turn.
-const MAX_CALLS_PER_TURN: usize = 256;
 /// Maximum calls in flight on a connection. An Envoy has one connection per worker for all calls, at most 1024 calls in
 /// total unless its circuit breaker is configured otherwise, and opens another connection if one is full.
 const MAX_CONCURRENT_STREAMS: u32 = 1024;
@@ -118,32 +115,11 @@ fn builder() -> Builder {
     builder
 }
 
-/// Starts the calls that arrive, until the connection ends. Those that have arrived together are started together, so
-/// that their responses leave in few writes.
+/// Starts the calls that arrive, until the connection ends.
 async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut Connection<Transport, Bytes>) {
-    let mut accepted = Vec::new();
-    poll_fn(|cx: &mut Context<'_>| {
-        let mut started = 0;
-        loop {
-            let ended = loop {
-                match serving.poll_accept(cx) {
-                    Poll::Ready(Some(Ok(call))) => accepted.push(call),
-                    Poll::Ready(Some(Err(_)) | None) => break Poll::Ready(()),
-                    Poll::Pending => break Poll::Pending,
-                }
-            };
-            if accepted.is_empty() || ended.is_ready() {
-                return ended;
-            }
-            started += accepted.len();
-            for (request, responder) in accepted.drain(..) {
-                call::start(connection, request, responder, cx);
-            }
-            if started >= MAX_CALLS_PER_TURN {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-        }
+    // An error ends this connection only.
+    let _ = poll_fn(|cx| {
+        poll_requests(serving, cx, |request, responder, cx| call::start(connection, request, responder, cx))
     })
     .await;
 }
