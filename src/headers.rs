@@ -98,18 +98,20 @@ impl Headers {
     /// Sets a header to a number.
     #[inline]
     pub fn set_number(&mut self, name: &HeaderName, number: u64) {
-        match self.raw_without(name) {
-            Some(raw) => raw.push_number(name, number),
-            None => self.insert(name, HeaderValue::from(number)),
-        }
+        self.set_number_as(name, number, |value| value);
     }
 
     /// As [`Self::set_number`], for a number that is different in most messages (see [`unindexed`]).
     #[inline]
     pub fn set_varying_number(&mut self, name: &HeaderName, number: u64) {
+        self.set_number_as(name, number, unindexed);
+    }
+
+    #[inline]
+    fn set_number_as(&mut self, name: &HeaderName, number: u64, mark: impl Fn(HeaderValue) -> HeaderValue) {
         match self.raw_without(name) {
             Some(raw) => raw.push_number(name, number),
-            None => self.insert(name, unindexed(HeaderValue::from(number))),
+            None => self.insert(name, mark(HeaderValue::from(number))),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::names::is_hop_by_hop;
@@ -73,23 +74,13 @@ impl FieldLines {
 
     /// Appends copies of the headers to a map. For few lines, this costs less than to share their memory.
     pub fn copy_into(&self, headers: &mut HeaderMap) {
-        for (name, value) in fields(&self.0) {
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
-                headers.append(name, value);
-            }
-        }
+        append_fields(&self.0, headers, HeaderValue::from_bytes);
     }
 
     /// Parses the lines and appends them to a map.
     pub fn parse_into(self, headers: &mut HeaderMap) {
         let text = Bytes::from(self.0);
-        for (name, value) in fields(&text) {
-            if let (Ok(name), Ok(value)) =
-                (HeaderName::from_bytes(name), HeaderValue::from_maybe_shared(text.slice_ref(value)))
-            {
-                headers.append(name, value);
-            }
-        }
+        append_fields(&text, headers, |value| HeaderValue::from_maybe_shared(text.slice_ref(value)));
     }
 }
 
@@ -194,6 +185,19 @@ impl RawHeaders {
     /// Parses the headers and appends them to a map.
     pub(super) fn parse_into(self, headers: &mut HeaderMap) {
         self.lines.parse_into(headers);
+    }
+}
+
+/// Appends header lines to a map, with values that `to_value` creates.
+fn append_fields(
+    text: &[u8],
+    headers: &mut HeaderMap,
+    to_value: impl Fn(&[u8]) -> Result<HeaderValue, InvalidHeaderValue>,
+) {
+    for (name, value) in fields(text) {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), to_value(value)) {
+            headers.append(name, value);
+        }
     }
 }
 
