@@ -225,7 +225,7 @@ impl<'a> Transaction<'a> {
                         let held = evaluation::units_held(shard, check, self.keys[position]);
                         Some(reservation::state_with_holds(None, quota, held, now))
                     }
-                    _ => shard.state(self.find_slot(position), check.handle.id, now),
+                    _ => shard.state(self.places[position], check.handle.id, now),
                 };
             }
             if verdict.rejects()
@@ -248,7 +248,7 @@ impl<'a> Transaction<'a> {
         }
         let cost = same.fold(0_u32, |sum, other| sum.saturating_add(self.checks[other].cost));
         let (shard, check) = (self.shard(position), &self.checks[position]);
-        let counter = shard.counter(self.find_slot(position), check.handle.id);
+        let counter = shard.counter(self.places[position], check.handle.id);
         let quota = shard.quota_of(self.keys[position], check.handle.id)?;
         match algorithm::evaluate(counter, quota, cost, now).1 {
             // Reservations of other requests were the reason.
