@@ -5,6 +5,35 @@ use std::task::Wake;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limiter::algorithm::conversion::OnChange;
+use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use crate::limiter::decision::Enforcement;
+use crate::limiter::quota::Quota;
+use crate::limiter::reservation::ChargeTiming;
+use crate::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+
+/// Creates a limit whose waiting requests are charged ahead, and a check of it.
+pub(super) fn charged_ahead(quota: Quota, now: Timestamp) -> (Limiter, Check) {
+    let limiter = Limiter::new(LimiterSettings { max_keys: 10, secret: [7, 11] });
+    let spec = LimitSpec {
+        identity: LimitIdentity { rule: "q".into(), key: "[]".into() },
+        quota,
+        on_change: OnChange::Keep,
+        lease_policy: None,
+    };
+    let handle = limiter.install(&[spec], now)[0];
+    let role = CounterRole::Delay(DelayPolicy::new(CHARGE_AHEAD, None));
+    let delay = CheckOptions { group: 0, role, on_denied: OnDenied::Free };
+    let check = Check {
+        handle,
+        key: limiter.hasher().hash(b"client"),
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+        charge_timing: ChargeTiming::OnArrival,
+        options: quota.algorithm().can_delay().then_some(delay),
+    };
+    (limiter, check)
+}
 
 const COUNTER: CounterId = CounterId([7, 7]);
 

@@ -10,16 +10,13 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limiter::Limiter;
 use crate::limiter::algorithm::Algorithm;
-use crate::limiter::algorithm::conversion::OnChange;
-use crate::limiter::check_options::OnDenied;
-use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::timestamp::saturating_nanos;
 use crate::limiter::wait_queue::pace::PaceMode;
-use crate::limiter::wait_queue::{Arrival, CHARGE_AHEAD, QueueOrder, QueueSettings, Ticket};
-use crate::limiter::{LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use crate::limiter::wait_queue::tests::charged_ahead;
+use crate::limiter::wait_queue::{Arrival, QueueOrder, QueueSettings, Ticket};
 
 /// A whole second, at which windows begin.
 const START: u64 = 1_795_248_000_000_000_000;
@@ -75,27 +72,7 @@ struct Simulation {
 
 impl Simulation {
     fn new(quota: Quota, mode: Option<PaceMode>, lateness: u64, seed: u64) -> Self {
-        let limiter = Limiter::new(LimiterSettings { max_keys: 10, secret: [7, 11] });
-        let spec = LimitSpec {
-            identity: LimitIdentity { rule: "q".into(), key: "[]".into() },
-            quota,
-            on_change: OnChange::Keep,
-            lease_policy: None,
-        };
-        let handle = limiter.install(&[spec], Timestamp::from_nanos(START))[0];
-        let role = CounterRole::Delay(DelayPolicy::new(CHARGE_AHEAD, None));
-        let check = Check {
-            handle,
-            key: limiter.hasher().hash(b"client"),
-            cost: 1,
-            enforcement: Enforcement::Enforced,
-            charge_timing: ChargeTiming::OnArrival,
-            options: quota.algorithm().can_delay().then_some(CheckOptions {
-                group: 0,
-                role,
-                on_denied: OnDenied::Free,
-            }),
-        };
+        let (limiter, check) = charged_ahead(quota, Timestamp::from_nanos(START));
         Self {
             limiter,
             check,

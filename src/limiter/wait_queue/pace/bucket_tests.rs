@@ -4,13 +4,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limiter::algorithm::conversion::OnChange;
-use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
-use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, TimeUnit};
-use crate::limiter::reservation::ChargeTiming;
-use crate::limiter::wait_queue::CHARGE_AHEAD;
-use crate::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use crate::limiter::wait_queue::tests::charged_ahead;
+use crate::limiter::{Check, Limiter};
 
 const START: u64 = 1_795_248_000_000_000_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -25,23 +21,7 @@ struct Bucket {
 
 impl Bucket {
     fn new(quota: Quota) -> Self {
-        let limiter = Limiter::new(LimiterSettings { max_keys: 10, secret: [7, 11] });
-        let spec = LimitSpec {
-            identity: LimitIdentity { rule: "q".into(), key: "[]".into() },
-            quota,
-            on_change: OnChange::Keep,
-            lease_policy: None,
-        };
-        let handle = limiter.install(&[spec], Timestamp::from_nanos(START))[0];
-        let role = CounterRole::Delay(DelayPolicy::new(CHARGE_AHEAD, None));
-        let check = Check {
-            handle,
-            key: limiter.hasher().hash(b"client"),
-            cost: 1,
-            enforcement: Enforcement::Enforced,
-            charge_timing: ChargeTiming::OnArrival,
-            options: Some(CheckOptions { group: 0, role, on_denied: OnDenied::Free }),
-        };
+        let (limiter, check) = charged_ahead(quota, Timestamp::from_nanos(START));
         Self { limiter, check }
     }
 
