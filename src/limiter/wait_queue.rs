@@ -348,7 +348,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut shard = self.queues.shard(self.counter);
         let Some(queue) = shard.queues.get_mut(&self.counter) else { return };
-        // The units of a grant that nobody takes are used, as those of a request that is charged ahead.
+        // The units of an unclaimed grant are used, as those of a request that is charged ahead.
         let granted = queue.take_grant(self.rank);
         let left = queue.leave(self.rank);
         if granted.is_none() && left.is_none() {
