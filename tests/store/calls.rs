@@ -1,6 +1,7 @@
 //! Successful calls: users and passwords, databases, Unix sockets, and scripts by hash or by text.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use weir::store::redis::{CallError, Script};
@@ -10,6 +11,7 @@ use weir::telemetry::metrics::StoreOutcome;
 use super::flavour;
 use crate::caller::{Caller, credentials, echo, info, run_id_of, settings, single_server, text};
 use crate::servers::Server;
+use crate::support::wait;
 
 #[test]
 fn a_script_is_sent_once_and_then_called_by_its_hash() {
@@ -185,6 +187,8 @@ fn server_is_reached_over_a_unix_socket() {
         &[],
     );
     let socket = server.directory().join("socket");
+    // The server creates it after its TCP socket.
+    wait::until_true("the socket", || UnixStream::connect(&socket).is_ok());
     let place = weir::remote::channel::ServerAddress::Unix(socket.into());
     let caller = Caller::new(settings(Topology::Single(One { address: place, db: 0 })));
     assert_eq!(caller.increment("weir:a"), Ok(1));

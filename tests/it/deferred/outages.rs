@@ -180,7 +180,9 @@ fn calls_that_another_instance_has_taken_over_are_not_sent_again() {
     let first = Weir::start(&deferring(&store.url(), &upstream, slow));
     accept_many(&first, 1, 4);
     until_delivered(&upstream, 1);
-    until_status(&first, "a call that waits in the instance", |status| status["held"] == 1);
+    // The first call is settled, and at least one of the others waits in the instance.
+    let is_waiting = |status: &serde_json::Value| status["calls"] == 3 && status["held"] != 0;
+    until_status(&first, "a call that waits in the instance", is_waiting);
     first.signal("STOP");
     let mut second = Weir::start(&deferring(&store.url(), &upstream, FAST));
     until_delivered(&upstream, 4);
