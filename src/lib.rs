@@ -20,6 +20,7 @@ pub mod forward_proxy;
 pub mod fuzzing;
 pub mod headers;
 pub mod http1;
+pub mod http2;
 pub mod http_server;
 pub mod identify;
 pub mod import;

@@ -3,7 +3,6 @@
 //! An enum rather than a trait object, so that plain TCP costs only a comparison.
 
 mod http2_body;
-mod http2_requests;
 mod http2_stream;
 mod prefixed;
 mod tls;
@@ -21,8 +20,7 @@ use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_rustls::{client, server};
 
 pub use self::http2_body::{Http2Body, SentBody};
-pub use self::http2_requests::poll_requests;
-pub use self::http2_stream::{Http2Stream, into_io};
+pub use self::http2_stream::Http2Stream;
 use self::prefixed::PrefixedTransport;
 use self::tls::TlsTransport;
 

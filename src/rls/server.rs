@@ -9,6 +9,7 @@ mod health;
 mod message_reader;
 mod quota;
 mod ratelimit;
+mod relayed_body;
 mod report_reader;
 mod response_queue;
 mod wire;

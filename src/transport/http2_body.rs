@@ -4,23 +4,24 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use hyper::body::{Body, Frame, SizeHint};
 
+use crate::http2::{Http2Error, Reason, ReceiveStream, SendStream};
+
 /// A body that is not received completely. The peer's window grows by what is read.
 #[derive(Debug)]
 pub struct Http2Body {
-    stream: RecvStream,
-    /// Remaining bytes, if the message has a `content-length`; `h2` checks that it is right.
+    stream: ReceiveStream,
+    /// Remaining bytes, if the message has a `content-length`; the connection checks that it is right.
     left: Option<u64>,
     data_ended: bool,
 }
 
 impl Http2Body {
     /// Creates the body of a message with these headers.
-    pub fn new(headers: &HeaderMap, stream: RecvStream) -> Self {
+    pub fn new(headers: &HeaderMap, stream: ReceiveStream) -> Self {
         let left = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         Self { stream, left, data_ended: false }
     }
@@ -28,17 +29,16 @@ impl Http2Body {
 
 impl Body for Http2Body {
     type Data = Bytes;
-    type Error = h2::Error;
+    type Error = Http2Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Http2Error>>> {
         if !self.data_ended {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // Fails only if the stream has ended, when its window no longer matters.
-                    let _ = self.stream.flow_control().release_capacity(data.len());
+                    self.stream.release(data.len());
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
@@ -46,7 +46,7 @@ impl Body for Http2Body {
                 None => self.data_ended = true,
             }
         }
-        self.stream.poll_trailers(cx).map(|trailers| trailers.transpose().map(|all| all.map(Frame::trailers)))
+        Poll::Ready(self.stream.take_trailers().map(|trailers| Ok(Frame::trailers(trailers))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -61,14 +61,16 @@ impl Body for Http2Body {
 /// A body that is being sent after its head. Dropping it before its end resets the stream.
 #[derive(Debug)]
 pub struct SentBody<B> {
-    stream: SendStream<Bytes>,
+    stream: SendStream,
     body: B,
+    /// Data that was taken from the body and not sent.
+    pending: Bytes,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> SentBody<B> {
     /// Creates the body of a message whose head was sent on `stream`.
-    pub const fn new(stream: SendStream<Bytes>, body: B) -> Self {
-        Self { stream, body }
+    pub const fn new(stream: SendStream, body: B) -> Self {
+        Self { stream, body, pending: Bytes::new() }
     }
 
     /// Sends as much as the peer's windows permit. The body is polled only if they have room, so that a peer that does
@@ -76,43 +78,34 @@ impl<B: Body<Data = Bytes> + Unpin> SentBody<B> {
     ///
     /// # Errors
     /// If the stream has ended before the body.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
-        let Self { stream, body } = self;
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
         loop {
-            stream.reserve_capacity(1);
-            if stream.capacity() > 0 {
-                if let Poll::Ready(reset) = stream.poll_reset(cx) {
-                    return Poll::Ready(reset.and_then(|reason| Err(reason.into())));
-                }
-            } else {
-                match ready!(stream.poll_capacity(cx)) {
-                    Some(Ok(_)) => continue,
-                    Some(Err(error)) => return Poll::Ready(Err(error)),
-                    None => return Poll::Ready(Err(Reason::CANCEL.into())),
-                }
-            }
-            match ready!(Pin::new(&mut *body).poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => {
-                        let is_last = body.is_end_stream();
-                        stream.send_data(data, is_last)?;
-                        if is_last {
-                            return Poll::Ready(Ok(()));
-                        }
-                    }
-                    Err(frame) => {
-                        // Gives back the reserved byte.
-                        stream.reserve_capacity(0);
-                        let trailers = frame.into_trailers().unwrap_or_default();
-                        return Poll::Ready(stream.send_trailers(trailers));
-                    }
-                },
-                Some(Err(_)) => {
-                    // The message must not look complete.
-                    stream.send_reset(Reason::INTERNAL_ERROR);
+            if !self.pending.is_empty() {
+                let is_last = self.body.is_end_stream();
+                ready!(self.stream.poll_send(&mut self.pending, is_last, cx))?;
+                if is_last {
                     return Poll::Ready(Ok(()));
                 }
-                None => return Poll::Ready(stream.send_data(Bytes::new(), true)),
+            }
+            ready!(self.stream.poll_capacity(cx))?;
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) if data.is_empty() && self.body.is_end_stream() => {
+                        return Poll::Ready(self.stream.send_end());
+                    }
+                    Ok(data) => self.pending = data,
+                    Err(frame) => {
+                        let trailers = frame.into_trailers().unwrap_or_default();
+                        return Poll::Ready(self.stream.send_trailers(&trailers));
+                    }
+                },
+                Poll::Ready(Some(Err(_))) => {
+                    // The message must not look complete.
+                    self.stream.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Ready(None) => return Poll::Ready(self.stream.send_end()),
+                Poll::Pending => return self.stream.poll_reset(cx).map(Err),
             }
         }
     }

@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::http2::{Reason, ReceiveStream, SendStream};
 
 /// Maximum size of one write, in bytes.
 const MAX_SEND_SIZE: usize = 64 * 1024;
@@ -14,15 +15,15 @@ const MAX_SEND_SIZE: usize = 64 * 1024;
 /// Both directions of an HTTP/2 stream. Dropping it before both have ended resets the stream.
 #[derive(Debug)]
 pub struct Http2Stream {
-    received: RecvStream,
-    sending: SendStream<Bytes>,
+    received: ReceiveStream,
+    sending: SendStream,
     /// Received data that was not read yet.
     read: Bytes,
 }
 
 impl Http2Stream {
     /// Creates a stream from its directions.
-    pub const fn new(received: RecvStream, sending: SendStream<Bytes>) -> Self {
+    pub const fn new(received: ReceiveStream, sending: SendStream) -> Self {
         Self { received, sending, read: Bytes::new() }
     }
 
@@ -46,7 +47,7 @@ impl AsyncRead for Http2Stream {
         while self.read.is_empty() {
             match ready!(self.received.poll_data(cx)) {
                 Some(Ok(data)) => self.read = data,
-                Some(Err(error)) => return Poll::Ready(Err(into_io(error))),
+                Some(Err(error)) => return Poll::Ready(Err(error.into())),
                 None => return Poll::Ready(Ok(())),
             }
         }
@@ -54,7 +55,7 @@ impl AsyncRead for Http2Stream {
         let part = self.read.split_to(most);
         buffer.put_slice(&part);
         // The data was passed on, so the peer may send the same amount again.
-        let _ = self.received.flow_control().release_capacity(part.len());
+        self.received.release(part.len());
         Poll::Ready(Ok(()))
     }
 }
@@ -64,19 +65,10 @@ impl AsyncWrite for Http2Stream {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.sending.reserve_capacity(bytes.len().min(MAX_SEND_SIZE));
-        let mut room = self.sending.capacity();
-        while room == 0 {
-            room = match ready!(self.sending.poll_capacity(cx)) {
-                Some(Ok(room)) => room,
-                Some(Err(error)) => return Poll::Ready(Err(into_io(error))),
-                // The peer accepts no more data.
-                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            };
-        }
-        let part = Bytes::copy_from_slice(&bytes[..room.min(bytes.len())]);
+        let room = ready!(self.sending.poll_capacity(cx))?;
+        let mut part = Bytes::copy_from_slice(&bytes[..room.min(bytes.len()).min(MAX_SEND_SIZE)]);
         let written = part.len();
-        self.sending.send_data(part, false).map_err(into_io)?;
+        ready!(self.sending.poll_send(&mut part, false, cx))?;
         Poll::Ready(Ok(written))
     }
 
@@ -87,15 +79,7 @@ impl AsyncWrite for Http2Stream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Fails only if the stream is already closed.
-        let _ = self.sending.send_data(Bytes::new(), true);
+        let _ = self.sending.send_end();
         Poll::Ready(Ok(()))
-    }
-}
-
-/// Converts an HTTP/2 error to one of the connection.
-pub fn into_io(error: h2::Error) -> io::Error {
-    match error.is_io() {
-        true => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
-        false => io::Error::other(error),
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::http1;
 use crate::http1::client::conn::NoResponse;
+use crate::http2::Reason;
 
 /// Why an upstream request failed.
 #[derive(Debug, thiserror::Error)]
@@ -80,5 +81,5 @@ pub enum MalformedResponse {
     Http1(#[from] http1::malformed::MalformedMessage),
     /// It is not valid HTTP/2, with this error code (RFC 9113 section 7).
     #[error("HTTP/2 protocol error: {0}")]
-    Http2(h2::Reason),
+    Http2(Reason),
 }

@@ -10,7 +10,6 @@ pub(in crate::upstream) mod tunnel;
 
 mod check;
 mod extended_connect;
-mod peer_settings;
 mod upload;
 
 use std::future::poll_fn;
@@ -19,7 +18,6 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream, SendStream};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
 use hyper::body::Body;
@@ -37,15 +35,16 @@ use super::response_body::UpstreamResponseBody;
 use crate::headers::{Headers, Response};
 use crate::http1;
 use crate::http1::interim::InterimResponses;
-use crate::transport::{Transport, into_io};
+use crate::http2::{Http2Error, Reason, ReceiveStream, SendStream};
+use crate::transport::Transport;
 
 /// Why a stream failed.
 #[derive(Debug)]
 enum StreamError {
     /// The connection accepts no more streams.
-    Unsent(h2::Error),
+    Unsent(Http2Error),
     /// The connection or the stream ended.
-    Ended(h2::Error),
+    Ended(Http2Error),
     /// The request body failed.
     Body(io::Error),
     /// The response has an invalid or contradictory `content-length`.
@@ -101,9 +100,9 @@ where
 
 /// A stream whose response has begun.
 struct StreamResponse {
-    response: http::Response<RecvStream>,
+    response: http::Response<ReceiveStream>,
     /// For an extended CONNECT: the requested protocol, and the sending side of the stream.
-    extended: Option<(ExtendedConnect, SendStream<Bytes>)>,
+    extended: Option<(ExtendedConnect, SendStream)>,
 }
 
 /// Opens a stream and waits for the response's header section, sending the available part of the body meanwhile.
@@ -121,7 +120,7 @@ where
     poll_fn(|cx| sender.poll_ready(cx)).await.map_err(StreamError::Unsent)?;
     // A stream that may be upgraded has no body, and stays open after the header section.
     let ends = upload.is_empty() && extended.is_none();
-    let (mut answer, stream) = sender.send_request(request, ends).map_err(StreamError::Unsent)?;
+    let (mut answer, stream) = sender.send_request(&request, ends).map_err(StreamError::Unsent)?;
     let extended = match extended {
         Some(extended) => Some((extended, stream)),
         None => {
@@ -133,7 +132,7 @@ where
         if let Poll::Ready(Err(error)) = upload.poll(cx) {
             return Poll::Ready(Err(StreamError::Body(error)));
         }
-        while let Poll::Ready(Some(Ok(interim))) = answer.poll_informational(cx) {
+        while let Some(interim) = answer.take_interim() {
             forward_interim(interim, interims);
         }
         Pin::new(&mut answer).poll(cx).map_err(StreamError::Ended)
@@ -185,7 +184,7 @@ impl StreamResponse {
                 let answer = UpstreamResponseBody::upgraded(Http2Tunnel::new(stream, sending, permit).into());
                 return response_from_parts(head, answer);
             }
-            let _ = sending.send_data(Bytes::new(), true);
+            let _ = sending.send_end();
         }
         let answer = match stream.is_end_stream() {
             true => UpstreamResponseBody::full(Bytes::new()),
@@ -204,9 +203,7 @@ impl StreamError {
     fn is_unprocessed(&self) -> bool {
         match self {
             Self::Unsent(_) => true,
-            Self::Ended(error) => {
-                error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
-            }
+            Self::Ended(error) => error.is_unprocessed(),
             Self::Body(_) | Self::Length(_) => false,
         }
     }
@@ -217,10 +214,10 @@ impl From<StreamError> for UpstreamError {
         match failure {
             StreamError::Body(error) => Self::Reset(error),
             StreamError::Length(malformed) => Self::Malformed(malformed.into()),
-            StreamError::Unsent(error) | StreamError::Ended(error) if error.is_library() => {
+            StreamError::Unsent(error) | StreamError::Ended(error) if error.is_violation() => {
                 Self::Malformed(MalformedResponse::Http2(error.reason().unwrap_or(Reason::PROTOCOL_ERROR)))
             }
-            StreamError::Unsent(error) | StreamError::Ended(error) => Self::Reset(into_io(error)),
+            StreamError::Unsent(error) | StreamError::Ended(error) => Self::Reset(error.into()),
         }
     }
 }

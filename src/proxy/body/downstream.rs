@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
+use crate::http2::Http2Error;
 use crate::proxy::connection::http1::Http1Body;
 use crate::transport::Http2Body;
 
@@ -31,7 +32,7 @@ pub(in crate::proxy) enum DownstreamBodyError {
     Http1(#[from] io::Error),
     /// Over HTTP/2.
     #[error(transparent)]
-    Http2(#[from] h2::Error),
+    Http2(#[from] Http2Error),
 }
 
 impl Body for DownstreamBody {

@@ -9,42 +9,36 @@ mod response;
 mod stream;
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use bytes::Bytes;
-use h2::server::{Builder, Connection};
-
 use self::stream::start_stream;
 use super::{DownstreamConnection, malformed};
+use crate::http2::{Http2Error, Http2Settings, ServerConnection};
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::{STREAMS_IN_WINDOW, TimeoutKind};
-use crate::transport::poll_requests;
 
-/// Maximum streams that were opened and reset before being accepted; more end the connection (CVE-2023-44487).
-const MAX_PENDING_RESETS: usize = 20;
-/// Maximum resets that are caused by errors of the client; more end the connection.
-const MAX_ERROR_RESETS: usize = 256;
+/// Maximum streams that are reset as soon as they are opened; more end the connection (CVE-2023-44487).
+const MAX_PREMATURE_RESETS: u32 = 20;
+/// Maximum resets that are caused by errors of the client; more end the connection (CVE-2025-8671).
+const MAX_ERROR_RESETS: u32 = 256;
 /// Flow-control windows of a stream and of a connection: maximum bytes that a client may send before they have been
 /// forwarded.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = STREAMS_IN_WINDOW * STREAM_WINDOW;
-/// Maximum bytes buffered for a stream whose client does not read.
-const SEND_BUFFER: usize = 16 * 1024;
 
 /// Serves a connection to its end.
 pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: DownstreamIo) {
     connection.timer.multiplex();
     if let Err(error) = run(&connection, stream).await {
-        if error.is_library() && error.is_go_away() {
+        if matches!(error, Http2Error::Violation(_)) {
             malformed::record_connection(&connection);
         }
         tracing::debug!(%error, "connection ended");
     }
 }
 
-async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Result<(), h2::Error> {
+async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Result<(), Http2Error> {
     let Some(mut serving) = handshake(connection, stream).await? else { return Ok(()) };
     poll_fn(|cx| {
         let timer = &connection.timer;
@@ -58,7 +52,7 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
             Some(TimeoutKind::Linger) => return Poll::Ready(Ok(())),
             Some(TimeoutKind::Head | TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
         }
-        poll_requests(&mut serving, cx, |request, responder, cx| {
+        serving.poll_requests(cx, |request, responder, cx| {
             start_stream(connection, request, responder, cx);
         })
     })
@@ -69,26 +63,25 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
 async fn handshake(
     connection: &DownstreamConnection,
     stream: DownstreamIo,
-) -> Result<Option<Connection<DownstreamIo, Bytes>>, h2::Error> {
-    let mut handshake = pin!(
-        Builder::new()
-            .max_concurrent_streams(connection.limits.streams)
-            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
-            .max_local_error_reset_streams(Some(MAX_ERROR_RESETS))
-            .max_header_list_size(connection.limits.header_size)
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_send_buffer_size(SEND_BUFFER)
-            .enable_connect_protocol()
-            .handshake(stream)
-    );
+) -> Result<Option<ServerConnection<DownstreamIo>>, Http2Error> {
+    let settings = Http2Settings {
+        max_streams: connection.limits.streams,
+        max_header_list: connection.limits.header_size,
+        stream_window: STREAM_WINDOW,
+        connection_window: CONNECTION_WINDOW,
+        connect_protocol: true,
+        max_premature_resets: MAX_PREMATURE_RESETS,
+        max_error_resets: MAX_ERROR_RESETS,
+    };
+    let mut serving = ServerConnection::new(stream, settings);
     let timer = &connection.timer;
-    poll_fn(|cx| {
+    let is_open = poll_fn(|cx| {
         timer.register_waker(cx.waker());
         if timer.expired().is_some() {
-            return Poll::Ready(Ok(None));
+            return Poll::Ready(Ok(false));
         }
-        handshake.as_mut().poll(cx).map_ok(Some)
+        serving.poll_handshake(cx).map_ok(|()| true)
     })
-    .await
+    .await?;
+    Ok(is_open.then_some(serving))
 }

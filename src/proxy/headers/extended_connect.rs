@@ -4,12 +4,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use h2::ext::Protocol;
 use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::{HeaderValue, Method, request};
 
 use super::prepare_response;
 use crate::headers::Headers;
+use crate::http2::Protocol;
 
 /// The protocol that requires a key in the request and in the response (RFC 6455 section 4.1).
 const WEBSOCKET: &str = "websocket";

@@ -12,8 +12,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body_util::{Empty, Full};
 use hyper::body::Body as _;
@@ -24,7 +22,9 @@ use tonic::codegen::Service as _;
 use super::calls::CallGuard;
 use super::connection::GrpcConnection;
 use super::ratelimit::SHOULD_RATE_LIMIT;
+use super::relayed_body::RelayedBody;
 use super::report_reader::{ReportHandover, ReportReader};
+use crate::http2::{Http2Error, Reason, ReceiveStream, Responder};
 use crate::transport::{Http2Body, SentBody};
 
 /// The response to a call.
@@ -40,8 +40,8 @@ type CallResult = Result<(CallResponse, CallGuard), Status>;
 /// Serves a call. Most calls need no task, because their message and their decision are available at once.
 pub(super) fn start(
     connection: &Rc<GrpcConnection>,
-    request: Request<RecvStream>,
-    mut responder: SendResponse<Bytes>,
+    request: Request<ReceiveStream>,
+    mut responder: Responder,
     cx: &mut Context<'_>,
 ) {
     if request.method() == Method::CONNECT {
@@ -54,11 +54,7 @@ pub(super) fn start(
     }
 }
 
-async fn serve(
-    connection: Rc<GrpcConnection>,
-    request: Request<RecvStream>,
-    mut responder: SendResponse<Bytes>,
-) {
+async fn serve(connection: Rc<GrpcConnection>, request: Request<ReceiveStream>, mut responder: Responder) {
     let (head, stream) = request.into_parts();
     let body = Http2Body::new(&head.headers, stream);
     let mut handling = pin!(connection.dispatch(Request::from_parts(head, body)));
@@ -125,7 +121,7 @@ impl GrpcConnection {
         let stream = self.calls.start_stream()?;
         let (incomplete, activity) = (&self.services.incomplete_bytes, self.permit.activity());
         let (mut head, body) = request.into_parts();
-        let reports = ReportReader::new(body, Arc::clone(incomplete), activity.clone());
+        let reports = ReportReader::new(RelayedBody::new(body), Arc::clone(incomplete), activity.clone());
         head.extensions.insert(ReportHandover::new(reports));
         let request = Request::from_parts(head, Empty::<Bytes>::new());
         http_response(self.services.quota.clone().call(request).await, stream)
@@ -146,17 +142,17 @@ fn http_response(response: Result<Response<Body>, Infallible>, guard: impl Into<
 }
 
 /// Sends a response to its end.
-async fn send(response: CallResponse, responder: &mut SendResponse<Bytes>) -> Result<(), h2::Error> {
+async fn send(response: CallResponse, responder: &mut Responder) -> Result<(), Http2Error> {
     match response {
-        CallResponse::Message(message) => {
-            let mut stream = responder.send_response(message_head(), false)?;
-            send_message(&mut stream, message).await?;
-            stream.send_trailers(HeaderMap::from_iter([(GRPC_STATUS, OK)]))
+        CallResponse::Message(mut message) => {
+            let mut stream = responder.send_response(&message_head(), false)?;
+            poll_fn(|cx| stream.poll_send(&mut message, false, cx)).await?;
+            stream.send_trailers(&HeaderMap::from_iter([(GRPC_STATUS, OK)]))
         }
         CallResponse::Http(response) => {
             let (head, body) = response.into_parts();
             let has_body = !body.is_end_stream();
-            let stream = responder.send_response(Response::from_parts(head, ()), !has_body)?;
+            let stream = responder.send_response(&Response::from_parts(head, ()), !has_body)?;
             if has_body {
                 let mut sending = SentBody::new(stream, body);
                 poll_fn(|cx| sending.poll(cx)).await?;
@@ -164,23 +160,6 @@ async fn send(response: CallResponse, responder: &mut SendResponse<Bytes>) -> Re
             Ok(())
         }
     }
-}
-
-/// Sends a message as the client's windows permit.
-async fn send_message(stream: &mut h2::SendStream<Bytes>, mut message: Bytes) -> Result<(), h2::Error> {
-    while !message.is_empty() {
-        stream.reserve_capacity(message.len());
-        if stream.capacity() == 0 {
-            match poll_fn(|cx| stream.poll_capacity(cx)).await {
-                Some(Ok(_)) => continue,
-                Some(Err(error)) => return Err(error),
-                None => return Err(Reason::CANCEL.into()),
-            }
-        }
-        let part = message.split_to(stream.capacity().min(message.len()));
-        stream.send_data(part, false)?;
-    }
-    Ok(())
 }
 
 /// Returns the service of a path `/SERVICE/METHOD`.

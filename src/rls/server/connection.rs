@@ -1,24 +1,22 @@
 //! One client connection of the rate limit service: HTTP/2 only, as gRPC requires.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use h2::server::{Builder, Connection};
 use tokio::time::{sleep, timeout};
 
 use super::calls::ConnectionCalls;
 use super::connection_limiter::GrpcConnectionPermit;
 use super::{GrpcPort, GrpcServices, GrpcWorker, call};
 use crate::drain::DrainPhase;
+use crate::http2::{Http2Settings, ServerConnection};
 use crate::jitter::jittered;
 use crate::listener::AcceptedConnection;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
-use crate::transport::{Transport, poll_requests};
+use crate::transport::Transport;
 
 /// Maximum time for a TLS handshake, including the wait for a permit, and for the preface of HTTP/2.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,19 +24,17 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAINING_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum calls in flight on a connection. An Envoy has one connection per worker for all calls, at most 1024 calls in
 /// total unless its circuit breaker is configured otherwise, and opens another connection if one is full.
-const MAX_CONCURRENT_STREAMS: u32 = 1024;
-/// Maximum pending streams that were opened and reset; more close the connection (CVE-2023-44487). A client whose calls
+const MAX_STREAMS: u32 = 1024;
+/// Maximum calls that are reset as soon as they are opened; more close the connection (CVE-2023-44487). A client whose calls
 /// time out resets them all at once and opens others, several times during a pause of this thread.
-const MAX_PENDING_RESET_STREAMS: usize = 10_000;
+const MAX_PREMATURE_RESETS: u32 = 10_000;
 /// Idle time after which TCP keep-alive probes the client, which may have lost power. HTTP/2 pings would detect this,
 /// too, but need bookkeeping for each frame.
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Maximum resets that are caused by errors of the client; more close the connection.
-const MAX_ERROR_RESETS: usize = 1024;
+const MAX_ERROR_RESETS: u32 = 1024;
 /// Flow-control windows of a call and of a connection: the largest message needs no update.
 const WINDOW: u32 = 1 << 20;
-/// Maximum bytes buffered for a call whose client does not read.
-const SEND_BUFFER: usize = 400 * 1024;
 /// Maximum size of a call's header section, in bytes.
 const MAX_HEADER_LIST_SIZE: u32 = 16 * 1024;
 /// Maximum time for the calls of a connection that is displaced by another.
@@ -102,41 +98,42 @@ pub(super) async fn serve(
     }
 }
 
-fn builder() -> Builder {
-    let mut builder = Builder::new();
-    builder
-        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
-        .max_pending_accept_reset_streams(MAX_PENDING_RESET_STREAMS)
-        .max_local_error_reset_streams(Some(MAX_ERROR_RESETS))
-        .max_header_list_size(MAX_HEADER_LIST_SIZE)
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .max_send_buffer_size(SEND_BUFFER);
-    builder
-}
+const SETTINGS: Http2Settings = Http2Settings {
+    max_streams: MAX_STREAMS,
+    max_header_list: MAX_HEADER_LIST_SIZE,
+    stream_window: WINDOW,
+    connection_window: WINDOW,
+    connect_protocol: false,
+    max_premature_resets: MAX_PREMATURE_RESETS,
+    max_error_resets: MAX_ERROR_RESETS,
+};
 
 /// Starts the calls that arrive, until the connection ends.
-async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut Connection<Transport, Bytes>) {
+async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut ServerConnection<Transport>) {
     // An error ends this connection only.
     let _ = poll_fn(|cx| {
-        poll_requests(serving, cx, |request, responder, cx| call::start(connection, request, responder, cx))
+        serving.poll_requests(cx, |request, responder, cx| call::start(connection, request, responder, cx))
     })
     .await;
 }
 
 impl GrpcConnection {
     /// Waits for the client's preface. `None` if the connection is to be closed.
-    async fn handshake(&self, port: &GrpcPort, stream: Transport) -> Option<Connection<Transport, Bytes>> {
-        let mut handshake = pin!(builder().handshake(stream));
-        tokio::select! {
-            shaken = timeout(HANDSHAKE_TIMEOUT, &mut handshake) => return shaken.ok()?.ok(),
-            () = port.handler.drain().wait_for_phase(DrainPhase::Draining) => {}
+    async fn handshake(&self, port: &GrpcPort, stream: Transport) -> Option<ServerConnection<Transport>> {
+        let mut serving = ServerConnection::new(stream, SETTINGS);
+        let shaken = tokio::select! {
+            shaken = timeout(HANDSHAKE_TIMEOUT, poll_fn(|cx| serving.poll_handshake(cx))) => Some(shaken),
+            () = port.handler.drain().wait_for_phase(DrainPhase::Draining) => None,
             () = self.permit.displaced() => return None,
-        }
-        tokio::select! {
-            shaken = timeout(DRAINING_HANDSHAKE_TIMEOUT, handshake) => shaken.ok()?.ok(),
-            () = self.permit.displaced() => None,
-        }
+        };
+        let shaken = match shaken {
+            Some(shaken) => shaken,
+            None => tokio::select! {
+                shaken = timeout(DRAINING_HANDSHAKE_TIMEOUT, poll_fn(|cx| serving.poll_handshake(cx))) => shaken,
+                () = self.permit.displaced() => return None,
+            },
+        };
+        shaken.is_ok_and(|shaken| shaken.is_ok()).then_some(serving)
     }
 
     async fn close_reason(&self, port: &GrpcPort) -> CloseReason {

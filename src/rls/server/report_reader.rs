@@ -19,7 +19,7 @@ use tonic::Status;
 
 use super::connection_limiter::ConnectionActivity;
 use super::message_reader::{MESSAGE_PREFIX_LEN, MESSAGE_TIMEOUT, cancelled_status, incomplete_status};
-use crate::transport::Http2Body;
+use super::relayed_body::RelayedBody;
 
 /// Maximum size of a report in bytes, enough for 10 000 buckets.
 const MAX_REPORT_SIZE: usize = 1 << 20;
@@ -29,7 +29,7 @@ const MAX_INCOMPLETE_BYTES: usize = 64 << 20;
 
 /// The reports of one stream.
 #[derive(Debug)]
-pub(super) struct ReportReader<B = Http2Body> {
+pub(super) struct ReportReader<B = RelayedBody> {
     body: B,
     buffer: BytesMut,
     /// Timer that runs while a report is incomplete.

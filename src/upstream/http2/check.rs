@@ -1,4 +1,5 @@
-//! Health check over HTTP/2, on a connection of its own.
+//! Health check over HTTP/2, on a connection of its own. With `h2`, because checks run on any thread, and connections of
+//! [`crate::http2`] belong to one.
 
 use std::io;
 use std::pin::pin;
@@ -6,7 +7,6 @@ use std::pin::pin;
 use http::header::USER_AGENT;
 use http::{Request, Version};
 
-use super::into_io;
 use crate::transport::Transport;
 
 /// Sends a GET request for `uri` with User-Agent `agent`; returns the status code.
@@ -34,4 +34,11 @@ pub(in crate::upstream) async fn check(stream: Transport, uri: &str, agent: &str
         },
     };
     answer.map(|answer| answer.status().as_u16()).map_err(into_io)
+}
+
+fn into_io(error: h2::Error) -> io::Error {
+    match error.is_io() {
+        true => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
+        false => io::Error::other(error),
+    }
 }

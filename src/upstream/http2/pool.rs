@@ -4,14 +4,13 @@
 //! requests that wait for it share it, or its failure.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::rc::{Rc, Weak};
 
-use bytes::Bytes;
-use h2::client::{Builder, SendRequest};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::peer_settings::PeerSettings;
+use crate::http2::{ClientConnection, Http2Settings, RequestSender};
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::transport::Transport;
 use crate::upstream::error::UpstreamError;
@@ -27,10 +26,21 @@ const MAX_UNANSWERED: u32 = 5;
 /// a slow client does not block others.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// Maximum size of unsent request data per stream, in bytes.
-const SEND_BUFFER: usize = 256 * 1024;
 /// Maximum size of a response's header section, in bytes.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
+/// Limits of this end of a connection.
+pub(super) const SETTINGS: Http2Settings = Http2Settings {
+    // A server opens no streams.
+    max_streams: 0,
+    max_header_list: MAX_HEADER_LIST,
+    stream_window: STREAM_WINDOW,
+    connection_window: CONNECTION_WINDOW,
+    connect_protocol: false,
+    max_premature_resets: u32::MAX,
+    max_error_resets: MAX_ERROR_RESETS,
+};
+/// Maximum malformed responses of a connection; more close it.
+const MAX_ERROR_RESETS: u32 = 1024;
 
 /// Connections of one worker to one endpoint.
 #[derive(Debug)]
@@ -47,9 +57,7 @@ pub(in crate::upstream) struct Http2Pool {
 /// One connection.
 #[derive(Debug)]
 struct Http2Connection {
-    sender: SendRequest<Bytes>,
-    /// Settings of the peer: whether streams may be upgraded.
-    settings: PeerSettings,
+    sender: RequestSender,
     in_flight: Cell<usize>,
     /// Number of requests abandoned without a response since the last response.
     unanswered: Cell<u32>,
@@ -154,18 +162,9 @@ impl Http2Pool {
         open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), UpstreamError>,
     ) -> Result<Rc<Http2Connection>, UpstreamError> {
         let (transport, permit) = open().await?;
-        let (sender, mut driver) = Builder::new()
-            .enable_push(false)
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_send_buffer_size(SEND_BUFFER)
-            .max_header_list_size(MAX_HEADER_LIST)
-            .handshake(transport)
-            .await
-            .map_err(|error| UpstreamError::Reset(super::into_io(error)))?;
+        let (sender, driver) = ClientConnection::new(transport, SETTINGS);
         let connection = Rc::new(Http2Connection {
             sender,
-            settings: PeerSettings::new(driver.ping_pong()),
             in_flight: Cell::new(0),
             unanswered: Cell::new(0),
             is_retired: Cell::new(false),
@@ -186,7 +185,7 @@ impl Http2Pool {
 
 impl Http2Connection {
     fn has_room(&self) -> bool {
-        self.in_flight.get() < self.sender.current_max_send_streams().clamp(1, MAX_STREAMS)
+        self.in_flight.get() < self.sender.max_streams().clamp(1, MAX_STREAMS)
     }
 }
 
@@ -198,19 +197,19 @@ impl StreamPermit {
     }
 
     /// Returns a handle that opens a stream.
-    pub(super) fn sender(&self) -> SendRequest<Bytes> {
+    pub(super) fn sender(&self) -> RequestSender {
         self.is_used.set(true);
         self.connection.sender.clone()
     }
 
     /// Whether the peer allows upgrades. Also `true` if the connection has ended, which its use will reveal.
     pub(in crate::upstream) async fn allows_extended_connect(&self) -> bool {
-        self.connection.settings.allow_extended_connect(&self.connection.sender).await.unwrap_or(true)
+        let mut sender = self.connection.sender.clone();
+        poll_fn(|cx| sender.poll_connect_protocol(cx)).await.unwrap_or(true)
     }
 
     /// Records that a response arrived, so the connection is alive.
     pub(super) fn record_response(&self) {
-        self.connection.settings.mark_received();
         self.has_response.set(true);
         self.connection.unanswered.set(0);
     }

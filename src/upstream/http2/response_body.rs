@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2::RecvStream;
 use http::response;
 use hyper::body::{Body, Frame};
 use tokio::task::AbortHandle;
 
 use super::pool::StreamPermit;
 use super::upload::Http2Upload;
-use crate::transport::{Http2Body, into_io};
+use crate::http2::ReceiveStream;
+use crate::transport::Http2Body;
 
 /// A body that is not read completely. Dropping it before its end resets the stream.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Http2ResponseBody {
     /// Creates the body after `head`, and sends the rest of the request.
     pub(super) fn new<B>(
         head: &response::Parts,
-        stream: RecvStream,
+        stream: ReceiveStream,
         mut upload: Http2Upload<B>,
         permit: StreamPermit,
     ) -> Self
@@ -63,7 +63,7 @@ impl Http2ResponseBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        Pin::new(&mut self.body).poll_frame(cx).map_err(into_io)
+        Pin::new(&mut self.body).poll_frame(cx).map_err(io::Error::from)
     }
 }
 

@@ -4,11 +4,10 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::pool::StreamPermit;
+use crate::http2::{ReceiveStream, SendStream};
 use crate::transport::Http2Stream;
 
 /// An upgraded stream. Dropping it before both directions have ended resets it.
@@ -20,7 +19,7 @@ pub(in crate::upstream) struct Http2Tunnel {
 
 impl Http2Tunnel {
     /// Creates a stream from both directions of the one that `permit` allows.
-    pub(super) const fn new(received: RecvStream, sending: SendStream<Bytes>, permit: StreamPermit) -> Self {
+    pub(super) const fn new(received: ReceiveStream, sending: SendStream, permit: StreamPermit) -> Self {
         Self { stream: Http2Stream::new(received, sending), _permit: permit }
     }
 }

@@ -5,14 +5,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::{Reason, SendStream};
 use hyper::body::Body;
+
+use crate::http2::{Reason, SendStream};
 
 /// A request body and its stream.
 #[derive(Debug)]
 pub(super) struct Http2Upload<B> {
     body: B,
-    stream: Option<SendStream<Bytes>>,
+    stream: Option<SendStream>,
     /// Data read from the body but not sent yet.
     pending: Bytes,
     touched: bool,
@@ -51,7 +52,7 @@ where
     }
 
     /// Sets the stream.
-    pub(super) fn set_stream(&mut self, stream: SendStream<Bytes>) {
+    pub(super) fn set_stream(&mut self, stream: SendStream) {
         self.stream = Some(stream);
     }
 
@@ -66,19 +67,14 @@ where
                 break;
             }
             if !self.pending.is_empty() {
-                stream.reserve_capacity(self.pending.len());
-                let Some(Ok(room)) = ready!(stream.poll_capacity(cx)) else {
-                    self.is_complete = true;
-                    break;
-                };
-                let part = self.pending.split_to(room.min(self.pending.len()));
-                let is_last = self.pending.is_empty() && self.body.is_end_stream();
-                self.is_complete = stream.send_data(part, is_last).is_err() || is_last;
+                let is_last = self.body.is_end_stream();
+                let sent = ready!(stream.poll_send(&mut self.pending, is_last, cx));
+                self.is_complete = sent.is_err() || is_last;
                 continue;
             }
             self.touched = true;
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
-                let _ = stream.send_data(Bytes::new(), true);
+                let _ = stream.send_end();
                 self.is_complete = true;
                 break;
             };
@@ -87,7 +83,7 @@ where
                 Ok(Ok(data)) => self.pending = data,
                 Ok(Err(frame)) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
-                    let _ = stream.send_trailers(trailers);
+                    let _ = stream.send_trailers(&trailers);
                     self.is_complete = true;
                 }
                 Err(error) => {

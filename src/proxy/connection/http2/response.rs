@@ -2,14 +2,12 @@
 
 use std::task::Context;
 
-use bytes::Bytes;
-use h2::SendStream;
-use h2::server::SendResponse;
 use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderMap, HeaderValue};
 use hyper::body::Body as _;
 
 use crate::headers::Response;
+use crate::http2::{Http2Error, Responder, SendStream};
 use crate::proxy::Worker;
 use crate::proxy::body::ResponseBody;
 use crate::proxy::local_reply::{self, DownstreamResponse};
@@ -23,7 +21,7 @@ pub(super) enum StartedResponse {
     /// Its body.
     Body(SentBody<ResponseBody>),
     /// The bytes of a tunnel, in both directions.
-    Tunnel(SendStream<Bytes>),
+    Tunnel(SendStream),
 }
 
 /// Sends the head of a response, or of 502 if the response has already failed. Once its head is sent, the only
@@ -33,12 +31,12 @@ pub(super) enum StartedResponse {
 /// If the stream has ended.
 pub(super) fn start(
     worker: &Worker,
-    responder: &mut SendResponse<Bytes>,
+    responder: &mut Responder,
     mut reply: DownstreamResponse,
     is_head_request: bool,
     is_tunnel: bool,
     cx: &mut Context<'_>,
-) -> Result<StartedResponse, h2::Error> {
+) -> Result<StartedResponse, Http2Error> {
     if let Some(context) = reply.body.prefetch(cx) {
         reply = local_reply::response_broken_off(context);
     }
@@ -56,7 +54,7 @@ pub(super) fn start(
     let mut head = http::Response::new(());
     *head.status_mut() = status;
     *head.headers_mut() = headers;
-    let stream = responder.send_response(head, !has_body && !is_tunnel)?;
+    let stream = responder.send_response(&head, !has_body && !is_tunnel)?;
     Ok(match (is_tunnel, has_body) {
         (true, _) => StartedResponse::Tunnel(stream),
         (false, true) => StartedResponse::Body(SentBody::new(stream, body)),

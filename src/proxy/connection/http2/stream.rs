@@ -5,12 +5,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use h2::RecvStream;
-use h2::server::SendResponse;
 use http::{Method, Request};
 
 use super::response::{self, StartedResponse};
+use crate::http2::{Http2Error, ReceiveStream, Responder};
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::DownstreamResponse;
@@ -26,10 +24,10 @@ use crate::transport::{Http2Body, Http2Stream};
 struct ServedStream {
     connection: Rc<DownstreamConnection>,
     timer: Rc<RequestTimer>,
-    responder: SendResponse<Bytes>,
+    responder: Responder,
     is_head_request: bool,
     /// What the client sends through a tunnel, if it has requested one.
-    received: Option<RecvStream>,
+    received: Option<ReceiveStream>,
     /// The tunnel that begins after the head of the response.
     upgraded: Option<UpgradedRequest>,
 }
@@ -37,8 +35,8 @@ struct ServedStream {
 /// Handles a request. If its response is not sent at once, a task continues.
 pub(super) fn start_stream(
     connection: &Rc<DownstreamConnection>,
-    request: Request<RecvStream>,
-    responder: SendResponse<Bytes>,
+    request: Request<ReceiveStream>,
+    responder: Responder,
     cx: &mut Context<'_>,
 ) {
     let (head, stream) = request.into_parts();
@@ -97,7 +95,7 @@ impl ServedStream {
         &mut self,
         reply: DownstreamResponse,
         cx: &mut Context<'_>,
-    ) -> Result<StartedResponse, h2::Error> {
+    ) -> Result<StartedResponse, Http2Error> {
         // Taken before anything can fail, because the next stream uses the same slot.
         self.upgraded = self.connection.upgraded.take();
         let is_tunnel = self.upgraded.is_some();

@@ -1,0 +1,251 @@
+//! Client side: requests to a server, and its responses.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use http::{Method, Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::Connection;
+use super::error::{Http2Error, Reason};
+use super::head::encode_request;
+use super::receive::ReceiveStream;
+use super::send::SendStream;
+use super::settings::{Http2Settings, MAX_WINDOW};
+use super::shared::ConnectionState;
+use super::stream::{StreamHandle, StreamState};
+
+/// Connection to a server. Drives the connection until its end; nothing is sent or received otherwise.
+#[derive(Debug)]
+pub struct ClientConnection<T> {
+    connection: Connection<T>,
+}
+
+/// Opens streams on a connection. The connection ends when all senders are dropped and no stream is open.
+#[derive(Debug)]
+pub struct RequestSender {
+    connection: Rc<RefCell<ConnectionState>>,
+    /// Place in the queue for a stream.
+    queued: Option<Rc<QueuedSender>>,
+}
+
+/// Response to a request.
+#[derive(Debug)]
+pub struct ResponseFuture {
+    /// `None` once the response was returned.
+    handle: Option<StreamHandle>,
+}
+
+/// Requests that wait because the server allows no more streams.
+#[derive(Debug, Default)]
+pub(super) struct StreamQueue {
+    senders: usize,
+    queued: VecDeque<Rc<QueuedSender>>,
+}
+
+#[derive(Debug)]
+struct QueuedSender {
+    waker: RefCell<Waker>,
+    /// Whether it was woken to open a stream.
+    is_woken: Cell<bool>,
+}
+
+impl StreamQueue {
+    /// Whether nothing can open further streams.
+    pub(super) const fn has_no_senders(&self) -> bool {
+        self.senders == 0
+    }
+
+    /// Wakes the next request, because a stream has ended. Requests that were dropped are skipped.
+    pub(super) fn wake_next(&mut self) {
+        while let Some(next) = self.queued.pop_front() {
+            if Rc::strong_count(&next) > 1 {
+                next.is_woken.set(true);
+                next.waker.borrow().wake_by_ref();
+                return;
+            }
+        }
+    }
+
+    /// Wakes all requests, because the number of streams or the state of the connection has changed.
+    pub(super) fn wake_all(&mut self) {
+        for queued in std::mem::take(&mut self.queued) {
+            queued.is_woken.set(true);
+            queued.waker.borrow().wake_by_ref();
+        }
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> ClientConnection<T> {
+    /// Creates a connection over a stream of bytes.
+    pub fn new(stream: T, settings: Http2Settings) -> (RequestSender, Self) {
+        let connection = Connection::new(stream, false, settings);
+        (RequestSender::new(connection.shared()), Self { connection })
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Future for ClientConnection<T> {
+    type Output = Result<(), Http2Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
+        // A server opens no streams.
+        self.connection.poll(cx, &mut |_, _, _| {})
+    }
+}
+
+impl RequestSender {
+    fn new(connection: &Rc<RefCell<ConnectionState>>) -> Self {
+        connection.borrow_mut().queue.senders += 1;
+        Self { connection: Rc::clone(connection), queued: None }
+    }
+
+    /// Returns how many streams the server allows.
+    pub fn max_streams(&self) -> usize {
+        self.connection.borrow().peer.max_streams as usize
+    }
+
+    /// Whether the server allows extended CONNECT (RFC 8441). Pending until its settings have arrived.
+    ///
+    /// # Errors
+    /// Why the connection has ended.
+    pub fn poll_connect_protocol(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Http2Error>> {
+        let mut connection = self.connection.borrow_mut();
+        if let Some(error) = &connection.end {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if connection.has_peer_settings {
+            return Poll::Ready(Ok(connection.peer.connect_protocol));
+        }
+        enqueue(&mut self.queued, &mut connection.queue, cx);
+        Poll::Pending
+    }
+
+    /// Pending while the server allows no more streams.
+    ///
+    /// # Errors
+    /// If the connection accepts no more requests. The request was not sent.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
+        let mut connection = self.connection.borrow_mut();
+        check_open(&connection)?;
+        if connection.streams.len() < connection.peer.max_streams as usize {
+            self.queued = None;
+            return Poll::Ready(Ok(()));
+        }
+        enqueue(&mut self.queued, &mut connection.queue, cx);
+        Poll::Pending
+    }
+
+    /// Opens a stream with a request; the connection must be ready. `is_end`: there is no body.
+    ///
+    /// # Errors
+    /// If the connection accepts no more requests. The request was not sent.
+    pub fn send_request(
+        &mut self,
+        head: &Request<()>,
+        is_end: bool,
+    ) -> Result<(ResponseFuture, SendStream), Http2Error> {
+        let mut state = self.connection.borrow_mut();
+        check_open(&state)?;
+        let id = state.next_stream;
+        state.next_stream += 2;
+        let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window, state.turn);
+        stream.is_head_request = head.method() == Method::HEAD;
+        stream.send_ended = is_end;
+        let stream = state.add_stream(id, stream);
+        state.put_head(id, is_end, |encoder, out| encode_request(head, encoder, out));
+        drop(state);
+        let handle = StreamHandle::new(&self.connection, &stream);
+        Ok((ResponseFuture { handle: Some(handle.clone()) }, SendStream { handle }))
+    }
+}
+
+/// # Errors
+/// If the connection accepts no more requests.
+fn check_open(connection: &ConnectionState) -> Result<(), Http2Error> {
+    match &connection.end {
+        Some(error) => Err(error.clone()),
+        None if connection.peer_goes_away || connection.next_stream > MAX_WINDOW => {
+            Err(Http2Error::GoneAway(Reason::NO_ERROR))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Adds a request to the queue, or keeps its place there.
+fn enqueue(place: &mut Option<Rc<QueuedSender>>, queue: &mut StreamQueue, cx: &Context<'_>) {
+    if let Some(queued) = place.as_ref().filter(|queued| !queued.is_woken.get()) {
+        queued.waker.borrow_mut().clone_from(cx.waker());
+        return;
+    }
+    let queued = QueuedSender { waker: RefCell::new(cx.waker().clone()), is_woken: Cell::new(false) };
+    let queued = Rc::new(queued);
+    queue.queued.push_back(Rc::clone(&queued));
+    *place = Some(queued);
+}
+
+impl Clone for RequestSender {
+    fn clone(&self) -> Self {
+        Self::new(&self.connection)
+    }
+}
+
+impl Drop for RequestSender {
+    fn drop(&mut self) {
+        let mut connection = self.connection.borrow_mut();
+        connection.queue.senders -= 1;
+        if self.queued.take().is_some_and(|queued| queued.is_woken.get()) {
+            // The stream for which it was woken is left to the next one.
+            connection.queue.wake_next();
+        }
+        if connection.queue.has_no_senders() {
+            connection.wake();
+        }
+    }
+}
+
+impl ResponseFuture {
+    /// Returns the next interim response (RFC 9110 section 15.2), if one has arrived.
+    pub fn take_interim(&mut self) -> Option<Response<()>> {
+        let handle = self.handle.as_ref()?;
+        handle.with(|_, _, stream| {
+            let is_interim = stream.responses.front()?.status().is_informational();
+            if is_interim { stream.responses.pop_front().map(|head| *head) } else { None }
+        })
+    }
+}
+
+impl Future for ResponseFuture {
+    type Output = Result<Response<ReceiveStream>, Http2Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(handle) = &self.handle else { return Poll::Pending };
+        let polled = handle.with(|_, _, stream| {
+            stream.responses.retain(|head| !head.status().is_informational());
+            match (stream.responses.pop_front(), &stream.end) {
+                (Some(head), _) => Poll::Ready(Ok(head)),
+                (None, Some(error)) => Poll::Ready(Err(error.clone())),
+                (None, None) => {
+                    stream.set_receive_waker(cx);
+                    Poll::Pending
+                }
+            }
+        });
+        polled
+            .map_ok(|head| {
+                // The handle is there, and the future is not polled again.
+                let body = self.handle.take().map(|handle| ReceiveStream { handle });
+                head.map(|()| body)
+            })
+            .map(|response| response.and_then(complete))
+    }
+}
+
+/// Returns a response with its body.
+fn complete(response: Response<Option<ReceiveStream>>) -> Result<Response<ReceiveStream>, Http2Error> {
+    let (head, body) = response.into_parts();
+    body.map(|body| Response::from_parts(head, body)).ok_or(Http2Error::Cancelled(Reason::INTERNAL_ERROR))
+}

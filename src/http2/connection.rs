@@ -1,0 +1,221 @@
+//! Task of a connection: reads frames, handles them in their order, and writes.
+
+use std::cell::{RefCell, RefMut};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use http::Request;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::error::{Http2Error, Reason};
+use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, MAX_FRAME_SIZE, PREFACE};
+use super::handle_frame::FrameHandler;
+use super::input::InputBuf;
+use super::receive::ReceiveStream;
+use super::server::Responder;
+use super::settings::Http2Settings;
+use super::shared::ConnectionState;
+
+/// Number of requests after which other connections have their turn.
+const MAX_REQUESTS_PER_TURN: usize = 256;
+
+/// What starts a request.
+pub(super) type StartRequest<'a> = dyn FnMut(Request<ReceiveStream>, Responder, &mut Context<'_>) + 'a;
+
+/// A connection of either side.
+#[derive(Debug)]
+pub(super) struct Connection<T> {
+    stream: T,
+    input: InputBuf,
+    frames: FrameHandler,
+    phase: Phase,
+}
+
+/// Phase of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The preface of the client is expected.
+    Preface,
+    /// The first SETTINGS frame is expected.
+    Settings,
+    /// Frames are exchanged.
+    Open,
+    /// What is left is written. Then the connection is closed.
+    Closing,
+}
+
+/// Progress with the frames that have arrived.
+enum Progress {
+    /// More must be read.
+    NeedsInput,
+    /// The turn has ended.
+    Yield,
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
+    pub(super) fn new(stream: T, is_server: bool, settings: Http2Settings) -> Self {
+        let state = Rc::new(RefCell::new(ConnectionState::new(is_server, settings)));
+        let phase = if is_server { Phase::Preface } else { Phase::Settings };
+        Self { stream, input: InputBuf::default(), frames: FrameHandler::new(state), phase }
+    }
+
+    pub(super) const fn shared(&self) -> &Rc<RefCell<ConnectionState>> {
+        &self.frames.state
+    }
+
+    pub(super) fn state(&self) -> RefMut<'_, ConnectionState> {
+        self.frames.state.borrow_mut()
+    }
+
+    /// Waits for the client's preface (RFC 9113 section 3.4), while the settings are sent.
+    pub(super) fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
+        while self.phase == Phase::Preface {
+            let arrived = self.input.bytes();
+            if !arrived.starts_with(&PREFACE[..arrived.len().min(PREFACE.len())]) {
+                return Poll::Ready(Err(Http2Error::Violation(Reason::PROTOCOL_ERROR)));
+            }
+            if arrived.len() >= PREFACE.len() {
+                self.input.advance(PREFACE.len());
+                self.phase = Phase::Settings;
+                break;
+            }
+            if self.poll_flush(cx)?.is_pending() {}
+            let read = ready!(self.input.poll_read(&mut self.stream, cx)).map_err(into_error)?;
+            if read == 0 {
+                return Poll::Ready(Err(Http2Error::Io(io::ErrorKind::UnexpectedEof)));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Handles what has arrived and writes what there is to be sent. Ready when the connection has ended.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        start: &mut StartRequest<'_>,
+    ) -> Poll<Result<(), Http2Error>> {
+        self.state().begin_turn(cx);
+        let polled = self.poll_turn(cx, start);
+        let mut state = self.state();
+        state.is_polling = false;
+        if let Poll::Ready(result) = &polled {
+            state.end_all(result.clone().err().unwrap_or(Http2Error::Io(io::ErrorKind::ConnectionAborted)));
+        }
+        drop(state);
+        polled
+    }
+
+    fn poll_turn(
+        &mut self,
+        cx: &mut Context<'_>,
+        start: &mut StartRequest<'_>,
+    ) -> Poll<Result<(), Http2Error>> {
+        let mut started = 0;
+        while self.phase != Phase::Closing {
+            match self.handle_frames(&mut started, cx, start) {
+                Ok(Progress::NeedsInput) => {}
+                Ok(Progress::Yield) => {
+                    cx.waker().wake_by_ref();
+                    break;
+                }
+                Err(reason) => {
+                    self.state().close_for_error(reason);
+                    self.phase = Phase::Closing;
+                    break;
+                }
+            }
+            if self.state().output.is_overdue() {
+                ready!(self.poll_flush(cx))?;
+            }
+            match self.input.poll_read(&mut self.stream, cx) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(into_error(error))),
+                Poll::Pending => break,
+            }
+        }
+        self.poll_output(cx)
+    }
+
+    /// Writes what there is to be sent, and closes the connection after its last frame.
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
+        if self.phase != Phase::Closing && self.state().is_finished() {
+            let mut state = self.state();
+            if !state.is_server {
+                state.put_goaway(0, Reason::NO_ERROR);
+            }
+            drop(state);
+            self.phase = Phase::Closing;
+        }
+        ready!(self.poll_flush(cx))?;
+        if self.phase != Phase::Closing {
+            return Poll::Pending;
+        }
+        let closed = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
+        let violation = self.state().end.clone();
+        Poll::Ready(match violation {
+            Some(error) => Err(error),
+            None => closed.map_err(into_error),
+        })
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
+        let mut state = self.frames.state.borrow_mut();
+        if state.output.is_flushed() {
+            return Poll::Ready(Ok(()));
+        }
+        let polled = state.output.poll_write(&mut self.stream, cx);
+        // Also after a part: streams may wait for room.
+        state.wake_waiting();
+        polled.map_err(into_error)
+    }
+
+    /// Handles all complete frames that have arrived.
+    fn handle_frames(
+        &mut self,
+        started: &mut usize,
+        cx: &mut Context<'_>,
+        start: &mut StartRequest<'_>,
+    ) -> Result<Progress, Reason> {
+        while let Some(header) = self.input.peek_header() {
+            if header.length > MAX_FRAME_SIZE {
+                return Err(Reason::FRAME_SIZE_ERROR);
+            }
+            self.check_order(header)?;
+            if self.input.bytes().len() < FRAME_HEADER_SIZE + header.length {
+                return Ok(Progress::NeedsInput);
+            }
+            if let Some((request, responder)) = self.frames.handle(header, &mut self.input)? {
+                start(request, responder, cx);
+                *started += 1;
+                if *started >= MAX_REQUESTS_PER_TURN {
+                    return Ok(Progress::Yield);
+                }
+            }
+        }
+        Ok(Progress::NeedsInput)
+    }
+
+    /// The first frame of a peer must be SETTINGS (RFC 9113 section 3.4).
+    fn check_order(&mut self, header: FrameHeader) -> Result<(), Reason> {
+        if self.phase == Phase::Settings {
+            if header.kind != FrameKind::Settings || header.has(super::frame::flags::ACK) {
+                return Err(Reason::PROTOCOL_ERROR);
+            }
+            self.phase = Phase::Open;
+        }
+        Ok(())
+    }
+}
+
+impl<T> Drop for Connection<T> {
+    fn drop(&mut self) {
+        self.frames.state.borrow_mut().end_all(Http2Error::Io(io::ErrorKind::ConnectionAborted));
+    }
+}
+
+fn into_error(error: io::Error) -> Http2Error {
+    Http2Error::Io(error.kind())
+}

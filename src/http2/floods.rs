@@ -1,0 +1,78 @@
+//! Maxima for what costs work without being useful. They close the connection with ENHANCE_YOUR_CALM.
+//!
+//! Useful streams pay back: a stream that ends as it should takes one event back. So a connection of many clients is not
+//! closed for the few errors of some of them.
+
+use super::error::Reason;
+
+/// Maximum DATA frames without data since the last one with data.
+const MAX_EMPTY_FRAMES: u32 = 1000;
+
+/// Counters of one connection.
+#[derive(Debug, Default)]
+pub(super) struct FloodCounters {
+    premature_resets: u32,
+    error_resets: u32,
+    empty_frames: u32,
+}
+
+impl FloodCounters {
+    /// Counts a stream that the peer has reset before anything else was done for it.
+    pub(super) fn premature_reset(&mut self, max: u32) -> Result<(), Reason> {
+        count(&mut self.premature_resets, max)
+    }
+
+    /// Counts a stream that is reset for an error of the peer.
+    pub(super) fn error_reset(&mut self, max: u32) -> Result<(), Reason> {
+        count(&mut self.error_resets, max)
+    }
+
+    /// Counts a DATA frame that neither has data nor ends the stream.
+    pub(super) fn empty_frame(&mut self) -> Result<(), Reason> {
+        count(&mut self.empty_frames, MAX_EMPTY_FRAMES)
+    }
+
+    /// Records a DATA frame with data.
+    pub(super) const fn data(&mut self) {
+        self.empty_frames = 0;
+    }
+
+    /// Records a stream that has ended as it should.
+    pub(super) const fn useful_stream(&mut self) {
+        self.premature_resets = self.premature_resets.saturating_sub(1);
+        self.error_resets = self.error_resets.saturating_sub(1);
+    }
+}
+
+fn count(events: &mut u32, max: u32) -> Result<(), Reason> {
+    *events = events.saturating_add(1);
+    if *events > max { Err(Reason::ENHANCE_YOUR_CALM) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn useful_streams_pay_back() {
+        let mut floods = FloodCounters::default();
+        for _ in 0..100 {
+            assert_eq!((floods.error_reset(2), floods.error_reset(2)), (Ok(()), Ok(())));
+            floods.useful_stream();
+            floods.useful_stream();
+        }
+        assert_eq!((floods.error_reset(2), floods.error_reset(2)), (Ok(()), Ok(())));
+        assert_eq!(floods.error_reset(2), Err(Reason::ENHANCE_YOUR_CALM));
+    }
+
+    #[test]
+    fn empty_frames_are_counted_between_those_with_data() {
+        let mut floods = FloodCounters::default();
+        for _ in 0..3 {
+            assert!((0..MAX_EMPTY_FRAMES).all(|_| floods.empty_frame().is_ok()));
+            floods.data();
+        }
+        assert!((0..MAX_EMPTY_FRAMES).all(|_| floods.empty_frame().is_ok()));
+        assert_eq!(floods.empty_frame(), Err(Reason::ENHANCE_YOUR_CALM));
+    }
+}

@@ -1,0 +1,241 @@
+//! Header sections: what RFC 9113 section 8 demands of them, and their conversion to requests and responses.
+
+use http::header::{CONNECTION, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+
+use super::hpack::{Encoder, Field, FieldSink, Protocol};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// Number of fields for which a header map has room at first.
+const EXPECTED_FIELDS: usize = 8;
+
+/// Why a header section is not usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadError {
+    /// Malformed (RFC 9113 section 8.1.1).
+    Malformed,
+    /// Larger than the maximum size.
+    TooLarge,
+}
+
+/// A header section while its fields are decoded.
+#[derive(Debug)]
+pub(super) struct HeadBuilder {
+    method: Option<Method>,
+    scheme: Option<Scheme>,
+    authority: Option<Authority>,
+    path: Option<PathAndQuery>,
+    protocol: Option<Protocol>,
+    status: Option<StatusCode>,
+    headers: HeaderMap,
+    /// Bytes that are left of the maximum size.
+    left: usize,
+    has_headers: bool,
+    error: Option<HeadError>,
+}
+
+impl HeadBuilder {
+    /// Creates an empty section. `max_size` is in bytes, with 32 for each field.
+    pub(super) fn new(max_size: u32) -> Self {
+        Self {
+            method: None,
+            scheme: None,
+            authority: None,
+            path: None,
+            protocol: None,
+            status: None,
+            headers: HeaderMap::new(),
+            left: max_size as usize,
+            has_headers: false,
+            error: None,
+        }
+    }
+
+    /// Returns a request.
+    ///
+    /// # Errors
+    /// [`HeadError`].
+    pub(super) fn into_request(self) -> Result<Request<()>, HeadError> {
+        self.check(self.status.is_none())?;
+        let method = self.method.ok_or(HeadError::Malformed)?;
+        let is_plain_connect = method == Method::CONNECT && self.protocol.is_none();
+        let has_rest = self.scheme.is_some() && self.path.is_some();
+        let has_none = self.scheme.is_none() && self.path.is_none() && self.authority.is_some();
+        let is_extended = self.protocol.is_some();
+        if (is_plain_connect && !has_none)
+            || (!is_plain_connect && !has_rest)
+            || (is_extended && method != Method::CONNECT)
+        {
+            return Err(HeadError::Malformed);
+        }
+        let mut parts = http::uri::Parts::default();
+        // A URI cannot have a scheme and no authority.
+        parts.scheme = self.scheme.filter(|_| self.authority.is_some());
+        (parts.authority, parts.path_and_query) = (self.authority, self.path);
+        let mut request = Request::new(());
+        *request.uri_mut() = Uri::from_parts(parts).map_err(|_| HeadError::Malformed)?;
+        *request.method_mut() = method;
+        *request.version_mut() = Version::HTTP_2;
+        *request.headers_mut() = self.headers;
+        if let Some(protocol) = self.protocol {
+            request.extensions_mut().insert(protocol);
+        }
+        Ok(request)
+    }
+
+    /// Returns a response.
+    ///
+    /// # Errors
+    /// [`HeadError`].
+    pub(super) fn into_response(self) -> Result<Response<()>, HeadError> {
+        self.check(self.has_no_request_fields())?;
+        let mut response = Response::new(());
+        *response.status_mut() = self.status.ok_or(HeadError::Malformed)?;
+        *response.version_mut() = Version::HTTP_2;
+        *response.headers_mut() = self.headers;
+        Ok(response)
+    }
+
+    /// Returns trailers.
+    ///
+    /// # Errors
+    /// [`HeadError`].
+    pub(super) fn into_trailers(self) -> Result<HeaderMap, HeadError> {
+        self.check(self.has_no_request_fields() && self.status.is_none())?;
+        Ok(self.headers)
+    }
+
+    fn has_no_request_fields(&self) -> bool {
+        self.method.is_none()
+            && self.scheme.is_none()
+            && self.authority.is_none()
+            && self.path.is_none()
+            && self.protocol.is_none()
+    }
+
+    fn check(&self, is_valid: bool) -> Result<(), HeadError> {
+        match self.error {
+            Some(error) => Err(error),
+            None if is_valid => Ok(()),
+            None => Err(HeadError::Malformed),
+        }
+    }
+
+    /// Records an error; the first malformed field counts more than the size.
+    fn fail(&mut self, error: HeadError) {
+        if self.error != Some(HeadError::Malformed) {
+            self.error = Some(error);
+        }
+    }
+
+    fn push_header(&mut self, name: HeaderName, value: HeaderValue) {
+        if !self.has_headers {
+            self.has_headers = true;
+            self.headers.reserve(EXPECTED_FIELDS);
+        }
+        if is_connection_specific(&name, &value) {
+            return self.fail(HeadError::Malformed);
+        }
+        if self.headers.try_append(name, value).is_err() {
+            self.fail(HeadError::TooLarge);
+        }
+    }
+}
+
+/// Whether a field must not occur in HTTP/2 (RFC 9113 section 8.2.2).
+fn is_connection_specific(name: &HeaderName, value: &HeaderValue) -> bool {
+    if name == TE {
+        return value != "trailers";
+    }
+    name == CONNECTION
+        || name == TRANSFER_ENCODING
+        || name == UPGRADE
+        || name == KEEP_ALIVE
+        || name == PROXY_CONNECTION
+}
+
+impl FieldSink for HeadBuilder {
+    fn accepts(&mut self, size: usize) -> bool {
+        match self.left.checked_sub(size) {
+            Some(left) if self.error.is_none() => {
+                self.left = left;
+                true
+            }
+            Some(_) => false,
+            None => {
+                // Also the fields after this one are too much.
+                self.left = 0;
+                self.fail(HeadError::TooLarge);
+                false
+            }
+        }
+    }
+
+    fn push(&mut self, field: Field) {
+        // A pseudo-header may occur once, and before the others (RFC 9113 section 8.3).
+        let is_new = match field {
+            Field::Header(name, value) => return self.push_header(name, value),
+            Field::Malformed => false,
+            _ if self.has_headers => false,
+            Field::Method(method) => self.method.replace(method).is_none(),
+            Field::Scheme(scheme) => self.scheme.replace(scheme).is_none(),
+            Field::Authority(authority) => self.authority.replace(authority).is_none(),
+            Field::Path(path) => self.path.replace(path).is_none(),
+            Field::Protocol(protocol) => self.protocol.replace(protocol).is_none(),
+            Field::Status(status) => self.status.replace(status).is_none(),
+        };
+        if !is_new {
+            self.fail(HeadError::Malformed);
+        }
+    }
+}
+
+/// Appends the fields of a response.
+pub(super) fn encode_response(head: &Response<()>, encoder: &mut Encoder, out: &mut Vec<u8>) {
+    encoder.status(head.status(), out);
+    head.headers().iter().for_each(|(name, value)| encoder.header(name, value, out));
+}
+
+/// Appends the fields of a request.
+pub(super) fn encode_request(head: &Request<()>, encoder: &mut Encoder, out: &mut Vec<u8>) {
+    let (uri, protocol) = (head.uri(), head.extensions().get::<Protocol>());
+    let is_plain_connect = head.method() == Method::CONNECT && protocol.is_none();
+    encoder.method(head.method(), out);
+    if !is_plain_connect {
+        encoder.scheme(uri.scheme().unwrap_or(&Scheme::HTTP), out);
+    }
+    if let Some(authority) = uri.authority() {
+        encoder.authority(authority.as_str(), out);
+    }
+    if !is_plain_connect {
+        let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let is_asterisk = head.method() == Method::OPTIONS && path == "/" && uri.path_and_query().is_none();
+        encoder.path(if is_asterisk { "*" } else { path }, out);
+    }
+    if let Some(protocol) = protocol {
+        encoder.protocol(protocol, out);
+    }
+    head.headers().iter().for_each(|(name, value)| encoder.header(name, value, out));
+}
+
+/// Returns the length of a body as its head states it; `None` if it does not.
+///
+/// # Errors
+/// If the first `content-length` is not a number.
+pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, HeadError> {
+    let Some(value) = headers.get(http::header::CONTENT_LENGTH) else { return Ok(None) };
+    let mut length = 0_u64;
+    for digit in value.as_bytes() {
+        let digit = char::from(*digit).to_digit(10).ok_or(HeadError::Malformed)?;
+        length = length
+            .checked_mul(10)
+            .and_then(|length| length.checked_add(digit.into()))
+            .ok_or(HeadError::Malformed)?;
+    }
+    Ok(Some(length))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Decoded fields, and the rules of RFC 9113 for each of them alone.
+
+use std::str;
+
+use bytes::Bytes;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+
+use super::{FIELD_OVERHEAD, common_values};
+
+/// Value of the pseudo-header `:protocol`, which an extended CONNECT request carries (RFC 8441, section 4). Cloning
+/// does not copy it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protocol(Bytes);
+
+/// A value of `:protocol` that is not a token (RFC 9110, section 5.6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid :protocol: not a token")]
+pub struct InvalidProtocol;
+
+impl Protocol {
+    /// Returns a protocol without copying its name, which must be a token.
+    #[must_use]
+    pub const fn from_static(name: &'static str) -> Self {
+        Self(Bytes::from_static(name.as_bytes()))
+    }
+
+    /// Name of the protocol, such as `websocket`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        // Every constructor has checked it.
+        str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl From<&str> for Protocol {
+    /// Copies the name, which must be a token.
+    fn from(name: &str) -> Self {
+        Self(Bytes::copy_from_slice(name.as_bytes()))
+    }
+}
+
+impl TryFrom<Bytes> for Protocol {
+    type Error = InvalidProtocol;
+
+    fn try_from(name: Bytes) -> Result<Self, Self::Error> {
+        if !name.is_empty() && name.iter().all(|byte| is_token_byte(*byte)) {
+            Ok(Self(name))
+        } else {
+            Err(InvalidProtocol)
+        }
+    }
+}
+
+/// Whether `byte` may occur in a token (RFC 9110, section 5.6.2).
+const fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}
+
+/// A decoded field. It is parsed once, when it enters the dynamic table, so that a reference to it costs a clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// `:method`.
+    Method(Method),
+    /// `:scheme`.
+    Scheme(Scheme),
+    /// `:authority`.
+    Authority(Authority),
+    /// `:path`: `*`, or a path that begins with a slash. As the `http` crate does, it drops a fragment.
+    Path(PathAndQuery),
+    /// `:protocol` (RFC 8441).
+    Protocol(Protocol),
+    /// `:status`.
+    Status(StatusCode),
+    /// Any field that is no pseudo-header. A value that the peer sent as never indexed is sensitive.
+    Header(HeaderName, HeaderValue),
+    /// A field that RFC 9113, sections 8.2 and 8.3, forbids: an unknown pseudo-header, a name with an upper-case
+    /// letter, an invalid value. It keeps its place in the dynamic table.
+    Malformed,
+}
+
+/// Name of a field, valid or not.
+#[derive(Debug)]
+pub(super) enum Name {
+    Method,
+    Scheme,
+    Authority,
+    Path,
+    Protocol,
+    Status,
+    Header(HeaderName),
+    Malformed(Box<[u8]>),
+}
+
+impl Name {
+    pub(super) fn parse(raw: &[u8]) -> Self {
+        if raw.first() == Some(&b':') {
+            return Self::parse_pseudo_header(raw);
+        }
+        HeaderName::from_lowercase(raw).map_or_else(|_| Self::Malformed(raw.into()), Self::Header)
+    }
+
+    fn parse_pseudo_header(raw: &[u8]) -> Self {
+        match raw {
+            b":method" => Self::Method,
+            b":scheme" => Self::Scheme,
+            b":authority" => Self::Authority,
+            b":path" => Self::Path,
+            b":protocol" => Self::Protocol,
+            b":status" => Self::Status,
+            _ => Self::Malformed(raw.into()),
+        }
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Method => b":method",
+            Self::Scheme => b":scheme",
+            Self::Authority => b":authority",
+            Self::Path => b":path",
+            Self::Protocol => b":protocol",
+            Self::Status => b":status",
+            Self::Header(name) => name.as_str().as_bytes(),
+            Self::Malformed(raw) => raw,
+        }
+    }
+}
+
+/// A field as a table stores it: one that is malformed has a name, too, because later fields may refer to it.
+#[derive(Debug)]
+pub(super) enum Parsed {
+    Valid(Field),
+    /// With its name.
+    Malformed(Box<[u8]>),
+}
+
+impl Parsed {
+    /// Parses `value` by the rules for `name`. The result owns exactly the memory that it needs.
+    pub(super) fn new(name: Name, value: &[u8], is_sensitive: bool) -> Self {
+        let field = match &name {
+            Name::Method => Method::from_bytes(value).ok().map(Field::Method),
+            Name::Scheme => parse_scheme(value).map(Field::Scheme),
+            Name::Authority => Authority::try_from(value).ok().map(Field::Authority),
+            Name::Path => parse_path(value).map(Field::Path),
+            Name::Protocol => Protocol::try_from(Bytes::copy_from_slice(value)).ok().map(Field::Protocol),
+            Name::Status => StatusCode::from_bytes(value).ok().map(Field::Status),
+            Name::Header(_) => return Self::header(name, value, is_sensitive),
+            Name::Malformed(_) => None,
+        };
+        match (field, name) {
+            (Some(field), _) => Self::Valid(field),
+            (None, Name::Malformed(raw)) => Self::Malformed(raw),
+            (None, name) => Self::Malformed(name.as_bytes().into()),
+        }
+    }
+
+    fn header(name: Name, value: &[u8], is_sensitive: bool) -> Self {
+        let value = common_values::find(value).map_or_else(|| HeaderValue::from_bytes(value), Ok);
+        match (name, value) {
+            (Name::Header(name), Ok(mut value)) => {
+                value.set_sensitive(is_sensitive);
+                Self::Valid(Field::Header(name, value))
+            }
+            (name, _) => Self::Malformed(name.as_bytes().into()),
+        }
+    }
+
+    pub(super) fn name(&self) -> Name {
+        match self {
+            Self::Valid(Field::Method(_)) => Name::Method,
+            Self::Valid(Field::Scheme(_)) => Name::Scheme,
+            Self::Valid(Field::Authority(_)) => Name::Authority,
+            Self::Valid(Field::Path(_)) => Name::Path,
+            Self::Valid(Field::Protocol(_)) => Name::Protocol,
+            Self::Valid(Field::Status(_)) => Name::Status,
+            Self::Valid(Field::Header(name, _)) => Name::Header(name.clone()),
+            Self::Valid(Field::Malformed) => Name::Malformed(Box::default()),
+            Self::Malformed(raw) => Name::parse(raw),
+        }
+    }
+
+    #[inline]
+    pub(super) fn field(&self) -> Field {
+        match self {
+            Self::Valid(field) => field.clone(),
+            Self::Malformed(_) => Field::Malformed,
+        }
+    }
+
+    #[inline]
+    pub(super) fn into_field(self) -> Field {
+        match self {
+            Self::Valid(field) => field,
+            Self::Malformed(_) => Field::Malformed,
+        }
+    }
+}
+
+fn parse_scheme(value: &[u8]) -> Option<Scheme> {
+    // RFC 3986, section 3.1. The `http` crate checks only the set of characters.
+    value.first().filter(|first| first.is_ascii_alphabetic())?;
+    Scheme::try_from(value).ok()
+}
+
+fn parse_path(value: &[u8]) -> Option<PathAndQuery> {
+    if value != b"*" && value.first() != Some(&b'/') {
+        return None;
+    }
+    PathAndQuery::try_from(value).ok()
+}
+
+/// Size of a field as both tables and limits count it, in bytes (RFC 7541, section 4.1).
+pub(super) const fn size(name: &[u8], value: &[u8]) -> usize {
+    name.len() + value.len() + FIELD_OVERHEAD
+}

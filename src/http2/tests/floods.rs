@@ -1,0 +1,1 @@
+//! Frames that cost work without being useful.

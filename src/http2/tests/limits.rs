@@ -1,0 +1,1 @@
+//! Limits on memory: windows, the output buffer and header sections.
