@@ -42,6 +42,7 @@ pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 /// Identifiers of settings (RFC 9113 section 6.5.2).
 pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
 pub(crate) const ENABLE_PUSH: u16 = 2;
+pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
 pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
 pub(crate) const MAX_FRAME_SIZE: u16 = 5;
 

@@ -3,9 +3,9 @@
 use super::Expected::{ConnectionError, Ignored, Served, ServedOrError, StreamError};
 use super::{BAD_PATH, assert_cases, case};
 use crate::support::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, FLOW_CONTROL_ERROR, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE,
-    PING, PRIORITY, PROTOCOL_ERROR, PUSH_PROMISE, SETTINGS, frame, get_frame, post_frame, request_block,
-    reset, settings, window_update,
+    CONTINUATION, DATA, ENABLE_PUSH, END_HEADERS, END_STREAM, FLOW_CONTROL_ERROR, GOAWAY, HEADER_TABLE_SIZE,
+    HEADERS, INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, MAX_FRAME_SIZE, PING, PRIORITY, PROTOCOL_ERROR,
+    PUSH_PROMISE, SETTINGS, frame, get_frame, post_frame, request_block, reset, settings, window_update,
 };
 
 #[test]
@@ -92,27 +92,31 @@ fn values_of_settings_have_limits() {
     let window_error = ConnectionError(&[FLOW_CONTROL_ERROR]);
     let set = |values: &[(u16, u32)]| [settings(values), get_frame(1, "/")];
     assert_cases(&[
-        case("ENABLE_PUSH of 0", Served, &set(&[(2, 0)])),
-        case("ENABLE_PUSH of 1", Served, &set(&[(2, 1)])),
-        case("ENABLE_PUSH of 2", error, &set(&[(2, 2)])[..1]),
+        case("ENABLE_PUSH of 0", Served, &set(&[(ENABLE_PUSH, 0)])),
+        case("ENABLE_PUSH of 1", Served, &set(&[(ENABLE_PUSH, 1)])),
+        case("ENABLE_PUSH of 2", error, &set(&[(ENABLE_PUSH, 2)])[..1]),
         case("largest window", Served, &set(&[(INITIAL_WINDOW_SIZE, 0x7fff_ffff)])),
         case("window too large", window_error, &set(&[(INITIAL_WINDOW_SIZE, 0x8000_0000)])[..1]),
-        case("smallest frame size", Served, &set(&[(5, 16_384)])),
-        case("largest frame size", Served, &set(&[(5, 0xff_ffff)])),
-        case("frame size too small", error, &set(&[(5, 16_383)])[..1]),
-        case("frame size of 0", error, &set(&[(5, 0)])[..1]),
-        case("frame size too large", error, &set(&[(5, 0x100_0000)])[..1]),
-        case("header table of 0", Served, &set(&[(1, 0)])),
-        case("largest header table", Served, &set(&[(1, u32::MAX)])),
-        case("streams of 0", Served, &set(&[(3, 0)])),
+        case("smallest frame size", Served, &set(&[(MAX_FRAME_SIZE, 16_384)])),
+        case("largest frame size", Served, &set(&[(MAX_FRAME_SIZE, 0xff_ffff)])),
+        case("frame size too small", error, &set(&[(MAX_FRAME_SIZE, 16_383)])[..1]),
+        case("frame size of 0", error, &set(&[(MAX_FRAME_SIZE, 0)])[..1]),
+        case("frame size too large", error, &set(&[(MAX_FRAME_SIZE, 0x100_0000)])[..1]),
+        case("header table of 0", Served, &set(&[(HEADER_TABLE_SIZE, 0)])),
+        case("largest header table", Served, &set(&[(HEADER_TABLE_SIZE, u32::MAX)])),
+        case("streams of 0", Served, &set(&[(MAX_CONCURRENT_STREAMS, 0)])),
         case("unknown", Served, &set(&[(0, 1), (7, 1), (0xff00, u32::MAX)])),
         case(
             "the last of several counts",
             Served,
             &set(&[(INITIAL_WINDOW_SIZE, 0), (INITIAL_WINDOW_SIZE, 65_535)]),
         ),
-        case("each of several is checked", error, &set(&[(5, 1), (5, 16_384)])[..1]),
-        case("many", Served, &set(&[(3, 100); 100])),
+        case(
+            "each of several is checked",
+            error,
+            &set(&[(MAX_FRAME_SIZE, 1), (MAX_FRAME_SIZE, 16_384)])[..1],
+        ),
+        case("many", Served, &set(&[(MAX_CONCURRENT_STREAMS, 100); 100])),
     ]);
 }
 
