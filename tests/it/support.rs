@@ -4,6 +4,7 @@
 pub(crate) mod client;
 pub(crate) mod envoy;
 pub(crate) mod epoll;
+pub(crate) mod frame_origin;
 pub(crate) mod frames;
 pub(crate) mod grpc;
 pub(crate) mod h2;

@@ -5,18 +5,20 @@
 
 mod compression;
 mod compression_state;
+mod field_blocks;
 mod flow_control;
 mod frame_rules;
 mod framing;
 mod requests;
 mod settings;
 mod streams;
+mod upstream;
 mod windows;
 
 use std::net::SocketAddr;
 
 use crate::support::frames::{
-    ConnectionEnd, Frame, FrameClient, GOAWAY, HEADERS, NO_ERROR, PROTOCOL_ERROR, RST_STREAM, get_frame,
+    ConnectionEnd, Frame, FrameConnection, GOAWAY, HEADERS, NO_ERROR, PROTOCOL_ERROR, RST_STREAM, get_frame,
     response_status,
 };
 use crate::support::{Origin, Weir, config};
@@ -64,7 +66,7 @@ fn case(name: &'static str, expected: Expected, frames: &[Vec<u8>]) -> Case {
 impl Case {
     /// Plays the case on a connection of its own. Returns what contradicts the expectation.
     fn play(&self, address: SocketAddr) -> Result<(), String> {
-        let mut client = FrameClient::connect(address);
+        let mut client = FrameConnection::connect(address);
         client.send(&self.bytes);
         if !matches!(self.expected, Expected::ConnectionError(_)) {
             client.send(get_frame(PROBE, "/probe"));

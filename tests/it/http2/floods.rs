@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::support::frames::{
     ACK, CONTINUATION, ConnectionEnd, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, FLOW_CONTROL_ERROR,
-    FrameClient, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, PADDED, PING, PREFACE, PRIORITY, PROTOCOL_ERROR,
+    FrameConnection, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, PADDED, PING, PREFACE, PRIORITY, PROTOCOL_ERROR,
     SETTINGS, STREAM_CLOSED, WINDOW_UPDATE, encode_integer, encode_string, frame, get_frame, post_frame,
     request_block, settings, window_update,
 };
@@ -38,11 +38,11 @@ enum Outcome {
 
 /// Sends `frames` repeatedly until the peer closes the connection. Returns the error code of its last GOAWAY.
 fn flood(address: SocketAddr, mut frames: impl FnMut(u32) -> Vec<u8>) -> Option<u32> {
-    let mut client = FrameClient::connect(address);
+    let mut client = FrameConnection::connect(address);
     let mut writer = client.stream().try_clone().unwrap();
     let reading = thread::spawn(move || {
         let goaways = client.read_until(|_| false).into_iter().filter(|frame| frame.kind == GOAWAY);
-        let code = goaways.map(|frame| frame.word(4)).last();
+        let code = goaways.map(|frame| frame.word(4)).next_back();
         (code, client.end())
     });
     let ended = (0..2_000_000_u32).any(|round| writer.write_all(&frames(round)).is_err());
@@ -141,7 +141,7 @@ fn header_sections_that_expand_are_bounded() {
     let bomb = [&request_block("GET", "/bomb", &[])[..], &entry, &[0xbe; 12_000]].concat();
     let connections: Vec<_> = (0..20)
         .map(|_| {
-            let mut client = FrameClient::connect(weir.address());
+            let mut client = FrameConnection::connect(weir.address());
             for stream in (1..41).step_by(2) {
                 client.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &bomb));
             }

@@ -46,7 +46,7 @@ pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
 pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
 pub(crate) const MAX_FRAME_SIZE: u16 = 5;
 
-/// Payload of the PING that [`FrameClient::until_processed`] sends.
+/// Payload of the PING that [`FrameConnection::until_processed`] sends.
 const MARK: [u8; 8] = *b"the mark";
 
 /// Returns a frame (RFC 9113 section 4.1).
@@ -211,9 +211,9 @@ pub(crate) enum ConnectionEnd {
     StillOpen,
 }
 
-/// The client side of a connection.
+/// One side of a connection: the client, or the server of [`FrameOrigin`](super::frame_origin::FrameOrigin).
 #[derive(Debug)]
-pub(crate) struct FrameClient {
+pub(crate) struct FrameConnection {
     stream: TcpStream,
     heard: VecDeque<u8>,
     end: Option<ConnectionEnd>,
@@ -221,7 +221,7 @@ pub(crate) struct FrameClient {
     pub(crate) peer_settings: BTreeMap<u16, u32>,
 }
 
-impl FrameClient {
+impl FrameConnection {
     /// Connects to `address`, sends a preface with these settings, and reads the peer's settings.
     pub(crate) fn connect_with(address: SocketAddr, values: &[(u16, u32)]) -> Self {
         let mut client = Self::connect_bare(address);
@@ -244,8 +244,22 @@ impl FrameClient {
     /// Connects to `address` and sends nothing.
     pub(crate) fn connect_bare(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        Self::new(stream)
+    }
+
+    /// Reads the client's preface on an accepted connection, and sends these settings.
+    pub(crate) fn accept(mut stream: TcpStream, values: &[(u16, u32)]) -> std::io::Result<Self> {
+        let mut preface = [0; PREFACE.len()];
+        stream.read_exact(&mut preface)?;
+        assert_eq!(preface, PREFACE);
+        let mut connection = Self::new(stream);
+        connection.send(settings(values));
+        Ok(connection)
+    }
+
+    fn new(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
         Self { stream, heard: VecDeque::new(), end: None, peer_settings: BTreeMap::new() }
     }

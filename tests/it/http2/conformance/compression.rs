@@ -4,7 +4,7 @@
 use super::Expected::{ConnectionError, Served};
 use super::{BAD_PATH, Case, Expected, assert_cases, case};
 use crate::support::frames::{
-    COMPRESSION_ERROR, DATA, END_HEADERS, END_STREAM, FrameClient, HEADER_TABLE_SIZE, HEADERS,
+    COMPRESSION_ERROR, DATA, END_HEADERS, END_STREAM, FrameConnection, HEADER_TABLE_SIZE, HEADERS,
     encode_integer, frame, post_frame, request_block,
 };
 use crate::support::{Weir, config};
@@ -97,7 +97,7 @@ fn huffman_strings_are_padded_by_less_than_a_byte_of_ones() {
 #[test]
 fn size_updates_are_first_and_within_the_announced_size() {
     let weir = Weir::start(&config("echo", ""));
-    let announced = FrameClient::connect(weir.address()).peer_settings.get(&HEADER_TABLE_SIZE).copied();
+    let announced = FrameConnection::connect(weir.address()).peer_settings.get(&HEADER_TABLE_SIZE).copied();
     drop(weir);
     let max = announced.unwrap_or(4096) as usize;
     let update = |size| encode_integer(0x20, 5, size);

@@ -3,8 +3,8 @@
 
 use super::is_one_of;
 use crate::support::frames::{
-    CANCEL, COMPRESSION_ERROR, DATA, END_HEADERS, END_STREAM, FrameClient, GOAWAY, HEADERS, encode_integer,
-    encode_string, frame, request_block, reset,
+    CANCEL, COMPRESSION_ERROR, DATA, END_HEADERS, END_STREAM, FrameConnection, GOAWAY, HEADERS,
+    encode_integer, encode_string, frame, request_block, reset,
 };
 use crate::support::{LISTENER, Origin, Weir, config, config_with};
 
@@ -32,7 +32,7 @@ struct Undecodable;
 fn fields_after(blocks: &[Vec<u8>]) -> Result<Vec<String>, Undecodable> {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     for (stream, block) in (1..).step_by(2).zip(blocks) {
         client.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, block));
         let frames = client.read_until(|frame| frame.ends(stream) || frame.kind == GOAWAY);
@@ -124,7 +124,7 @@ fn huffman_coded_examples_of_the_rfc_are_decoded() {
     ];
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     for (stream, block) in [1, 3, 5].into_iter().zip(blocks) {
         client.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, block));
         client.until_stream_ends(stream);
@@ -141,7 +141,7 @@ fn entry_after(listener: &str, rules: &str, bytes: &[u8]) -> Option<String> {
     let origin = Origin::hello();
     let upstream = format!("{{ address: \"{}\" }}", origin.address());
     let weir = Weir::start(&config_with(listener, &upstream, rules));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     client.send(bytes);
     client.until_processed();
     client.send(frame(HEADERS, END_HEADERS | END_STREAM, 99, &request("/next", &entry(0))));
@@ -186,7 +186,7 @@ fn blocks_with_too_many_fields_change_the_table_or_close_the_connection() {
     let listener = LISTENER.replace(" }", ", limits: { header_size: 4KiB } }");
     let upstream = format!("{{ address: \"{}\" }}", origin.address());
     let weir = Weir::start(&config_with(&listener, &upstream, ""));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     let large = inserted("x-large", &"v".repeat(1000)).repeat(8);
     let block = request("/large", &[&large[..], &inserted("x-test", "1")].concat());
     client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &block));

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use crate::support::frames::{
-    CANCEL, DATA, Frame, FrameClient, HEADERS, INITIAL_WINDOW_SIZE, RST_STREAM, body_length, frame,
+    CANCEL, DATA, Frame, FrameConnection, HEADERS, INITIAL_WINDOW_SIZE, RST_STREAM, body_length, frame,
     get_frame, request_block, reset, response_status, settings, window_update,
 };
 use crate::support::{Origin, Weir, config};
@@ -20,14 +20,14 @@ fn large_origin() -> Origin {
 
 /// A client that counts the bytes of one response.
 struct Reader {
-    client: FrameClient,
+    client: FrameConnection,
     received: usize,
 }
 
 impl Reader {
     /// Connects with this initial window and requests a response on stream 1.
     fn start(address: SocketAddr, window: u32) -> Self {
-        let mut client = FrameClient::connect_with(address, &[(INITIAL_WINDOW_SIZE, window)]);
+        let mut client = FrameConnection::connect_with(address, &[(INITIAL_WINDOW_SIZE, window)]);
         client.until_processed();
         client.send(get_frame(1, "/"));
         let head = client.read_until(|frame| frame.is(HEADERS, 1));
@@ -137,7 +137,7 @@ fn response_without_a_body_needs_no_window() {
     ] {
         let origin = Origin::responding_with(response);
         let weir = Weir::start(&config(origin.address(), ""));
-        let mut client = FrameClient::connect_with(weir.address(), &[(INITIAL_WINDOW_SIZE, 0)]);
+        let mut client = FrameConnection::connect_with(weir.address(), &[(INITIAL_WINDOW_SIZE, 0)]);
         client.until_processed();
         client.send(frame(HEADERS, 5, 1, &request_block(method, "/", &[])));
         let frames = client.until_stream_ends(1);
@@ -150,7 +150,7 @@ fn response_without_a_body_needs_no_window() {
 fn streams_without_a_window_do_not_block_others() {
     let origin = large_origin();
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect_with(weir.address(), &[(INITIAL_WINDOW_SIZE, 0)]);
+    let mut client = FrameConnection::connect_with(weir.address(), &[(INITIAL_WINDOW_SIZE, 0)]);
     client.until_processed();
     for stream in (1..20).step_by(2) {
         client.send(get_frame(stream, "/"));
@@ -166,7 +166,7 @@ fn streams_without_a_window_do_not_block_others() {
 fn reset_of_a_blocked_stream_leaves_the_window_of_the_connection_to_others() {
     let origin = large_origin();
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect_with(weir.address(), &[(INITIAL_WINDOW_SIZE, 10_000)]);
+    let mut client = FrameConnection::connect_with(weir.address(), &[(INITIAL_WINDOW_SIZE, 10_000)]);
     client.until_processed();
     let mut received = 0;
     let mut count = |frames: &[Frame]| {

@@ -3,7 +3,7 @@
 use super::Expected::{ConnectionError, Ignored, Served, StreamError};
 use super::{BAD_PATH, Case, assert_cases, case};
 use crate::support::frames::{
-    ACK, ConnectionEnd, DATA, END_HEADERS, END_STREAM, FRAME_SIZE_ERROR, FrameClient, GOAWAY, HEADERS,
+    ACK, ConnectionEnd, DATA, END_HEADERS, END_STREAM, FRAME_SIZE_ERROR, FrameConnection, GOAWAY, HEADERS,
     MAX_FRAME_SIZE, PADDED, PING, PREFACE, PRIORITY, PROTOCOL_ERROR, RST_STREAM, SETTINGS, WINDOW_UPDATE,
     WITH_PRIORITY, frame, get_frame, post_frame, request_block, response_status, settings,
 };
@@ -15,7 +15,7 @@ const UNKNOWN_TYPES: [u8; 5] = [0x0a, 0x0c, 0x20, 0x80, 0xff];
 fn served_after_preface(pieces: impl Iterator<Item = Vec<u8>>) -> Option<String> {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect_bare(weir.address());
+    let mut client = FrameConnection::connect_bare(weir.address());
     for piece in pieces {
         client.send(piece);
     }
@@ -46,7 +46,7 @@ fn frame_other_than_settings_after_the_preface_closes_the_connection() {
         frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
         frame(GOAWAY, 0, 0, &[0; 8]),
     ] {
-        let mut client = FrameClient::connect_bare(weir.address());
+        let mut client = FrameConnection::connect_bare(weir.address());
         client.send([PREFACE, &first].concat());
         let frames = client.read_until(|_| false);
         assert!(matches!(client.end(), Some(ConnectionEnd::Closed | ConnectionEnd::Reset)), "{frames:?}");
@@ -61,7 +61,7 @@ fn frame_other_than_settings_after_the_preface_closes_the_connection() {
 fn frames_of_the_largest_size_are_accepted_and_larger_ones_are_errors() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    let announced = FrameClient::connect(weir.address()).peer_settings.get(&MAX_FRAME_SIZE).copied();
+    let announced = FrameConnection::connect(weir.address()).peer_settings.get(&MAX_FRAME_SIZE).copied();
     drop((weir, origin));
     let max = usize::try_from(announced.unwrap_or(16_384)).unwrap();
     let (largest, larger) = (vec![0; max], vec![0; max + 1]);

@@ -1,8 +1,9 @@
 //! SETTINGS and PING: acknowledgement, and what the client's settings change (RFC 9113 sections 6.5 and 6.7).
 
+use super::field_blocks::refers_to_dynamic_table;
 use super::response_head;
 use crate::support::frames::{
-    ACK, CONTINUATION, ConnectionEnd, DATA, END_STREAM, FrameClient, HEADER_TABLE_SIZE, HEADERS,
+    ACK, CONTINUATION, ConnectionEnd, DATA, END_STREAM, FrameConnection, HEADER_TABLE_SIZE, HEADERS,
     MAX_FRAME_SIZE, PING, PREFACE, PUSH_PROMISE, SETTINGS, body_length, frame, get_frame, post_frame,
     settings,
 };
@@ -11,7 +12,7 @@ use crate::support::{Origin, Weir, config};
 #[test]
 fn server_announces_valid_settings() {
     let weir = Weir::start(&config("echo", ""));
-    let client = FrameClient::connect(weir.address());
+    let client = FrameConnection::connect(weir.address());
     let announced = |name| client.peer_settings.get(&name).copied();
     // A server that announces ENABLE_PUSH announces 0.
     assert_eq!(announced(2).unwrap_or(0), 0);
@@ -26,7 +27,7 @@ fn server_announces_valid_settings() {
 fn each_settings_frame_is_acknowledged_once() {
     let weir = Weir::start(&config("echo", ""));
     // The preface contains the first of four.
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     for _ in 0..3 {
         client.send(settings(&[(3, 10)]));
     }
@@ -39,7 +40,7 @@ fn each_settings_frame_is_acknowledged_once() {
 #[test]
 fn pings_are_answered_in_order_with_their_payload() {
     let weir = Weir::start(&config("echo", ""));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     let payloads: Vec<[u8; 8]> = (0..10_u64).map(|number| (number << 60 | number).to_be_bytes()).collect();
     client.send(payloads.iter().flat_map(|payload| frame(PING, 0, 0, payload)).collect::<Vec<u8>>());
     // A reply to no PING causes no reply.
@@ -55,7 +56,7 @@ fn pings_are_answered_in_order_with_their_payload() {
 fn ping_is_answered_while_a_request_is_incomplete() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     client.send(post_frame(1, "/"));
     client.until_processed();
     client.send(frame(DATA, END_STREAM, 1, b"x"));
@@ -70,7 +71,8 @@ fn frames_of_the_server_have_at_most_the_size_that_the_client_accepts() {
     let weir = Weir::start(&config(origin.address(), ""));
     for size in [None, Some(16_384), Some(20_000), Some(0xff_ffff)] {
         let values: Vec<_> = size.map(|size| (MAX_FRAME_SIZE, size)).into_iter().collect();
-        let mut client = FrameClient::connect_with(weir.address(), &[&values[..], &[(4, 1 << 20)]].concat());
+        let mut client =
+            FrameConnection::connect_with(weir.address(), &[&values[..], &[(4, 1 << 20)]].concat());
         client.send(crate::support::frames::window_update(0, 1 << 20));
         client.until_processed();
         client.send(get_frame(1, "/"));
@@ -89,65 +91,17 @@ fn server_does_not_push() {
         "HTTP/1.1 200 OK\r\nlink: </a.css>; rel=preload; as=style\r\ncontent-length: 2\r\n\r\nok",
     );
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect_with(weir.address(), &[(2, 1)]);
+    let mut client = FrameConnection::connect_with(weir.address(), &[(2, 1)]);
     client.send(get_frame(1, "/"));
     let frames = client.until_stream_ends(1);
     assert!(frames.iter().all(|frame| frame.kind != PUSH_PROMISE && frame.stream % 2 == frame.stream.min(1)));
-}
-
-/// Returns whether a field block refers to a dynamic table: to an entry of it, by a whole field or by a name.
-fn refers_to_dynamic_table(block: &[u8]) -> bool {
-    let mut rest = block;
-    while let Some(&first) = rest.first() {
-        let (bits, is_literal) = match first {
-            0x80.. => (7, false),
-            0x40.. => (6, true),
-            0x20.. => (5, false),
-            _ => (4, true),
-        };
-        let index;
-        (index, rest) = take_integer(rest, bits);
-        if index > 61 && first & 0xe0 != 0x20 {
-            return true;
-        }
-        for _ in 0..if !is_literal {
-            0
-        } else if index == 0 {
-            2
-        } else {
-            1
-        } {
-            let length;
-            (length, rest) = take_integer(rest, 7);
-            rest = &rest[length..];
-        }
-    }
-    false
-}
-
-/// Decodes an integer with a prefix of `bits` bits (RFC 7541 section 5.1).
-fn take_integer(bytes: &[u8], bits: u32) -> (usize, &[u8]) {
-    let max = (1_usize << bits) - 1;
-    let prefix = usize::from(bytes[0]) & max;
-    if prefix < max {
-        return (prefix, &bytes[1..]);
-    }
-    let (mut value, mut shift, mut at) = (max, 0, 1);
-    loop {
-        value += usize::from(bytes[at] & 0x7f) << shift;
-        shift += 7;
-        at += 1;
-        if bytes[at - 1] & 0x80 == 0 {
-            return (value, &bytes[at..]);
-        }
-    }
 }
 
 #[test]
 fn client_without_a_dynamic_table_gets_no_references_to_it() {
     let origin = Origin::responding_with("HTTP/1.1 200 OK\r\nx-same: always\r\ncontent-length: 0\r\n\r\n");
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect_with(weir.address(), &[(HEADER_TABLE_SIZE, 0)]);
+    let mut client = FrameConnection::connect_with(weir.address(), &[(HEADER_TABLE_SIZE, 0)]);
     client.until_processed();
     for stream in [1, 3, 5] {
         client.send(get_frame(stream, "/"));
@@ -160,7 +114,7 @@ fn client_without_a_dynamic_table_gets_no_references_to_it() {
 fn smaller_dynamic_table_is_confirmed_by_the_next_field_block() {
     let origin = Origin::responding_with("HTTP/1.1 200 OK\r\nx-same: always\r\ncontent-length: 0\r\n\r\n");
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     for stream in [1, 3] {
         assert_eq!(client.fetch(stream, "/"), "200");
     }
@@ -179,7 +133,7 @@ fn half_a_preface_and_the_end_of_the_connection_are_no_request() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     for length in 1..PREFACE.len() {
-        let mut client = FrameClient::connect_bare(weir.address());
+        let mut client = FrameConnection::connect_bare(weir.address());
         client.send(&PREFACE[..length]);
         client.stream().shutdown(std::net::Shutdown::Write).unwrap();
         client.read_until(|_| false);

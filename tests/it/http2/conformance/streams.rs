@@ -3,9 +3,9 @@
 use super::Expected::{ConnectionError, Ignored, Served, StreamError};
 use super::{BAD_PATH, assert_cases, case};
 use crate::support::frames::{
-    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameClient, GOAWAY, HEADERS, NO_ERROR, PRIORITY,
-    PROTOCOL_ERROR, REFUSED_STREAM, RST_STREAM, STREAM_CLOSED, frame, get_frame, post_frame, request_block,
-    reset, response_status, window_update,
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameConnection, GOAWAY, HEADERS, NO_ERROR,
+    PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM, RST_STREAM, STREAM_CLOSED, frame, get_frame, post_frame,
+    request_block, reset, response_status, window_update,
 };
 use crate::support::{LISTENER, Origin, Weir, config, config_with};
 
@@ -97,7 +97,7 @@ fn stream_that_the_client_has_reset_stays_closed() {
 
 /// Completes a request on stream 1, sends `frames`, and returns all frames up to the response on stream 3, if any.
 fn after_completion(weir: &Weir, bytes: &[u8]) -> (Vec<u32>, Option<String>) {
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     assert_eq!(client.fetch(1, "/"), "200");
     client.send(bytes);
     client.send(get_frame(3, "/"));
@@ -142,7 +142,7 @@ fn streams_beyond_the_maximum_are_refused_and_succeed_later() {
     let origin = Origin::hello();
     let listener = LISTENER.replace(" }", ", limits: { streams: 2 } }");
     let weir = Weir::start(&config_with(&listener, &format!("{{ address: \"{}\" }}", origin.address()), ""));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     assert_eq!(client.peer_settings.get(&3), Some(&2), "the announced maximum");
     client.send([post_frame(1, "/"), post_frame(3, "/"), get_frame(5, "/refused")].concat());
     let frames = client.until_stream_ends(5);
@@ -161,7 +161,7 @@ fn streams_beyond_the_maximum_are_refused_and_succeed_later() {
 fn goaway_of_the_client_lets_open_streams_complete() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = FrameClient::connect(weir.address());
+    let mut client = FrameConnection::connect(weir.address());
     let goaway = frame(GOAWAY, 0, 0, &[&[0; 8][..], b"debug data"].concat());
     client.send([post_frame(1, "/"), goaway, frame(DATA, END_STREAM, 1, b"x")].concat());
     let frames = client.until_stream_ends(1);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::support::frames::{
-    CANCEL, DATA, END_HEADERS, END_STREAM, Frame, FrameClient, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, PADDED,
-    WINDOW_UPDATE, frame, post_frame, request_block, reset, response_status,
+    CANCEL, DATA, END_HEADERS, END_STREAM, Frame, FrameConnection, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE,
+    PADDED, WINDOW_UPDATE, frame, post_frame, request_block, reset, response_status,
 };
 use crate::support::{Origin, Weir, config};
 
@@ -17,7 +17,7 @@ const BODIES: u32 = 60;
 
 /// A client that never exceeds the server's windows.
 struct Uploader {
-    client: FrameClient,
+    client: FrameConnection,
     connection: usize,
     streams: BTreeMap<u32, usize>,
     frames: Vec<Frame>,
@@ -25,7 +25,7 @@ struct Uploader {
 
 impl Uploader {
     fn connect(address: SocketAddr) -> Self {
-        let client = FrameClient::connect(address);
+        let client = FrameConnection::connect(address);
         Self { client, connection: 65_535, streams: BTreeMap::new(), frames: Vec::new() }
     }
 

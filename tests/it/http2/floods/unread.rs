@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use super::{Outcome, assert_memory_is_bounded, flood_unread, while_others_are_served};
-use crate::support::frames::{FrameClient, HEADERS, INITIAL_WINDOW_SIZE, get_frame, settings, window_update};
+use crate::support::frames::{
+    FrameConnection, HEADERS, INITIAL_WINDOW_SIZE, get_frame, settings, window_update,
+};
 use crate::support::{AfterResponse, Origin, Weir, config};
 
 /// Streams per connection, and connections. Their responses together are a gigabyte.
@@ -22,8 +24,8 @@ fn large_origin() -> Origin {
     })
 }
 
-fn request_all(address: SocketAddr, window: u32) -> FrameClient {
-    let mut client = FrameClient::connect_with(address, &[(INITIAL_WINDOW_SIZE, window)]);
+fn request_all(address: SocketAddr, window: u32) -> FrameConnection {
+    let mut client = FrameConnection::connect_with(address, &[(INITIAL_WINDOW_SIZE, window)]);
     client.send(window_update(0, 0x7fff_ffff - 65_535));
     for number in 0..STREAMS {
         client.send(get_frame(2 * number + 1, "/large"));
