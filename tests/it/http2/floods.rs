@@ -22,6 +22,8 @@ const MAX_PEAK_KIB: u64 = 200_000;
 const FRAMES: u32 = 60_000;
 /// The same for frames that cause replies: enough that the buffers of the sockets cannot hold the replies.
 const REPLIED_FRAMES: u32 = 300_000;
+/// Number of rounds after which a flood that must end the connection has failed.
+const MAX_ROUNDS: u32 = 200_000;
 /// Frames in one write.
 const BATCH: u32 = 1000;
 
@@ -45,7 +47,7 @@ fn flood(address: SocketAddr, mut frames: impl FnMut(u32) -> Vec<u8>) -> Option<
         let code = goaways.map(|frame| frame.word(4)).next_back();
         (code, client.end())
     });
-    let ended = (0..2_000_000_u32).any(|round| writer.write_all(&frames(round)).is_err());
+    let ended = (0..MAX_ROUNDS).any(|round| writer.write_all(&frames(round)).is_err());
     assert!(ended, "the connection stays open");
     let (code, end) = reading.join().unwrap();
     assert_ne!(end, Some(ConnectionEnd::StillOpen));

@@ -3,8 +3,8 @@
 
 use super::is_one_of;
 use crate::support::frames::{
-    CANCEL, COMPRESSION_ERROR, DATA, END_HEADERS, END_STREAM, FrameConnection, GOAWAY, HEADERS,
-    encode_integer, encode_string, frame, request_block, reset,
+    CANCEL, COMPRESSION_ERROR, ConnectionEnd, DATA, END_HEADERS, END_STREAM, FrameConnection, GOAWAY,
+    HEADERS, encode_integer, encode_string, frame, request_block, reset,
 };
 use crate::support::{LISTENER, Origin, Weir, config, config_with};
 
@@ -38,6 +38,10 @@ fn fields_after(blocks: &[Vec<u8>]) -> Result<Vec<String>, Undecodable> {
         let frames = client.read_until(|frame| frame.ends(stream) || frame.kind == GOAWAY);
         if let Some(goaway) = frames.iter().find(|frame| frame.kind == GOAWAY) {
             assert!(is_one_of(goaway.word(4), &[COMPRESSION_ERROR]), "{goaway:?}");
+            return Err(Undecodable);
+        }
+        // A TCP reset can overtake the GOAWAY.
+        if client.end() == Some(ConnectionEnd::Reset) {
             return Err(Undecodable);
         }
     }

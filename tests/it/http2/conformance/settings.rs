@@ -3,7 +3,7 @@
 use super::field_blocks::refers_to_dynamic_table;
 use super::response_head;
 use crate::support::frames::{
-    ACK, CONTINUATION, ConnectionEnd, DATA, END_STREAM, FrameConnection, HEADER_TABLE_SIZE, HEADERS,
+    ACK, CONTINUATION, ConnectionEnd, DATA, END_STREAM, Frame, FrameConnection, HEADER_TABLE_SIZE, HEADERS,
     MAX_FRAME_SIZE, PING, PREFACE, PUSH_PROMISE, SETTINGS, body_length, frame, get_frame, post_frame,
     settings,
 };
@@ -31,10 +31,13 @@ fn each_settings_frame_is_acknowledged_once() {
     for _ in 0..3 {
         client.send(settings(&[(3, 10)]));
     }
-    let frames = client.until_processed();
-    let acknowledged = frames.iter().filter(|frame| frame.kind == SETTINGS && frame.flags & ACK != 0);
-    assert_eq!(acknowledged.clone().count(), 4, "{frames:?}");
-    assert!(acknowledged.clone().all(|frame| frame.payload.is_empty() && frame.stream == 0));
+    let is_acknowledgement = |frame: &Frame| frame.kind == SETTINGS && frame.flags & ACK != 0;
+    for number in 1..=4 {
+        let last = client.read_until(is_acknowledgement).pop();
+        let last = last.unwrap_or_else(|| panic!("no acknowledgement {number}"));
+        assert_eq!((last.stream, last.payload.len()), (0, 0));
+    }
+    assert!(!client.until_processed().iter().any(is_acknowledgement), "a fifth acknowledgement");
 }
 
 #[test]
@@ -106,7 +109,10 @@ fn client_without_a_dynamic_table_gets_no_references_to_it() {
     for stream in [1, 3, 5] {
         client.send(get_frame(stream, "/"));
         let frames = client.until_stream_ends(stream);
-        assert!(!refers_to_dynamic_table(&response_head(&frames, stream).payload), "{frames:?}");
+        let block = &response_head(&frames, stream).payload;
+        assert!(!refers_to_dynamic_table(block), "{block:02x?}");
+        // The first block confirms the size. Decoders exist that insist on this.
+        assert_eq!(block[0] == 0x20, stream == 1, "{block:02x?}");
     }
 }
 
@@ -125,7 +131,6 @@ fn smaller_dynamic_table_is_confirmed_by_the_next_field_block() {
     let frames = client.until_stream_ends(5);
     let block = &response_head(&frames, 5).payload;
     assert_eq!(block[0], 0x20, "no size update to 0 in {block:02x?}");
-    assert!(!refers_to_dynamic_table(block) || block.iter().any(|byte| byte & 0xc0 == 0x40), "{block:02x?}");
 }
 
 #[test]

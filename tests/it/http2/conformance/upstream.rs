@@ -288,4 +288,5 @@ fn upstream_without_a_dynamic_table_gets_no_references_to_it() {
     let requests: Vec<_> = later.iter().filter(|frame| frame.kind == HEADERS).collect();
     assert!(requests.len() >= 3, "{} requests after the acknowledgement", requests.len());
     assert!(requests.iter().all(|frame| !refers_to_dynamic_table(&frame.payload)), "{requests:?}");
+    assert_eq!(requests[0].payload[0], 0x20, "no size update in the first field block");
 }
