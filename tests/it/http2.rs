@@ -1,5 +1,6 @@
 //! HTTP/2 from clients: forwarding of requests, and isolation of streams from each other.
 
+mod conformance;
 mod floods;
 mod grpc_local_replies;
 mod grpc_streaming;

@@ -1,12 +1,15 @@
 //! HTTP/2 frames: encoded from text, and decoded to the events that a case expects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use crate::support::frames::{
+    Frame, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, encode_string, frame, status,
+};
+
 const FRAME_TYPES: [&str; 10] = [
     "DATA",
     "HEADERS",
@@ -35,21 +38,20 @@ pub(super) fn run_frames(text: &str, address: SocketAddr, expected: &[String]) -
     let mut writer = stream.try_clone().unwrap();
     let sending = thread::spawn(move || {
         // The connection may be closed before all bytes are sent.
-        let _ = writer.write_all(&bytes).and_then(|()| writer.write_all(&frame(6, 0, 0, &FINAL_PING)));
+        let _ = writer.write_all(&bytes).and_then(|()| writer.write_all(&frame(PING, 0, 0, &FINAL_PING)));
     });
-    let (mut heard, mut buffer, mut events) = (Vec::new(), vec![0; 64 << 10], BTreeSet::new());
+    let (mut heard, mut buffer, mut events) = (VecDeque::new(), vec![0; 64 << 10], BTreeSet::new());
     let is_expected = expected.last().is_some_and(|last| last == "open");
     let (mut is_alive, mut is_over) = (false, false);
     let end = loop {
         match stream.read(&mut buffer) {
-            Ok(read) if read > 0 => heard.extend_from_slice(&buffer[..read]),
+            Ok(read) if read > 0 => heard.extend(&buffer[..read]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break "open, silent",
             // A TCP reset ends the connection, as a regular close does.
             _ => break "close",
         }
-        while let Some(length) = first_frame(&heard) {
-            let frame: Vec<u8> = heard.drain(..length).collect();
-            is_alive |= frame[3] == 6 && frame[9..] == FINAL_PING;
+        while let Some(frame) = Frame::take(&mut heard) {
+            is_alive |= frame.kind == PING && frame.payload == FINAL_PING;
             events.extend(describe_frame(&frame));
         }
         // Waits a moment longer for events that are not expected.
@@ -77,63 +79,13 @@ pub(super) fn matches_expectation(expected: &[String], got: &[String]) -> bool {
         && got.iter().all(|event| allowed.contains(event.as_str()))
 }
 
-fn first_frame(heard: &[u8]) -> Option<usize> {
-    let length = u32::from_be_bytes([0, *heard.first()?, *heard.get(1)?, *heard.get(2)?]) as usize + 9;
-    (heard.len() >= length).then_some(length)
-}
-
-fn describe_frame(frame: &[u8]) -> Option<String> {
-    let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
-    let stream = word(5);
-    match frame[3] {
-        1 => status(&frame[9..]).map(|status| format!("status {stream} {status}")),
-        3 => Some(format!("reset {stream} {}", word(9))),
-        7 => Some(format!("goaway {}", word(13))),
+fn describe_frame(frame: &Frame) -> Option<String> {
+    match frame.kind {
+        HEADERS => status(&frame.payload).map(|status| format!("status {} {status}", frame.stream)),
+        RST_STREAM => Some(format!("reset {} {}", frame.stream, frame.word(0))),
+        GOAWAY => Some(format!("goaway {}", frame.word(4))),
         _ => None,
     }
-}
-
-/// Returns the status code at the start of a field block; `None` for trailers.
-fn status(block: &[u8]) -> Option<String> {
-    let mut block = block;
-    // Updates of the dynamic table size come first.
-    while block.first()? & 0xe0 == 0x20 {
-        block = &block[1..];
-    }
-    match block[0] {
-        0x88..=0x8e => {
-            Some(["200", "204", "206", "304", "400", "404", "500"][usize::from(block[0] - 0x88)].into())
-        }
-        0x48 | 0x08 | 0x18 if block[1] & 0x80 == 0 => {
-            Some(String::from_utf8_lossy(&block[2..5]).into_owned())
-        }
-        0x48 | 0x08 | 0x18 => Some(decode_huffman_digits(&block[2..])),
-        _ => None,
-    }
-}
-
-/// Decodes three digits in the Huffman code of RFC 7541, appendix B: five bits for 0 to 2, six bits for 3 to 9.
-fn decode_huffman_digits(coded: &[u8]) -> String {
-    let bits: Vec<u32> =
-        coded.iter().flat_map(|byte| (0..8).rev().map(move |bit| u32::from(byte >> bit & 1))).collect();
-    let number =
-        |at: usize, length: usize| bits[at..at + length].iter().fold(0, |number, bit| number << 1 | bit);
-    let mut at = 0;
-    (0..3)
-        .map(|_| {
-            let (digit, length) = match number(at, 5) {
-                short @ 0..=2 => (short, 5),
-                _ => (number(at, 6) - 0x19 + 3, 6),
-            };
-            at += length;
-            char::from_digit(digit, 10).unwrap()
-        })
-        .collect()
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 fn encode_frames(text: &str) -> Vec<u8> {
@@ -142,7 +94,7 @@ fn encode_frames(text: &str) -> Vec<u8> {
     if lines.first() == Some(&"no preface") {
         lines.remove(0);
     } else {
-        bytes = [PREFACE, &frame(4, 0, 0, &[])].concat();
+        bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     }
     let mut lines = lines.into_iter();
     while let Some(line) = lines.next() {
@@ -218,24 +170,5 @@ fn encode_payload(text: &str) -> Vec<u8> {
         bytes.extend(one.repeat(times));
         rest = item[length..].trim_start();
     }
-    bytes
-}
-
-/// Encodes a string with its length prefix (RFC 7541 section 5).
-fn encode_string(text: &[u8]) -> Vec<u8> {
-    let mut length = text.len();
-    let mut bytes = Vec::new();
-    if length < 127 {
-        bytes.push(u8::try_from(length).unwrap());
-    } else {
-        bytes.push(127);
-        length -= 127;
-        while length >= 128 {
-            bytes.push(u8::try_from(length % 128 + 128).unwrap());
-            length /= 128;
-        }
-        bytes.push(u8::try_from(length).unwrap());
-    }
-    bytes.extend_from_slice(text);
     bytes
 }
