@@ -25,7 +25,7 @@ use crate::support::{Origin, Weir, config};
 
 /// Whether a connection error must have the code that the RFC names. PROTOCOL_ERROR passes otherwise: the `h2` crate uses
 /// it for most errors of field blocks and of lengths.
-const EXACT_CODES: bool = false;
+const EXACT_CODES: bool = true;
 /// Stream of the request that follows each case. Its response shows that the connection is still usable.
 const PROBE: u32 = 1001;
 /// Path of requests that must not reach the upstream.

@@ -36,7 +36,6 @@ fn boundaries_of_packets_have_no_meaning() {
 }
 
 #[test]
-#[ignore = "the h2 crate accepts any frame"]
 fn frame_other_than_settings_after_the_preface_closes_the_connection() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
