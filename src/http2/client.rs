@@ -152,7 +152,7 @@ impl RequestSender {
         check_open(&state)?;
         let id = state.next_stream;
         state.next_stream += 2;
-        let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window, state.turn);
+        let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window);
         stream.is_head_request = head.method() == Method::HEAD;
         stream.send_ended = is_end;
         let stream = state.add_stream(id, stream);

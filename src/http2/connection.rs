@@ -142,11 +142,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     /// Writes what there is to be sent, and closes the connection after its last frame.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
         if self.phase != Phase::Closing && self.state().is_finished() {
-            let mut state = self.state();
-            if !state.is_server {
-                state.put_goaway(0, Reason::NO_ERROR);
-            }
-            drop(state);
+            self.state().announce_end();
             self.phase = Phase::Closing;
         }
         ready!(self.poll_flush(cx))?;

@@ -1,7 +1,7 @@
 //! Maxima for what costs work without being useful. They close the connection with ENHANCE_YOUR_CALM.
 //!
-//! Useful streams pay back: a stream that ends as it should takes one event back. So a connection of many clients is not
-//! closed for the few errors of some of them.
+//! A connection of many clients is not closed for the few errors of some of them: a stream that ends as it should takes
+//! back one error, and each turn of the connection's task halves the number of premature resets.
 
 use super::error::Reason;
 
@@ -17,7 +17,12 @@ pub(super) struct FloodCounters {
 }
 
 impl FloodCounters {
-    /// Counts a stream that the peer has reset before anything else was done for it.
+    /// Begins a turn of the connection's task.
+    pub(super) const fn begin_turn(&mut self) {
+        self.premature_resets /= 2;
+    }
+
+    /// Counts a stream that the peer has reset in the turn in which it was opened.
     pub(super) fn premature_reset(&mut self, max: u32) -> Result<(), Reason> {
         count(&mut self.premature_resets, max)
     }
@@ -39,7 +44,6 @@ impl FloodCounters {
 
     /// Records a stream that has ended as it should.
     pub(super) const fn useful_stream(&mut self) {
-        self.premature_resets = self.premature_resets.saturating_sub(1);
         self.error_resets = self.error_resets.saturating_sub(1);
     }
 }
@@ -63,6 +67,18 @@ mod tests {
         }
         assert_eq!((floods.error_reset(2), floods.error_reset(2)), (Ok(()), Ok(())));
         assert_eq!(floods.error_reset(2), Err(Reason::ENHANCE_YOUR_CALM));
+    }
+
+    #[test]
+    fn premature_resets_count_if_there_are_many_in_few_turns() {
+        let mut floods = FloodCounters::default();
+        for _ in 0..100 {
+            floods.begin_turn();
+            assert!((0..10).all(|_| floods.premature_reset(20).is_ok()));
+        }
+        floods.begin_turn();
+        assert!((0..10).all(|_| floods.premature_reset(20).is_ok()));
+        assert!((0..10).any(|_| floods.premature_reset(20).is_err()));
     }
 
     #[test]

@@ -179,9 +179,9 @@ impl FrameHandler {
             return if state.is_idle(head.stream) { Err(Reason::PROTOCOL_ERROR) } else { Ok(None) };
         }
         if head.stream <= state.last_peer_stream {
-            return if state.was_reset_here(head.stream) { Ok(None) } else { Err(Reason::STREAM_CLOSED) };
+            return if state.was_reset_here(head.stream) { Ok(None) } else { Err(Reason::PROTOCOL_ERROR) };
         }
-        if state.shutdown == Shutdown::Final || state.peer_goes_away {
+        if state.shutdown == Shutdown::Final {
             return Ok(None);
         }
         state.last_peer_stream = head.stream;
@@ -211,10 +211,11 @@ impl FrameHandler {
         if header.stream == 0 || state.is_idle(header.stream) {
             return Err(Reason::PROTOCOL_ERROR);
         }
-        let Some(stream) = state.streams.get(&header.stream).cloned() else { return Ok(()) };
-        let stream = &mut *stream.state.borrow_mut();
-        let is_premature = state.is_server && stream.turn == state.turn && !stream.has_response;
-        state.reset_by_peer(header.stream, stream, Reason(reason));
+        if let Some(stream) = state.streams.get(&header.stream).cloned() {
+            let stream = &mut *stream.state.borrow_mut();
+            state.reset_by_peer(header.stream, stream, Reason(reason));
+        }
+        let is_premature = state.is_server && header.stream > state.last_stream_of_turn;
         if is_premature { state.floods.premature_reset(state.settings.max_premature_resets) } else { Ok(()) }
     }
 
@@ -260,6 +261,10 @@ impl FrameHandler {
         let increment = read_u32(payload).filter(|_| payload.len() == 4).ok_or(Reason::FRAME_SIZE_ERROR)?;
         let increment = increment & MAX_WINDOW;
         let state = &mut *self.state.borrow_mut();
+        if increment == 0 {
+            // An error of the stream may be treated as one of the connection (RFC 9113 section 5.4.1).
+            return Err(Reason::PROTOCOL_ERROR);
+        }
         if header.stream == 0 {
             return state.grow_send_window(increment);
         }
@@ -269,9 +274,6 @@ impl FrameHandler {
         let Some(stream) = state.streams.get(&header.stream).cloned() else { return Ok(()) };
         let stream = &mut *stream.state.borrow_mut();
         stream.send_window += i64::from(increment);
-        if increment == 0 {
-            return state.reset_for_error(header.stream, Some(stream), Reason::PROTOCOL_ERROR);
-        }
         if stream.send_window > i64::from(MAX_WINDOW) {
             return state.reset_for_error(header.stream, Some(stream), Reason::FLOW_CONTROL_ERROR);
         }
@@ -386,7 +388,7 @@ fn accept_request(
         state.reset_for_error(id, None, Reason::PROTOCOL_ERROR)?;
         return Ok(None);
     };
-    let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window, state.turn);
+    let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window);
     // The bytes of a tunnel have no length.
     stream.remaining = remaining.filter(|_| request.method() != Method::CONNECT);
     stream.receive_ended = head.is_end;

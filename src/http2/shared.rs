@@ -48,8 +48,8 @@ pub(super) struct ConnectionState {
     /// Requests that wait for a stream.
     pub(super) queue: StreamQueue,
     pub(super) floods: FloodCounters,
-    /// Number of the current turn of the connection's task.
-    pub(super) turn: u32,
+    /// Last stream that the peer had opened before this turn of the connection's task.
+    pub(super) last_stream_of_turn: u32,
     /// Whether the task is running, so that it needs no wake-up.
     pub(super) is_polling: bool,
     waker: Option<Waker>,
@@ -95,7 +95,7 @@ impl ConnectionState {
             waiting: VecDeque::new(),
             queue: StreamQueue::default(),
             floods: FloodCounters::default(),
-            turn: 0,
+            last_stream_of_turn: 0,
             is_polling: false,
             waker: None,
             shutdown: Shutdown::None,
@@ -106,7 +106,8 @@ impl ConnectionState {
 
     /// Begins a turn of the connection's task.
     pub(super) fn begin_turn(&mut self, cx: &Context<'_>) {
-        self.turn = self.turn.wrapping_add(1);
+        self.floods.begin_turn();
+        self.last_stream_of_turn = self.last_peer_stream;
         self.is_polling = true;
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -350,9 +351,6 @@ impl ConnectionState {
 
     /// Adds to the connection's send window.
     pub(super) fn grow_send_window(&mut self, increment: u32) -> Result<(), Reason> {
-        if increment == 0 {
-            return Err(Reason::PROTOCOL_ERROR);
-        }
         self.send_window += i64::from(increment);
         if self.send_window > i64::from(MAX_WINDOW) {
             return Err(Reason::FLOW_CONTROL_ERROR);
@@ -424,6 +422,14 @@ impl ConnectionState {
     pub(super) fn put_goaway(&mut self, last: u32, reason: Reason) {
         let payload = (u64::from(last) << 32 | u64::from(reason.0)).to_be_bytes();
         put_frame(self.output.buffer_mut(), FrameKind::GoAway, 0, 0, &payload);
+    }
+
+    /// Appends GOAWAY without an error, unless it was sent.
+    pub(super) fn announce_end(&mut self) {
+        if self.shutdown != Shutdown::Final {
+            self.shutdown = Shutdown::Final;
+            self.put_goaway(self.last_peer_stream, Reason::NO_ERROR);
+        }
     }
 
     /// Ends the connection with GOAWAY, because the peer has violated the protocol.

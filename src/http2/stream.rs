@@ -47,8 +47,6 @@ pub(super) struct StreamState {
     pub(super) is_unread: bool,
     /// Why the stream has ended early.
     pub(super) end: Option<Http2Error>,
-    /// Turn of the connection in which the stream was opened.
-    pub(super) turn: u32,
     /// Heads of responses that were received and not taken.
     pub(super) responses: VecDeque<Box<Response<()>>>,
     /// Whether the response to the request has no content, whatever its `content-length` states.
@@ -93,7 +91,7 @@ impl ReceivedData {
 
 impl StreamState {
     /// Creates the state of a stream whose windows have these sizes.
-    pub(super) fn new(receive_window: u32, send_window: u32, turn: u32) -> Self {
+    pub(super) fn new(receive_window: u32, send_window: u32) -> Self {
         Self {
             receive_window: receive_window.into(),
             unreleased: 0,
@@ -107,7 +105,6 @@ impl StreamState {
             has_response: false,
             is_unread: false,
             end: None,
-            turn,
             responses: VecDeque::new(),
             is_head_request: false,
             receive_waker: None,

@@ -66,6 +66,7 @@ const fn is_token_byte(byte: u8) -> bool {
                 | b'+'
                 | b'-'
                 | b'.'
+                | b'/'
                 | b'^'
                 | b'_'
                 | b'`'

@@ -74,14 +74,14 @@ impl ServedStream {
     /// Serves the stream to its end.
     async fn run(mut self, mut handling: impl Future<Output = DownstreamResponse> + Unpin) {
         let started = poll_fn(|cx| {
-            if self.is_stalled(cx) {
+            // The client may have reset the stream, even before the request is sent.
+            if self.is_stalled(cx) || self.responder.poll_reset(cx).is_ready() {
                 return Poll::Ready(None);
             }
             if let Poll::Ready(reply) = Pin::new(&mut handling).poll(cx) {
                 return Poll::Ready(self.start_response(reply, cx).ok());
             }
-            // The client may have reset the stream.
-            self.responder.poll_reset(cx).map(|_| None)
+            Poll::Pending
         })
         .await;
         // Dropped early: it is large, and sending the response may take long.
