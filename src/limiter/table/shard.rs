@@ -154,6 +154,40 @@ impl Shard {
         is_it.then_some((SlotRef(slot), quota))
     }
 
+    /// As [`Self::own_slot`], but returns the index of the slot and its state. Not for leased units, whose verdicts need
+    /// more.
+    #[inline]
+    pub(in crate::limiter) fn own_state(
+        &self,
+        key: Fingerprint,
+        meter: LimitId,
+    ) -> Option<(usize, CounterState, &Quota)> {
+        if !self.overrides.is_empty() {
+            return None;
+        }
+        let [first, second] = key.words();
+        let (group, place) = self.search(first)?;
+        let quota = self.quotas.get(meter).filter(|quota| !quota.needs_history() && !quota.is_leased())?;
+        let slot = &self.groups[group][place];
+        let is_it = slot[0] == first && slot[1] == second && !has_history(slot);
+        is_it.then(|| (group * SLOTS_PER_GROUP + place, state_of(slot), quota))
+    }
+
+    /// Stores another state in the slot that [`Self::own_state`] has returned.
+    #[inline]
+    pub(in crate::limiter) fn set_own_state(&mut self, index: usize, meter: LimitId, state: CounterState) {
+        SlotRef(&mut self.slots_mut()[index]).set_state(meter, state);
+    }
+
+    /// Returns the quota of `key`, which has no counter yet, if its whole state will be in a slot of its own. A shard with
+    /// overrides or overflow counters has no such keys.
+    #[inline]
+    pub(in crate::limiter) fn quota_of_unused(&self, key: Fingerprint, meter: LimitId) -> Option<&Quota> {
+        let is_plain = self.overrides.is_empty() && self.overflow.is_empty();
+        let quota = self.quotas.get(meter).filter(|quota| !quota.needs_history() && !quota.is_leased())?;
+        (is_plain && matches!(self.find(key), SlotLookup::Absent)).then_some(quota)
+    }
+
     /// Finds the counter of `key`.
     pub(in crate::limiter) fn find(&self, key: Fingerprint) -> SlotLookup {
         let [first, second] = key.words();
@@ -362,7 +396,14 @@ impl Shard {
         self.live
     }
 
-    fn insert(&mut self, key: Fingerprint, meter: LimitId, state: CounterState, now: Timestamp) -> Placement {
+    /// Inserts a counter that is not in the table, or charges the overflow counter.
+    pub(in crate::limiter) fn insert(
+        &mut self,
+        key: Fingerprint,
+        meter: LimitId,
+        state: CounterState,
+        now: Timestamp,
+    ) -> Placement {
         if self.insert_entry(slot(key, meter, state), now) {
             return Placement::Own;
         }
