@@ -345,25 +345,10 @@ impl RuleSet {
             Match::Yes(route) => route,
             Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
-        let (hash, hasher) = match limiting.shared() {
-            None => (limiting.key.hash_after(memo, request, route, self.hasher), self.hasher),
-            Some(_) => (limiting.key.hash(request, route, self.fleet_hasher), self.fleet_hasher),
-        };
-        let (key, is_complete) = match (hash, limiting.on_missing) {
-            (Ok(key), _) => (key, true),
-            (Err(IncompleteKey::Ambiguous(ambiguity)), _) => {
-                return stop(Denial::Ambiguous(ambiguity));
-            }
-            (Err(IncompleteKey::Missing), OnMissing::Skip) => return None,
-            (Err(IncompleteKey::Missing), OnMissing::Shared) => (key::incomplete_key(hasher), false),
-            (Err(IncompleteKey::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
-        };
-        let key = RequestKey {
-            key,
-            route,
-            is_complete,
-            is_enforced: limiting.is_enforced(is_complete.then_some((request, route))),
-            hasher,
+        let key = match self.key_of(limiting, request, route, memo) {
+            Ok(Some(key)) => key,
+            Ok(None) => return None,
+            Err(denial) => return stop(denial),
         };
         let remote = match &limiting.source {
             LimitSource::Remote(remote) => remote,
@@ -387,6 +372,33 @@ impl RuleSet {
             local_fallback,
         });
         None
+    }
+
+    /// Returns the key of a request under a rule that applies to it by `route`; `None` if the rule is skipped without one.
+    ///
+    /// # Errors
+    /// [`Denial`] if the rule rejects requests without one, or if there are several.
+    #[inline(always)]
+    fn key_of<'r>(
+        &self,
+        limiting: &LimitAction,
+        request: &Attributes<'_>,
+        route: Route<'r>,
+        memo: &mut KeyMemo,
+    ) -> Result<Option<RequestKey<'r>>, Denial> {
+        let (hash, hasher) = match limiting.shared() {
+            None => (limiting.key.hash_after(memo, request, route, self.hasher), self.hasher),
+            Some(_) => (limiting.key.hash(request, route, self.fleet_hasher), self.fleet_hasher),
+        };
+        let (key, is_complete) = match (hash, limiting.on_missing) {
+            (Ok(key), _) => (key, true),
+            (Err(IncompleteKey::Ambiguous(ambiguity)), _) => return Err(Denial::Ambiguous(ambiguity)),
+            (Err(IncompleteKey::Missing), OnMissing::Skip) => return Ok(None),
+            (Err(IncompleteKey::Missing), OnMissing::Shared) => (key::incomplete_key(hasher), false),
+            (Err(IncompleteKey::Missing), OnMissing::Deny) => return Err(Denial::Forbidden),
+        };
+        let is_enforced = limiting.is_enforced(is_complete.then_some((request, route)));
+        Ok(Some(RequestKey { key, route, is_complete, is_enforced, hasher }))
     }
 
     /// Adds the checks of one rule that applies to the request.

@@ -34,6 +34,11 @@ pub(super) struct FollowingCost {
 }
 
 impl FollowingCost {
+    /// Returns the cost of `units` under a limit that follows no provider.
+    const fn fixed(units: u32, unit_cost: NonZeroU32) -> Self {
+        Self { unit_cost, admitted: units.saturating_mul(unit_cost.get()), surcharge: 0 }
+    }
+
     /// Returns the cost of `units` under `limit` of a rule, while `share` of it is in force.
     pub(super) fn new(units: u32, share: LimitShare, limit: &RuleLimit, limiting: &LimitAction) -> Self {
         let unit_cost = share.cost(limit.quota.units_per_request());
@@ -160,15 +165,10 @@ impl RuleSet {
             _ => None,
         };
         let units = limiting.cost_model.units_to_reserve(request.headers);
-        let fixed = |unit_cost: NonZeroU32| FollowingCost {
-            unit_cost,
-            admitted: units.saturating_mul(unit_cost.get()),
-            surcharge: 0,
-        };
         let cost = match (limit.elastic_costs, self.share_in_force(rule.0, key)) {
-            (Some(prices), _) => fixed(prices.at_headroom(headroom)),
+            (Some(prices), _) => FollowingCost::fixed(units, prices.at_headroom(headroom)),
             (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),
-            (None, None) => fixed(NonZeroU32::MIN),
+            (None, None) => FollowingCost::fixed(units, NonZeroU32::MIN),
         };
         let check = Check { key: own_key.unwrap_or(key), cost: cost.admitted, ..plain.check };
         Some(SelectedCheck { unit_cost: cost.unit_cost, check, surcharge: cost.surcharge, ..plain })
