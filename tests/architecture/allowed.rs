@@ -120,7 +120,10 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
     // Calls that are sent later: streams in the store. It knows rules only by their settings.
     ("deferred", &["store", "rules", "limiter", "telemetry", "clock", "jitter", "drain"]),
     // Another entrance to the engine, for recorded requests; the caller loads the configuration.
-    ("replay", &["limits", "headers", "engine", "rules", "identify", "limiter", "telemetry", "clock"]),
+    (
+        "replay",
+        &["limits", "headers", "engine", "rules", "identify", "limiter", "throttle", "telemetry", "clock"],
+    ),
     // What would happen to a request, as data.
     (
         "explain",
