@@ -6,14 +6,16 @@
 //!
 //! Everything that a peer can make grow has a maximum: header sections, streams, received data (flow control), data to be
 //! sent (the output buffer limits all streams), frames without effect, and streams that end early. The modules, in the
-//! order of a request: [`input`], [`frame`], [`head`], [`connection`], [`stream`], [`output`].
+//! order of a request: `connection`, `input`, `handle_frame`, `head`, `server`, `receive`, `send`, `output`.
 
 mod client;
 mod connection;
 mod error;
 mod floods;
 mod frame;
+mod handle_data;
 mod handle_frame;
+mod handle_headers;
 mod head;
 pub mod hpack;
 mod input;
@@ -23,7 +25,9 @@ mod send;
 mod server;
 mod settings;
 mod shared;
+mod shutdown;
 mod stream;
+mod windows;
 
 pub use self::client::{ClientConnection, RequestSender, ResponseFuture};
 pub use self::error::{Http2Error, Reason};

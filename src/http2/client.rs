@@ -17,7 +17,7 @@ use super::receive::ReceiveStream;
 use super::send::SendStream;
 use super::settings::{Http2Settings, MAX_WINDOW};
 use super::shared::ConnectionState;
-use super::stream::{StreamHandle, StreamState};
+use super::stream::{ResponseLength, StreamHandle, StreamState};
 
 /// Connection to a server. Drives the connection until its end; nothing is sent or received otherwise.
 #[derive(Debug)]
@@ -60,14 +60,20 @@ impl StreamQueue {
         self.senders == 0
     }
 
-    /// Wakes the next request, because a stream has ended. Requests that were dropped are skipped.
+    /// Wakes the next request, because a stream has ended.
     pub(super) fn wake_next(&mut self) {
-        while let Some(next) = self.queued.pop_front() {
-            if Rc::strong_count(&next) > 1 {
-                next.is_woken.set(true);
-                next.waker.borrow().wake_by_ref();
-                return;
-            }
+        if let Some(next) = self.queued.pop_front() {
+            next.is_woken.set(true);
+            next.waker.borrow().wake_by_ref();
+        }
+    }
+
+    /// Removes a request that has given up. The stream for which it was woken is left to the next one.
+    fn remove(&mut self, queued: &Rc<QueuedSender>) {
+        if queued.is_woken.get() {
+            self.wake_next();
+        } else {
+            self.queued.retain(|other| !Rc::ptr_eq(other, queued));
         }
     }
 
@@ -153,7 +159,11 @@ impl RequestSender {
         let id = state.next_stream;
         state.next_stream += 2;
         let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window);
-        stream.is_head_request = head.method() == Method::HEAD;
+        stream.response_length = match *head.method() {
+            Method::HEAD => ResponseLength::OfGet,
+            Method::CONNECT => ResponseLength::Ignored,
+            _ => ResponseLength::OfContent,
+        };
         stream.send_ended = is_end;
         let stream = state.add_stream(id, stream);
         state.put_head(id, is_end, |encoder, out| encode_request(head, encoder, out));
@@ -197,9 +207,8 @@ impl Drop for RequestSender {
     fn drop(&mut self) {
         let mut connection = self.connection.borrow_mut();
         connection.queue.senders -= 1;
-        if self.queued.take().is_some_and(|queued| queued.is_woken.get()) {
-            // The stream for which it was woken is left to the next one.
-            connection.queue.wake_next();
+        if let Some(queued) = self.queued.take() {
+            connection.queue.remove(&queued);
         }
         if connection.queue.has_no_senders() {
             connection.wake();
@@ -210,11 +219,7 @@ impl Drop for RequestSender {
 impl ResponseFuture {
     /// Returns the next interim response (RFC 9110 section 15.2), if one has arrived.
     pub fn take_interim(&mut self) -> Option<Response<()>> {
-        let handle = self.handle.as_ref()?;
-        handle.with(|_, _, stream| {
-            let is_interim = stream.responses.front()?.status().is_informational();
-            if is_interim { stream.responses.pop_front().map(|head| *head) } else { None }
-        })
+        self.handle.as_ref()?.with(|_, _, stream| stream.interims.pop_front())
     }
 }
 
@@ -223,15 +228,12 @@ impl Future for ResponseFuture {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(handle) = &self.handle else { return Poll::Pending };
-        let polled = handle.with(|_, _, stream| {
-            stream.responses.retain(|head| !head.status().is_informational());
-            match (stream.responses.pop_front(), &stream.end) {
-                (Some(head), _) => Poll::Ready(Ok(head)),
-                (None, Some(error)) => Poll::Ready(Err(error.clone())),
-                (None, None) => {
-                    stream.set_receive_waker(cx);
-                    Poll::Pending
-                }
+        let polled = handle.with(|_, _, stream| match (stream.response.take(), &stream.end) {
+            (Some(head), _) => Poll::Ready(Ok(head)),
+            (None, Some(error)) => Poll::Ready(Err(error.clone())),
+            (None, None) => {
+                stream.set_receive_waker(cx);
+                Poll::Pending
             }
         });
         polled

@@ -1,6 +1,6 @@
 //! Task of a connection: reads frames, handles them in their order, and writes.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::error::{Http2Error, Reason};
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, MAX_FRAME_SIZE, PREFACE};
-use super::handle_frame::FrameHandler;
+use super::handle_frame::{AcceptedRequest, FrameHandler};
 use super::input::InputBuf;
 use super::receive::ReceiveStream;
 use super::server::Responder;
@@ -20,6 +20,11 @@ use super::shared::ConnectionState;
 
 /// Number of requests after which other connections have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
+
+thread_local! {
+    /// Memory for the requests of one turn, shared by all connections of the thread.
+    static ACCEPTED: Cell<Vec<AcceptedRequest>> = const { Cell::new(Vec::new()) };
+}
 
 /// What starts a request.
 pub(super) type StartRequest<'a> = dyn FnMut(Request<ReceiveStream>, Responder, &mut Context<'_>) + 'a;
@@ -50,8 +55,8 @@ enum Phase {
 enum Progress {
     /// More must be read.
     NeedsInput,
-    /// The turn has ended.
-    Yield,
+    /// Requests must be started, or replies written, before further frames are handled.
+    Paused,
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
@@ -81,7 +86,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                 self.phase = Phase::Settings;
                 break;
             }
-            if self.poll_flush(cx)?.is_pending() {}
+            let _ = self.poll_flush(cx)?;
             let read = ready!(self.input.poll_read(&mut self.stream, cx)).map_err(into_error)?;
             if read == 0 {
                 return Poll::Ready(Err(Http2Error::Io(io::ErrorKind::UnexpectedEof)));
@@ -114,23 +119,32 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     ) -> Poll<Result<(), Http2Error>> {
         let mut started = 0;
         while self.phase != Phase::Closing {
-            match self.handle_frames(&mut started, cx, start) {
+            if self.state().output.is_overdue() {
+                ready!(self.poll_flush(cx))?;
+            }
+            let mut accepted = ACCEPTED.take();
+            let handled = self.handle_frames(&mut accepted);
+            started += accepted.len();
+            start_all(&mut accepted, cx, start);
+            ACCEPTED.set(accepted);
+            match handled {
                 Ok(Progress::NeedsInput) => {}
-                Ok(Progress::Yield) => {
+                Ok(Progress::Paused) if started >= MAX_REQUESTS_PER_TURN => {
                     cx.waker().wake_by_ref();
                     break;
                 }
+                Ok(Progress::Paused) => continue,
                 Err(reason) => {
                     self.state().close_for_error(reason);
                     self.phase = Phase::Closing;
                     break;
                 }
             }
-            if self.state().output.is_overdue() {
-                ready!(self.poll_flush(cx))?;
-            }
             match self.input.poll_read(&mut self.stream, cx) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(0)) => {
+                    self.state().end_all(Http2Error::Io(io::ErrorKind::UnexpectedEof));
+                    self.phase = Phase::Closing;
+                }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(into_error(error))),
                 Poll::Pending => break,
@@ -150,10 +164,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             return Poll::Pending;
         }
         let closed = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
-        let violation = self.state().end.clone();
-        Poll::Ready(match violation {
-            Some(error) => Err(error),
-            None => closed.map_err(into_error),
+        let end = self.state().end.clone();
+        Poll::Ready(match end {
+            Some(error @ Http2Error::Violation(_)) => Err(error),
+            _ => closed.map_err(into_error),
         })
     }
 
@@ -168,13 +182,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         polled.map_err(into_error)
     }
 
-    /// Handles all complete frames that have arrived.
-    fn handle_frames(
-        &mut self,
-        started: &mut usize,
-        cx: &mut Context<'_>,
-        start: &mut StartRequest<'_>,
-    ) -> Result<Progress, Reason> {
+    /// Handles the complete frames that have arrived, and appends the requests among them to `accepted`.
+    fn handle_frames(&mut self, accepted: &mut Vec<AcceptedRequest>) -> Result<Progress, Reason> {
         while let Some(header) = self.input.peek_header() {
             if header.length > MAX_FRAME_SIZE {
                 return Err(Reason::FRAME_SIZE_ERROR);
@@ -183,12 +192,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             if self.input.bytes().len() < FRAME_HEADER_SIZE + header.length {
                 return Ok(Progress::NeedsInput);
             }
-            if let Some((request, responder)) = self.frames.handle(header, &mut self.input)? {
-                start(request, responder, cx);
-                *started += 1;
-                if *started >= MAX_REQUESTS_PER_TURN {
-                    return Ok(Progress::Yield);
-                }
+            accepted.extend(self.frames.handle(header, &mut self.input)?);
+            if accepted.len() >= MAX_REQUESTS_PER_TURN || self.state().output.is_overdue() {
+                return Ok(Progress::Paused);
             }
         }
         Ok(Progress::NeedsInput)
@@ -209,6 +215,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 impl<T> Drop for Connection<T> {
     fn drop(&mut self) {
         self.frames.state.borrow_mut().end_all(Http2Error::Io(io::ErrorKind::ConnectionAborted));
+    }
+}
+
+/// Starts requests after all frames of a read: their data may have arrived with them, and the client may have reset them.
+fn start_all(accepted: &mut Vec<AcceptedRequest>, cx: &mut Context<'_>, start: &mut StartRequest<'_>) {
+    for (request, responder) in accepted.drain(..) {
+        if !responder.has_ended() {
+            start(request, responder, cx);
+        }
     }
 }
 

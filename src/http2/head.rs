@@ -195,7 +195,7 @@ impl FieldSink for HeadBuilder {
 /// Appends the fields of a response.
 pub(super) fn encode_response(head: &Response<()>, encoder: &mut Encoder, out: &mut Vec<u8>) {
     encoder.status(head.status(), out);
-    head.headers().iter().for_each(|(name, value)| encoder.header(name, value, out));
+    encode_headers(head.headers(), encoder, out);
 }
 
 /// Appends the fields of a request.
@@ -217,7 +217,15 @@ pub(super) fn encode_request(head: &Request<()>, encoder: &mut Encoder, out: &mu
     if let Some(protocol) = protocol {
         encoder.protocol(protocol, out);
     }
-    head.headers().iter().for_each(|(name, value)| encoder.header(name, value, out));
+    encode_headers(head.headers(), encoder, out);
+}
+
+/// Appends header fields or trailers.
+pub(super) fn encode_headers(headers: &HeaderMap, encoder: &mut Encoder, out: &mut Vec<u8>) {
+    for (name, value) in headers {
+        debug_assert!(!is_connection_specific(name, value), "{name} is not allowed in HTTP/2");
+        encoder.header(name, value, out);
+    }
 }
 
 /// Returns the length of a body as its head states it; `None` if it does not.

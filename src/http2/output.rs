@@ -169,6 +169,9 @@ impl OutputBuf {
     /// Leaves the memory to other connections.
     fn release(&mut self) {
         self.written = 0;
+        if self.copied.capacity() == 0 {
+            return;
+        }
         self.copied.clear();
         if self.copied.capacity() <= MAX_RETAINED_CAPACITY {
             SPARE.set(std::mem::take(&mut self.copied));

@@ -77,6 +77,11 @@ impl Responder {
         Ok(SendStream { handle: self.handle.clone() })
     }
 
+    /// Whether the stream has ended early.
+    pub(super) fn has_ended(&self) -> bool {
+        self.handle.with(|_, _, stream| stream.end.is_some())
+    }
+
     /// Resets the stream, unless it has ended.
     pub fn send_reset(&mut self, reason: Reason) {
         self.handle.reset(reason);

@@ -47,12 +47,25 @@ pub(super) struct StreamState {
     pub(super) is_unread: bool,
     /// Why the stream has ended early.
     pub(super) end: Option<Http2Error>,
-    /// Heads of responses that were received and not taken.
-    pub(super) responses: VecDeque<Box<Response<()>>>,
-    /// Whether the response to the request has no content, whatever its `content-length` states.
-    pub(super) is_head_request: bool,
+    /// Interim responses that were received and not taken.
+    pub(super) interims: VecDeque<Response<()>>,
+    /// The response, until it is taken.
+    pub(super) response: Option<Box<Response<()>>>,
+    /// What the `content-length` of the response means.
+    pub(super) response_length: ResponseLength,
     receive_waker: Option<Waker>,
     send_waker: Option<Waker>,
+}
+
+/// What the `content-length` of a response means (RFC 9110 section 8.6), which depends on the method of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResponseLength {
+    /// The length of its content.
+    OfContent,
+    /// The length that a response to GET would have. There is no content: HEAD.
+    OfGet,
+    /// Nothing, because a tunnel follows: CONNECT.
+    Ignored,
 }
 
 /// Received data in its order: large pieces as they were received, then small ones in one buffer.
@@ -105,8 +118,9 @@ impl StreamState {
             has_response: false,
             is_unread: false,
             end: None,
-            responses: VecDeque::new(),
-            is_head_request: false,
+            interims: VecDeque::new(),
+            response: None,
+            response_length: ResponseLength::OfContent,
             receive_waker: None,
             send_waker: None,
         }
@@ -125,6 +139,11 @@ impl StreamState {
             None if self.send_ended => Err(Http2Error::Cancelled(Reason::NO_ERROR)),
             None => Ok(()),
         }
+    }
+
+    /// Whether data may be sent, as far as the stream's own window is concerned.
+    pub(super) const fn can_send(&self) -> bool {
+        !self.is_closed() && !self.send_ended && self.send_window > 0
     }
 
     /// Returns the next received data. The rest of a stream that was reset can still be read.
