@@ -4,6 +4,7 @@ mod client;
 mod floods;
 mod limits;
 mod server;
+mod turns;
 
 use std::future::poll_fn;
 
