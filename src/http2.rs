@@ -13,6 +13,7 @@ mod connection;
 mod error;
 mod floods;
 mod frame;
+mod handle;
 mod handle_data;
 mod handle_frame;
 mod handle_headers;
@@ -21,20 +22,23 @@ pub mod hpack;
 mod input;
 mod output;
 mod receive;
+mod responder;
 mod send;
 mod server;
 mod settings;
 mod shared;
 mod shutdown;
 mod stream;
+mod stream_queue;
 mod windows;
 
 pub use self::client::{ClientConnection, RequestSender, ResponseFuture};
 pub use self::error::{Http2Error, Reason};
 pub use self::hpack::Protocol;
 pub use self::receive::ReceiveStream;
+pub use self::responder::Responder;
 pub use self::send::SendStream;
-pub use self::server::{Responder, ServerConnection};
+pub use self::server::ServerConnection;
 pub use self::settings::Http2Settings;
 
 #[cfg(test)]

@@ -1,23 +1,24 @@
 //! Client side: requests to a server, and its responses.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use http::{Method, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
 use super::error::{Http2Error, Reason};
+use super::handle::StreamHandle;
 use super::head::encode_request;
 use super::receive::ReceiveStream;
 use super::send::SendStream;
 use super::settings::{Http2Settings, MAX_WINDOW};
-use super::shared::ConnectionState;
-use super::stream::{ResponseLength, StreamHandle, StreamState};
+use super::shared::Http2State;
+use super::stream::{ResponseLength, StreamState};
+use super::stream_queue::QueuedSender;
 
 /// Connection to a server. Drives the connection until its end; nothing is sent or received otherwise.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub struct ClientConnection<T> {
 /// Opens streams on a connection. The connection ends when all senders are dropped and no stream is open.
 #[derive(Debug)]
 pub struct RequestSender {
-    connection: Rc<RefCell<ConnectionState>>,
+    connection: Rc<RefCell<Http2State>>,
     /// Place in the queue for a stream.
     queued: Option<Rc<QueuedSender>>,
 }
@@ -38,52 +39,6 @@ pub struct RequestSender {
 pub struct ResponseFuture {
     /// `None` once the response was returned.
     handle: Option<StreamHandle>,
-}
-
-/// Requests that wait because the server allows no more streams.
-#[derive(Debug, Default)]
-pub(super) struct StreamQueue {
-    senders: usize,
-    queued: VecDeque<Rc<QueuedSender>>,
-}
-
-#[derive(Debug)]
-struct QueuedSender {
-    waker: RefCell<Waker>,
-    /// Whether it was woken to open a stream.
-    is_woken: Cell<bool>,
-}
-
-impl StreamQueue {
-    /// Whether nothing can open further streams.
-    pub(super) const fn has_no_senders(&self) -> bool {
-        self.senders == 0
-    }
-
-    /// Wakes the next request, because a stream has ended.
-    pub(super) fn wake_next(&mut self) {
-        if let Some(next) = self.queued.pop_front() {
-            next.is_woken.set(true);
-            next.waker.borrow().wake_by_ref();
-        }
-    }
-
-    /// Removes a request that has given up. The stream for which it was woken is left to the next one.
-    fn remove(&mut self, queued: &Rc<QueuedSender>) {
-        if queued.is_woken.get() {
-            self.wake_next();
-        } else {
-            self.queued.retain(|other| !Rc::ptr_eq(other, queued));
-        }
-    }
-
-    /// Wakes all requests, because the number of streams or the state of the connection has changed.
-    pub(super) fn wake_all(&mut self) {
-        for queued in std::mem::take(&mut self.queued) {
-            queued.is_woken.set(true);
-            queued.waker.borrow().wake_by_ref();
-        }
-    }
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> ClientConnection<T> {
@@ -104,7 +59,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Future for ClientConnection<T> {
 }
 
 impl RequestSender {
-    fn new(connection: &Rc<RefCell<ConnectionState>>) -> Self {
+    fn new(connection: &Rc<RefCell<Http2State>>) -> Self {
         connection.borrow_mut().queue.senders += 1;
         Self { connection: Rc::clone(connection), queued: None }
     }
@@ -126,7 +81,7 @@ impl RequestSender {
         if connection.has_peer_settings {
             return Poll::Ready(Ok(connection.peer.connect_protocol));
         }
-        enqueue(&mut self.queued, &mut connection.queue, cx);
+        connection.queue.enqueue(&mut self.queued, cx);
         Poll::Pending
     }
 
@@ -141,7 +96,7 @@ impl RequestSender {
             self.queued = None;
             return Poll::Ready(Ok(()));
         }
-        enqueue(&mut self.queued, &mut connection.queue, cx);
+        connection.queue.enqueue(&mut self.queued, cx);
         Poll::Pending
     }
 
@@ -175,7 +130,7 @@ impl RequestSender {
 
 /// # Errors
 /// If the connection accepts no more requests.
-fn check_open(connection: &ConnectionState) -> Result<(), Http2Error> {
+fn check_open(connection: &Http2State) -> Result<(), Http2Error> {
     match &connection.end {
         Some(error) => Err(error.clone()),
         None if connection.peer_goes_away || connection.next_stream > MAX_WINDOW => {
@@ -183,18 +138,6 @@ fn check_open(connection: &ConnectionState) -> Result<(), Http2Error> {
         }
         None => Ok(()),
     }
-}
-
-/// Adds a request to the queue, or keeps its place there.
-fn enqueue(place: &mut Option<Rc<QueuedSender>>, queue: &mut StreamQueue, cx: &Context<'_>) {
-    if let Some(queued) = place.as_ref().filter(|queued| !queued.is_woken.get()) {
-        queued.waker.borrow_mut().clone_from(cx.waker());
-        return;
-    }
-    let queued = QueuedSender { waker: RefCell::new(cx.waker().clone()), is_woken: Cell::new(false) };
-    let queued = Rc::new(queued);
-    queue.queued.push_back(Rc::clone(&queued));
-    *place = Some(queued);
 }
 
 impl Clone for RequestSender {

@@ -14,9 +14,9 @@ use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, MAX_FRAME_SIZE, PR
 use super::handle_frame::{AcceptedRequest, FrameHandler};
 use super::input::InputBuf;
 use super::receive::ReceiveStream;
-use super::server::Responder;
+use super::responder::Responder;
 use super::settings::Http2Settings;
-use super::shared::ConnectionState;
+use super::shared::Http2State;
 
 /// Number of requests after which other connections have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
@@ -61,16 +61,16 @@ enum Progress {
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     pub(super) fn new(stream: T, is_server: bool, settings: Http2Settings) -> Self {
-        let state = Rc::new(RefCell::new(ConnectionState::new(is_server, settings)));
+        let state = Rc::new(RefCell::new(Http2State::new(is_server, settings)));
         let phase = if is_server { Phase::Preface } else { Phase::Settings };
         Self { stream, input: InputBuf::default(), frames: FrameHandler::new(state), phase }
     }
 
-    pub(super) const fn shared(&self) -> &Rc<RefCell<ConnectionState>> {
+    pub(super) const fn shared(&self) -> &Rc<RefCell<Http2State>> {
         &self.frames.state
     }
 
-    pub(super) fn state(&self) -> RefMut<'_, ConnectionState> {
+    pub(super) fn state(&self) -> RefMut<'_, Http2State> {
         self.frames.state.borrow_mut()
     }
 

@@ -4,7 +4,7 @@ use super::error::Reason;
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, flags};
 use super::handle_frame::FrameHandler;
 use super::input::{InputBuf, Payload};
-use super::shared::ConnectionState;
+use super::shared::Http2State;
 use super::stream::StreamState;
 
 impl FrameHandler {
@@ -25,12 +25,13 @@ impl FrameHandler {
             return discard_data(state, header.stream, length);
         };
         let stream = &mut *stream.state.borrow_mut();
-        input.with_data(header.length, range, |data| receive_data(state, stream, header, range.1, data))
+        let size = range.len();
+        input.with_data(header.length, range, |data| receive_data(state, stream, header, size, data))
     }
 }
 
 /// Handles DATA of a stream that has ended. It counts against the connection's window.
-fn discard_data(state: &mut ConnectionState, id: u32, length: u32) -> Result<(), Reason> {
+fn discard_data(state: &mut Http2State, id: u32, length: u32) -> Result<(), Reason> {
     state.release_connection_window(length);
     // A client may have cancelled many streams at once, and the data of all of them may be on its way.
     match !state.is_server || state.was_reset_here(id) {
@@ -41,7 +42,7 @@ fn discard_data(state: &mut ConnectionState, id: u32, length: u32) -> Result<(),
 
 /// Handles DATA of an open stream.
 fn receive_data(
-    state: &mut ConnectionState,
+    state: &mut Http2State,
     stream: &mut StreamState,
     header: FrameHeader,
     size: usize,
@@ -87,7 +88,7 @@ fn receive_data(
 }
 
 /// Returns what is wrong with DATA of an open stream, and counts its bytes.
-fn data_error(state: &ConnectionState, stream: &mut StreamState, size: u64, is_end: bool) -> Option<Reason> {
+fn data_error(state: &Http2State, stream: &mut StreamState, size: u64, is_end: bool) -> Option<Reason> {
     if stream.receive_window < 0 {
         return Some(Reason::FLOW_CONTROL_ERROR);
     }

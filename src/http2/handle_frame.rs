@@ -8,12 +8,12 @@ use http::Request;
 use super::error::Reason;
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, flags, read_u32};
 use super::handle_headers::HeaderBlock;
-use super::hpack::Decoder;
+use super::hpack::HpackDecoder;
 use super::input::InputBuf;
 use super::receive::ReceiveStream;
-use super::server::Responder;
+use super::responder::Responder;
 use super::settings::MAX_WINDOW;
-use super::shared::ConnectionState;
+use super::shared::Http2State;
 
 /// A request, and what sends its response.
 pub(super) type AcceptedRequest = (Request<ReceiveStream>, Responder);
@@ -21,15 +21,15 @@ pub(super) type AcceptedRequest = (Request<ReceiveStream>, Responder);
 /// Handles frames.
 #[derive(Debug)]
 pub(super) struct FrameHandler {
-    pub(super) state: Rc<RefCell<ConnectionState>>,
-    pub(super) decoder: Decoder,
+    pub(super) state: Rc<RefCell<Http2State>>,
+    pub(super) decoder: HpackDecoder,
     /// A header section of which more frames are expected.
     pub(super) block: Option<Box<HeaderBlock>>,
 }
 
 impl FrameHandler {
-    pub(super) fn new(state: Rc<RefCell<ConnectionState>>) -> Self {
-        Self { state, decoder: Decoder::new(), block: None }
+    pub(super) fn new(state: Rc<RefCell<Http2State>>) -> Self {
+        Self { state, decoder: HpackDecoder::new(), block: None }
     }
 
     /// Handles the next frame of `input`, which has arrived completely, and removes it. Returns the request that it

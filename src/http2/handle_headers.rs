@@ -6,15 +6,15 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::error::Reason;
 use super::frame::{FrameHeader, flags, read_u32};
+use super::handle::StreamHandle;
 use super::handle_frame::{AcceptedRequest, FrameHandler};
 use super::head::{HeadBuilder, HeadError, content_length, encode_response};
 use super::hpack::Protocol;
 use super::receive::ReceiveStream;
-use super::server::Responder;
+use super::responder::Responder;
 use super::settings::MAX_WINDOW;
-use super::shared::ConnectionState;
-use super::shutdown::Shutdown;
-use super::stream::{ResponseLength, Stream, StreamHandle, StreamState};
+use super::shared::{Http2State, Shutdown};
+use super::stream::{ResponseLength, Stream, StreamState};
 
 /// Maximum frames of one header section.
 const MAX_BLOCK_FRAMES: u32 = 64;
@@ -46,8 +46,7 @@ impl FrameHandler {
         header: FrameHeader,
         payload: &[u8],
     ) -> Result<Option<AcceptedRequest>, Reason> {
-        let (offset, length) = header.unpadded(payload)?;
-        let mut block = &payload[offset..offset + length];
+        let mut block = &payload[header.unpadded(payload)?];
         let mut depends_on_itself = false;
         if header.has(flags::PRIORITY) {
             let (priority, rest) = block.split_at_checked(5).ok_or(Reason::FRAME_SIZE_ERROR)?;
@@ -119,7 +118,7 @@ impl FrameHandler {
 
 /// Opens the stream of a request. `None` if it is not accepted.
 fn accept_request(
-    state: &mut ConnectionState,
+    state: &mut Http2State,
     head: HeadersFrame,
     fields: HeadBuilder,
 ) -> Result<Option<(Request<()>, Rc<Stream>)>, Reason> {
@@ -155,7 +154,7 @@ fn accept_request(
 }
 
 /// Responds to a request whose header section is too large.
-fn reject_head(state: &mut ConnectionState, head: HeadersFrame) {
+fn reject_head(state: &mut Http2State, head: HeadersFrame) {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     state.put_head(head.stream, true, |encoder, out| encode_response(&response, encoder, out));
@@ -166,7 +165,7 @@ fn reject_head(state: &mut ConnectionState, head: HeadersFrame) {
 
 /// Handles a header section of a stream that is open: a response, or trailers.
 fn handle_further_block(
-    state: &mut ConnectionState,
+    state: &mut Http2State,
     stream: &mut StreamState,
     head: HeadersFrame,
     fields: HeadBuilder,

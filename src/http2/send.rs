@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::error::{Http2Error, Reason};
+use super::handle::StreamHandle;
 use super::head::encode_headers;
-use super::stream::StreamHandle;
 
 /// The sending direction of a stream whose head was sent.
 #[derive(Debug)]

@@ -6,27 +6,26 @@ use std::task::{Context, Waker};
 
 use foldhash::fast::RandomState;
 
-use super::client::StreamQueue;
 use super::error::{Http2Error, Reason};
 use super::floods::FloodCounters;
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, flags, put_frame};
-use super::hpack::Encoder;
+use super::hpack::HpackEncoder;
 use super::output::OutputBuf;
 use super::settings::{DEFAULT_WINDOW, Http2Settings, PeerSettings};
-use super::shutdown::Shutdown;
 use super::stream::{Stream, StreamState};
+use super::stream_queue::StreamQueue;
 
 /// Number of streams that were reset here and whose late frames are ignored; more if more may be open.
 const MIN_REMEMBERED_RESETS: usize = 256;
 /// State of a connection.
 #[derive(Debug)]
-pub(super) struct ConnectionState {
+pub(super) struct Http2State {
     pub(super) is_server: bool,
     pub(super) settings: Http2Settings,
     pub(super) peer: PeerSettings,
     /// Whether the peer's first SETTINGS frame has arrived.
     pub(super) has_peer_settings: bool,
-    pub(super) encoder: Encoder,
+    pub(super) encoder: HpackEncoder,
     pub(super) output: OutputBuf,
     pub(super) streams: HashMap<u32, Rc<Stream>, RandomState>,
     /// Bytes that may still be sent on all streams.
@@ -59,7 +58,18 @@ pub(super) struct ConnectionState {
     pub(super) end: Option<Http2Error>,
 }
 
-impl ConnectionState {
+/// Graceful shutdown (RFC 9113 section 6.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shutdown {
+    /// Not begun.
+    None,
+    /// GOAWAY was sent, which allows streams that the peer has opened meanwhile.
+    Announced,
+    /// GOAWAY was sent with the last stream.
+    Final,
+}
+
+impl Http2State {
     pub(super) fn new(is_server: bool, settings: Http2Settings) -> Self {
         let mut output = OutputBuf::default();
         if !is_server {
@@ -71,7 +81,7 @@ impl ConnectionState {
             settings,
             peer: PeerSettings::new(),
             has_peer_settings: false,
-            encoder: Encoder::new(),
+            encoder: HpackEncoder::new(),
             output,
             streams: HashMap::default(),
             send_window: DEFAULT_WINDOW.into(),
@@ -136,7 +146,7 @@ impl ConnectionState {
         &mut self,
         id: u32,
         is_end: bool,
-        encode: impl FnOnce(&mut Encoder, &mut Vec<u8>),
+        encode: impl FnOnce(&mut HpackEncoder, &mut Vec<u8>),
     ) {
         let out = self.output.buffer_mut();
         let start = out.len();

@@ -5,23 +5,12 @@ use std::collections::VecDeque;
 use super::error::{Http2Error, Reason};
 use super::frame::{FrameKind, put_frame};
 use super::settings::MAX_WINDOW;
-use super::shared::ConnectionState;
+use super::shared::{Http2State, Shutdown};
 
 /// Payload of the PING by which the end of new streams is noticed.
 const SHUTDOWN_PING: [u8; 8] = *b"shutdown";
 
-/// Graceful shutdown (RFC 9113 section 6.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shutdown {
-    /// Not begun.
-    None,
-    /// GOAWAY was sent, which allows streams that the peer has opened meanwhile.
-    Announced,
-    /// GOAWAY was sent with the last stream.
-    Final,
-}
-
-impl ConnectionState {
+impl Http2State {
     /// Begins the graceful shutdown of a server.
     pub(super) fn begin_shutdown(&mut self) {
         if self.shutdown == Shutdown::None && self.end.is_none() {

@@ -1,15 +1,13 @@
-//! State of one stream, and the handles on it (RFC 9113 section 5).
+//! State of one stream (RFC 9113 section 5).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response};
 
 use super::error::{Http2Error, Reason};
-use super::shared::ConnectionState;
 
 /// A stream.
 #[derive(Debug)]
@@ -18,7 +16,8 @@ pub(super) struct Stream {
     pub(super) state: RefCell<StreamState>,
     /// Whether the stream is in the connection's queue for capacity.
     pub(super) is_queued: Cell<bool>,
-    handles: Cell<u32>,
+    /// Number of handles.
+    pub(super) handles: Cell<u32>,
 }
 
 /// What frames and handles change.
@@ -189,45 +188,5 @@ fn set_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
 impl Stream {
     pub(super) const fn new(id: u32, state: StreamState) -> Self {
         Self { id, state: RefCell::new(state), is_queued: Cell::new(false), handles: Cell::new(0) }
-    }
-}
-
-/// A handle on a stream. When the last one is dropped before the end of the stream, the stream is reset.
-#[derive(Debug)]
-pub(super) struct StreamHandle {
-    pub(super) connection: Rc<RefCell<ConnectionState>>,
-    pub(super) stream: Rc<Stream>,
-}
-
-impl StreamHandle {
-    pub(super) fn new(connection: &Rc<RefCell<ConnectionState>>, stream: &Rc<Stream>) -> Self {
-        stream.handles.set(stream.handles.get() + 1);
-        Self { connection: Rc::clone(connection), stream: Rc::clone(stream) }
-    }
-
-    /// Calls `change` with the state of the connection and of the stream.
-    pub(super) fn with<R>(&self, change: impl FnOnce(&mut ConnectionState, u32, &mut StreamState) -> R) -> R {
-        change(&mut self.connection.borrow_mut(), self.stream.id, &mut self.stream.state.borrow_mut())
-    }
-
-    /// Resets the stream, unless it has ended.
-    pub(super) fn reset(&self, reason: Reason) {
-        self.with(|connection, id, stream| connection.cancel(id, stream, reason));
-    }
-}
-
-impl Clone for StreamHandle {
-    fn clone(&self) -> Self {
-        Self::new(&self.connection, &self.stream)
-    }
-}
-
-impl Drop for StreamHandle {
-    fn drop(&mut self) {
-        let left = self.stream.handles.get() - 1;
-        self.stream.handles.set(left);
-        if left == 0 {
-            self.with(|connection, id, stream| connection.release_stream(id, stream));
-        }
     }
 }

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use super::error::Reason;
 use super::frame::{FrameHeader, FrameKind, flags, put_frame};
 use super::settings::MAX_WINDOW;
-use super::shared::ConnectionState;
+use super::shared::Http2State;
 use super::stream::{ReceivedData, Stream, StreamState};
 
-impl ConnectionState {
+impl Http2State {
     /// Appends data, which the windows must permit; `is_end` if it ends the stream.
     pub(super) fn put_data(&mut self, id: u32, stream: &mut StreamState, data: Bytes, is_end: bool) {
         let length = data.len();

@@ -1,7 +1,7 @@
 //! The table of allowed imports between modules.
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
+pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 47] = [
     (
         "main",
         &["app", "top", "admin_client", "cli", "explain_command", "config", "replay", "import", "telemetry"],
@@ -21,6 +21,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
             "proxy",
             "listener",
             "http1",
+            "http2",
             "state_file",
             "deferred",
             "telemetry",
@@ -184,9 +185,10 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain", "clock"]),
     ("forward_proxy", &["identify", "rules", "upstream", "telemetry", "tls", "jitter"]),
-    ("upstream", &["http1", "headers", "transport", "tls", "telemetry", "jitter"]),
-    ("transport", &[]),
+    ("upstream", &["http1", "http2", "headers", "transport", "tls", "telemetry", "jitter"]),
+    ("transport", &["http2"]),
     ("http1", &["headers"]),
+    ("http2", &[]),
     ("state_file", &["limiter", "atomic_file"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
     ("observe", &["rules", "identify", "limiter"]),

@@ -8,7 +8,7 @@ use tokio::task::spawn_local;
 use super::*;
 use crate::http2::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, PREFACE, flags, put_frame};
 use crate::http2::head::encode_request;
-use crate::http2::hpack::Encoder;
+use crate::http2::hpack::HpackEncoder;
 
 /// Serves `/hold` by reading nothing until the stream ends, and everything else by [`echo`].
 async fn hold_or_echo(request: Request<ReceiveStream>, mut responder: Responder) {
@@ -32,7 +32,7 @@ fn post(path: &str) -> Request<()> {
 /// A client that writes frames itself.
 struct RawClient {
     stream: DuplexStream,
-    encoder: Encoder,
+    encoder: HpackEncoder,
     out: Vec<u8>,
 }
 
@@ -40,7 +40,7 @@ impl RawClient {
     fn new(stream: DuplexStream) -> Self {
         let mut out = PREFACE.to_vec();
         put_frame(&mut out, FrameKind::Settings, 0, 0, &[]);
-        Self { stream, encoder: Encoder::new(), out }
+        Self { stream, encoder: HpackEncoder::new(), out }
     }
 
     fn request(&mut self, id: u32, flags: u8) {
