@@ -32,7 +32,7 @@ mod stream;
 mod stream_queue;
 mod windows;
 
-pub use self::client::{ClientConnection, RequestSender, ResponseFuture};
+pub use self::client::{ClientConnection, PendingResponse, RequestSender};
 pub use self::error::{Http2Error, Reason};
 pub use self::hpack::Protocol;
 pub use self::receive::ReceiveStream;

@@ -36,7 +36,7 @@ pub struct RequestSender {
 
 /// Response to a request.
 #[derive(Debug)]
-pub struct ResponseFuture {
+pub struct PendingResponse {
     /// `None` once the response was returned.
     handle: Option<StreamHandle>,
 }
@@ -108,7 +108,7 @@ impl RequestSender {
         &mut self,
         head: &Request<()>,
         is_end: bool,
-    ) -> Result<(ResponseFuture, SendStream), Http2Error> {
+    ) -> Result<(PendingResponse, SendStream), Http2Error> {
         let mut state = self.connection.borrow_mut();
         check_open(&state)?;
         let id = state.next_stream;
@@ -124,7 +124,7 @@ impl RequestSender {
         state.put_head(id, is_end, |encoder, out| encode_request(head, encoder, out));
         drop(state);
         let handle = StreamHandle::new(&self.connection, &stream);
-        Ok((ResponseFuture { handle: Some(handle.clone()) }, SendStream { handle }))
+        Ok((PendingResponse { handle: Some(handle.clone()) }, SendStream { handle }))
     }
 }
 
@@ -159,14 +159,14 @@ impl Drop for RequestSender {
     }
 }
 
-impl ResponseFuture {
+impl PendingResponse {
     /// Returns the next interim response (RFC 9110 section 15.2), if one has arrived.
     pub fn take_interim(&mut self) -> Option<Response<()>> {
         self.handle.as_ref()?.with(|_, _, stream| stream.interims.pop_front())
     }
 }
 
-impl Future for ResponseFuture {
+impl Future for PendingResponse {
     type Output = Result<Response<ReceiveStream>, Http2Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -35,12 +35,12 @@ pub(super) struct Connection<T> {
     stream: T,
     input: InputBuf,
     frames: FrameHandler,
-    phase: Phase,
+    phase: ConnectionPhase,
 }
 
-/// Phase of a connection.
+/// ConnectionPhase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     /// The preface of the client is expected.
     Preface,
     /// The first SETTINGS frame is expected.
@@ -51,8 +51,8 @@ enum Phase {
     Closing,
 }
 
-/// Progress with the frames that have arrived.
-enum Progress {
+/// FrameProgress with the frames that have arrived.
+enum FrameProgress {
     /// More must be read.
     NeedsInput,
     /// Requests must be started, or replies written, before further frames are handled.
@@ -62,7 +62,7 @@ enum Progress {
 impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     pub(super) fn new(stream: T, is_server: bool, settings: Http2Settings) -> Self {
         let state = Rc::new(RefCell::new(Http2State::new(is_server, settings)));
-        let phase = if is_server { Phase::Preface } else { Phase::Settings };
+        let phase = if is_server { ConnectionPhase::Preface } else { ConnectionPhase::Settings };
         Self { stream, input: InputBuf::default(), frames: FrameHandler::new(state), phase }
     }
 
@@ -76,14 +76,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Waits for the client's preface (RFC 9113 section 3.4), while the settings are sent.
     pub(super) fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
-        while self.phase == Phase::Preface {
+        while self.phase == ConnectionPhase::Preface {
             let arrived = self.input.bytes();
             if !arrived.starts_with(&PREFACE[..arrived.len().min(PREFACE.len())]) {
                 return Poll::Ready(Err(Http2Error::Violation(Reason::PROTOCOL_ERROR)));
             }
             if arrived.len() >= PREFACE.len() {
                 self.input.advance(PREFACE.len());
-                self.phase = Phase::Settings;
+                self.phase = ConnectionPhase::Settings;
                 break;
             }
             let _ = self.poll_flush(cx)?;
@@ -118,7 +118,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         start: &mut StartRequest<'_>,
     ) -> Poll<Result<(), Http2Error>> {
         let mut started = 0;
-        while self.phase != Phase::Closing {
+        while self.phase != ConnectionPhase::Closing {
             if self.state().output.is_overdue() {
                 ready!(self.poll_flush(cx))?;
             }
@@ -128,22 +128,22 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             start_all(&mut accepted, cx, start);
             ACCEPTED.set(accepted);
             match handled {
-                Ok(Progress::NeedsInput) => {}
-                Ok(Progress::Paused) if started >= MAX_REQUESTS_PER_TURN => {
+                Ok(FrameProgress::NeedsInput) => {}
+                Ok(FrameProgress::Paused) if started >= MAX_REQUESTS_PER_TURN => {
                     cx.waker().wake_by_ref();
                     break;
                 }
-                Ok(Progress::Paused) => continue,
+                Ok(FrameProgress::Paused) => continue,
                 Err(reason) => {
                     self.state().close_for_error(reason);
-                    self.phase = Phase::Closing;
+                    self.phase = ConnectionPhase::Closing;
                     break;
                 }
             }
             match self.input.poll_read(&mut self.stream, cx) {
                 Poll::Ready(Ok(0)) => {
                     self.state().end_all(Http2Error::Io(io::ErrorKind::UnexpectedEof));
-                    self.phase = Phase::Closing;
+                    self.phase = ConnectionPhase::Closing;
                 }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(into_error(error))),
@@ -155,12 +155,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Writes what there is to be sent, and closes the connection after its last frame.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
-        if self.phase != Phase::Closing && self.state().is_finished() {
+        if self.phase != ConnectionPhase::Closing && self.state().is_finished() {
             self.state().announce_end();
-            self.phase = Phase::Closing;
+            self.phase = ConnectionPhase::Closing;
         }
         ready!(self.poll_flush(cx))?;
-        if self.phase != Phase::Closing {
+        if self.phase != ConnectionPhase::Closing {
             return Poll::Pending;
         }
         let closed = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
@@ -183,30 +183,30 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     }
 
     /// Handles the complete frames that have arrived, and appends the requests among them to `accepted`.
-    fn handle_frames(&mut self, accepted: &mut Vec<AcceptedRequest>) -> Result<Progress, Reason> {
+    fn handle_frames(&mut self, accepted: &mut Vec<AcceptedRequest>) -> Result<FrameProgress, Reason> {
         while let Some(header) = self.input.peek_header() {
             if header.length > MAX_FRAME_SIZE {
                 return Err(Reason::FRAME_SIZE_ERROR);
             }
             self.check_order(header)?;
             if self.input.bytes().len() < FRAME_HEADER_SIZE + header.length {
-                return Ok(Progress::NeedsInput);
+                return Ok(FrameProgress::NeedsInput);
             }
             accepted.extend(self.frames.handle(header, &mut self.input)?);
             if accepted.len() >= MAX_REQUESTS_PER_TURN || self.state().output.is_overdue() {
-                return Ok(Progress::Paused);
+                return Ok(FrameProgress::Paused);
             }
         }
-        Ok(Progress::NeedsInput)
+        Ok(FrameProgress::NeedsInput)
     }
 
     /// The first frame of a peer must be SETTINGS (RFC 9113 section 3.4).
     fn check_order(&mut self, header: FrameHeader) -> Result<(), Reason> {
-        if self.phase == Phase::Settings {
+        if self.phase == ConnectionPhase::Settings {
             if header.kind != FrameKind::Settings || header.has(super::frame::flags::ACK) {
                 return Err(Reason::PROTOCOL_ERROR);
             }
-            self.phase = Phase::Open;
+            self.phase = ConnectionPhase::Open;
         }
         Ok(())
     }

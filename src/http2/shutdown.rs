@@ -37,6 +37,7 @@ impl Http2State {
             let unprocessed: Vec<_> = self.streams.keys().copied().filter(|id| *id > last).collect();
             for id in unprocessed {
                 if let Some(stream) = self.streams.remove(&id) {
+                    self.dequeue(&stream);
                     stream.state.borrow_mut().fail(Http2Error::GoneAway(reason));
                 }
             }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::error::Reason;
-use super::frame::{FrameHeader, FrameKind, flags, put_frame};
+use super::frame::{FrameHeader, FrameKind, flags};
 use super::settings::MAX_WINDOW;
 use super::shared::Http2State;
 use super::stream::{ReceivedData, Stream, StreamState};
@@ -88,7 +88,7 @@ impl Http2State {
         if self.end.is_none() && is_update_due(self.released, self.receive_window) {
             let increment = std::mem::take(&mut self.released);
             self.receive_window += i64::from(increment);
-            put_frame(self.output.buffer_mut(), FrameKind::WindowUpdate, 0, 0, &increment.to_be_bytes());
+            self.put_reply(FrameKind::WindowUpdate, 0, 0, &increment.to_be_bytes());
             self.wake();
         }
     }
@@ -105,7 +105,7 @@ impl Http2State {
         if is_update_due(stream.released, stream.receive_window) {
             let increment = std::mem::take(&mut stream.released);
             stream.receive_window += i64::from(increment);
-            put_frame(self.output.buffer_mut(), FrameKind::WindowUpdate, 0, id, &increment.to_be_bytes());
+            self.put_reply(FrameKind::WindowUpdate, 0, id, &increment.to_be_bytes());
             self.wake();
         }
     }

@@ -93,6 +93,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 47] = [
         "proxy",
         &[
             "http1",
+            "http2",
             "headers",
             "limits",
             "store",
@@ -158,6 +159,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 47] = [
             // For the client of an xDS management server.
             "remote",
             "store",
+            "http2",
             "engine",
             "rules",
             "identify",
