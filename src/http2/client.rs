@@ -60,6 +60,12 @@ impl StreamQueue {
         self.senders == 0
     }
 
+    /// Returns the number of requests that wait.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.queued.len()
+    }
+
     /// Wakes the next request, because a stream has ended. Requests that were dropped are skipped.
     pub(super) fn wake_next(&mut self) {
         while let Some(next) = self.queued.pop_front() {
@@ -69,6 +75,11 @@ impl StreamQueue {
                 return;
             }
         }
+    }
+
+    /// Removes a request that was dropped, because its waker keeps the memory of its task.
+    fn remove(&mut self, place: &Rc<QueuedSender>) {
+        self.queued.retain(|queued| !Rc::ptr_eq(queued, place));
     }
 
     /// Wakes all requests, because the number of streams or the state of the connection has changed.
@@ -85,6 +96,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ClientConnection<T> {
     pub fn new(stream: T, settings: Http2Settings) -> (RequestSender, Self) {
         let connection = Connection::new(stream, false, settings);
         (RequestSender::new(connection.shared()), Self { connection })
+    }
+
+    /// State of the connection.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn state(&self) -> std::cell::RefMut<'_, ConnectionState> {
+        self.connection.state()
     }
 }
 
@@ -197,9 +214,11 @@ impl Drop for RequestSender {
     fn drop(&mut self) {
         let mut connection = self.connection.borrow_mut();
         connection.queue.senders -= 1;
-        if self.queued.take().is_some_and(|queued| queued.is_woken.get()) {
+        match self.queued.take() {
             // The stream for which it was woken is left to the next one.
-            connection.queue.wake_next();
+            Some(place) if place.is_woken.get() => connection.queue.wake_next(),
+            Some(place) => connection.queue.remove(&place),
+            None => {}
         }
         if connection.queue.has_no_senders() {
             connection.wake();
@@ -208,6 +227,12 @@ impl Drop for RequestSender {
 }
 
 impl ResponseFuture {
+    /// Returns the handle on the stream, until the response was returned.
+    #[cfg(any(test, fuzzing))]
+    pub(super) const fn handle(&self) -> Option<&StreamHandle> {
+        self.handle.as_ref()
+    }
+
     /// Returns the next interim response (RFC 9110 section 15.2), if one has arrived.
     pub fn take_interim(&mut self) -> Option<Response<()>> {
         let handle = self.handle.as_ref()?;

@@ -202,6 +202,10 @@ impl FrameHandler {
             return Ok(());
         }
         let reason = if payload.len() == 5 { Reason::PROTOCOL_ERROR } else { Reason::FRAME_SIZE_ERROR };
+        if self.state.borrow().is_idle(header.stream) {
+            // RST_STREAM must not be sent for an idle stream (RFC 9113 section 6.4).
+            return Err(reason);
+        }
         self.reset_for_error(header.stream, reason)
     }
 

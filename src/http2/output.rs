@@ -35,7 +35,8 @@ pub(super) struct OutputBuf {
     pieces: VecDeque<(usize, Bytes)>,
     /// Bytes of all pieces.
     piece_bytes: usize,
-    /// Bytes of frames that frames of the peer have caused directly: acknowledgements, resets, heads of responses.
+    /// Bytes of frames that frames of the peer have caused directly: acknowledgements, window updates,
+    /// resets, heads of responses.
     replies: usize,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
     needs_flush: bool,

@@ -36,7 +36,10 @@ impl SendStream {
                 return Poll::Ready(Ok(capacity));
             }
             stream.set_send_waker(cx);
-            if window > 0 && !queued.is_queued.replace(true) {
+            if window == 0 {
+                // The stream may have been woken to use capacity, and leaves it to the next one.
+                connection.wake_waiting();
+            } else if !queued.is_queued.replace(true) {
                 connection.wait_for_capacity(queued);
             }
             Poll::Pending

@@ -37,14 +37,14 @@ pub(super) struct ConnectionState {
     /// Bytes that the peer may still send on all streams.
     pub(super) receive_window: i64,
     /// Released bytes that were not announced to the peer.
-    released: u32,
+    pub(super) released: u32,
     /// Last stream that the peer has opened.
     pub(super) last_peer_stream: u32,
     /// Next stream that this end opens.
     pub(super) next_stream: u32,
-    recently_reset: VecDeque<u32>,
+    pub(super) recently_reset: VecDeque<u32>,
     /// Streams that wait for the connection's window or room in the output.
-    waiting: VecDeque<Rc<Stream>>,
+    pub(super) waiting: VecDeque<Rc<Stream>>,
     /// Requests that wait for a stream.
     pub(super) queue: StreamQueue,
     pub(super) floods: FloodCounters,
@@ -327,7 +327,7 @@ impl ConnectionState {
         if self.end.is_none() && self.released >= self.settings.connection_window / 2 {
             let increment = std::mem::take(&mut self.released);
             self.receive_window += i64::from(increment);
-            put_frame(self.output.buffer_mut(), FrameKind::WindowUpdate, 0, 0, &increment.to_be_bytes());
+            self.put_reply(FrameKind::WindowUpdate, 0, 0, &increment.to_be_bytes());
             self.wake();
         }
     }
@@ -344,7 +344,7 @@ impl ConnectionState {
         if stream.released >= self.settings.stream_window / 2 {
             let increment = std::mem::take(&mut stream.released);
             stream.receive_window += i64::from(increment);
-            put_frame(self.output.buffer_mut(), FrameKind::WindowUpdate, 0, id, &increment.to_be_bytes());
+            self.put_reply(FrameKind::WindowUpdate, 0, id, &increment.to_be_bytes());
             self.wake();
         }
     }
@@ -414,6 +414,7 @@ impl ConnectionState {
                     stream.state.borrow_mut().fail(Http2Error::GoneAway(reason));
                 }
             }
+            self.waiting.retain(|waiting| waiting.id <= last);
             self.queue.wake_all();
         }
     }
