@@ -13,6 +13,8 @@ mod connection;
 mod error;
 mod floods;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod handle_frame;
 mod head;
 pub mod hpack;
