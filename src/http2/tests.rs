@@ -2,8 +2,13 @@
 
 mod client;
 mod floods;
+mod goaway;
+mod interleavings;
 mod limits;
+mod raw_peer;
 mod server;
+mod tasks;
+mod windows;
 
 use std::future::poll_fn;
 
