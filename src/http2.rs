@@ -6,7 +6,7 @@
 //!
 //! Everything that a peer can make grow has a maximum: header sections, streams, received data (flow control), data to be
 //! sent (the output buffer limits all streams), frames without effect, and streams that end early. The modules, in the
-//! order of a request: [`input`], [`frame`], [`head`], [`connection`], [`stream`], [`output`].
+//! order of a request: `connection`, `input`, `handle_frame`, `head`, `server`, `receive`, `send`, `output`.
 
 mod client;
 mod connection;
@@ -15,24 +15,32 @@ mod floods;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod handle;
+mod handle_data;
 mod handle_frame;
+mod handle_headers;
 mod head;
 pub mod hpack;
 mod input;
 mod output;
 mod receive;
+mod responder;
 mod send;
 mod server;
 mod settings;
 mod shared;
+mod shutdown;
 mod stream;
+mod stream_queue;
+mod windows;
 
-pub use self::client::{ClientConnection, RequestSender, ResponseFuture};
+pub use self::client::{ClientConnection, PendingResponse, RequestSender};
 pub use self::error::{Http2Error, Reason};
 pub use self::hpack::Protocol;
 pub use self::receive::ReceiveStream;
+pub use self::responder::Responder;
 pub use self::send::SendStream;
-pub use self::server::{Responder, ServerConnection};
+pub use self::server::ServerConnection;
 pub use self::settings::Http2Settings;
 
 #[cfg(test)]

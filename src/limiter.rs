@@ -38,9 +38,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::adaptive::limits::AdaptiveLimits;
-use self::algorithm::{CounterState, lease};
+use self::algorithm::{CounterState, Outcome, lease};
 use self::check_options::{CheckOptions, CounterRole};
-use self::decision::{Decision, Enforcement, Verdicts};
+use self::decision::{Decision, Enforcement, Verdict, Verdicts};
 use self::evaluation::CounterView;
 use self::feedback::states::FeedbackBook;
 use self::key::{CounterId, Fingerprint, KeyHash, KeyHasher};
@@ -329,6 +329,9 @@ impl Limiter {
     #[inline(never)]
     fn check_one_general(&self, mut shard: MutexGuard<'_, Shard>, check: &Check, now: Timestamp) -> Decision {
         let key = check.key.salted(check.handle.salt);
+        if let Some(decision) = self.start_counter(&mut shard, check, key, now) {
+            return decision;
+        }
         shard.end_overrides(now);
         let place = shard.find(key);
         let before = CounterView::new(&shard, check, key, place, now);
@@ -339,6 +342,27 @@ impl Limiter {
             verdicts: Verdicts::One(verdict),
             overflowed: kept.is_some_and(|kept| self.record_placement(kept)),
         }
+    }
+
+    /// Decides and charges the other common case: one check without options, charged on arrival, whose key is new.
+    /// Returns `None` for all other checks.
+    #[inline(always)]
+    fn start_counter(
+        &self,
+        shard: &mut Shard,
+        check: &Check,
+        key: Fingerprint,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        if check.charge_timing != ChargeTiming::OnArrival {
+            return None;
+        }
+        let quota = *shard.quota_of_unused(key, check.handle.id)?;
+        let (next, outcome) = algorithm::evaluate(None, &quota, check.cost, now);
+        let is_charged = outcome == Outcome::Conform;
+        let overflowed = is_charged && self.record_placement(shard.insert(key, check.handle.id, next, now));
+        let verdict = Verdict::plain(check, outcome, Some((quota, Some(next))));
+        Some(Decision { verdicts: Verdicts::One(verdict), overflowed })
     }
 
     fn record_placement(&self, kept: Placement) -> bool {

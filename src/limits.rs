@@ -50,7 +50,6 @@ use crate::limiter::reservation::{Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
-use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{CheckRole, SelectedCheck, SideEffects};
 use crate::store::lease_wait::LeaseWaits;
 use crate::throttle;
@@ -179,18 +178,6 @@ impl PendingLimits {
         Self(limits)
     }
 
-    /// Decides limits that are all counted in this process, without recording the decision in metrics. For requests
-    /// that were recorded earlier.
-    pub fn check_recorded(
-        limiter: &Limiter,
-        selected: SmallVec<[SelectedCheck; 2]>,
-        shadow_rules: Vec<RuleIndex>,
-        now: Timestamp,
-    ) -> Self {
-        let decision = check(limiter, &selected, now);
-        Self(AppliedLimits { selected, shadow_rules, decision, ..AppliedLimits::none(now) })
-    }
-
     /// Returns the result of the limits that are counted here.
     pub fn admission(&mut self) -> Admission<'_> {
         if self.0.is_held() {
@@ -275,12 +262,7 @@ impl PendingLimits {
 
     /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the request is held.
     pub fn settlement(&self, view: &LimitsView) -> Option<Box<Settlement>> {
-        self.settlement_of(&view.policy)
-    }
-
-    /// Returns the same for limits that `policy` selected.
-    pub fn settlement_of(&self, policy: &Arc<Policy>) -> Option<Box<Settlement>> {
-        if self.is_held() { None } else { Settlement::new(&self.0, policy) }
+        if self.is_held() { None } else { self.0.settlement(&view.policy) }
     }
 
     /// Returns the limits of an admitted request that follow the provider; `None` if there are none, or if the request is held.
@@ -422,19 +404,16 @@ impl AppliedLimits {
         &self.shadow_rules
     }
 
-    /// Passes the checks of each rule to `visit`, with the rule's outcome: that of its strictest limit, or `None` if
-    /// another rule rejected what this one would have admitted.
-    #[inline]
-    pub fn for_each_rule(&self, mut visit: impl FnMut(&[SelectedCheck], Option<DecisionOutcome>)) {
-        let rejected = self.is_rejected();
-        for (checks, verdicts) in self.by_rule() {
-            visit(checks, DecisionOutcome::from_verdicts(checks, verdicts, rejected));
-        }
+    /// Returns what to settle at the end of an admitted request whose limits `policy` selected; `None` if there is
+    /// nothing.
+    pub fn settlement(&self, policy: &Arc<Policy>) -> Option<Box<Settlement>> {
+        Settlement::new(self, policy)
     }
 }
 
+/// Decides limits that are all counted in this process, and records nothing.
 #[inline]
-fn check(limiter: &Limiter, selected: &[SelectedCheck], now: Timestamp) -> Decision {
+pub fn check(limiter: &Limiter, selected: &[SelectedCheck], now: Timestamp) -> Decision {
     match selected {
         // The most frequent case; avoids building a list of one element.
         [only] => limiter.check(std::slice::from_ref(&only.check), now),

@@ -36,21 +36,20 @@ mod index;
 mod planned_checks;
 
 use std::collections::{BTreeSet, HashMap};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use self::attribute::IncompleteKey;
-use self::changing_limits::FollowingCost;
 use self::index::CandidateIndex;
+use self::key::KeyMemo;
 use self::matcher::Match;
 use self::pattern::Route;
 use self::planned_checks::PlannedCheck;
 pub use self::planned_checks::{StoreLossFallback, limit_specs, limit_specs_for};
 use self::remote_limit::RemoteQuery;
 use self::rule::{Action, LimitAction, LimitSource, OnMissing, Rule};
-use self::selection::{CheckRole, Denial, SelectedCheck, Selection, SideEffects};
+use self::selection::{CheckRole, Denial, SelectedCheck, Selection};
 use self::shared_limit::InstanceSource;
 use crate::identify::Attributes;
 use crate::limiter::adaptive::limits::AdaptiveLimits;
@@ -58,7 +57,6 @@ use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::feedback::states::RuleFeedback;
 use crate::limiter::key::{KeyHash, KeyHasher};
-use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::{Check, LimitHandle, LimitId};
 
 /// Maximum number of checks for which there is room before any rule has been matched.
@@ -140,7 +138,7 @@ impl RuleSet {
         let planned = plans.iter().flatten();
         Self {
             store_loss_fallbacks: planned
-                .filter_map(|planned| Some((planned.handle.id, planned.fallback?)))
+                .filter_map(|planned| Some((planned.handle().id, planned.fallback?)))
                 .collect(),
             index: CandidateIndex::new(&rules, |rule| !rule.reads_descriptors()),
             domains: domains(&rules),
@@ -180,7 +178,11 @@ impl RuleSet {
 
     /// Returns the checks of the rule at `index`, each with its limit handle.
     pub fn rule_checks(&self, index: RuleIndex) -> impl Iterator<Item = (CheckRole, LimitHandle)> + '_ {
-        self.planned_checks.get(index.0).into_iter().flatten().map(|planned| (planned.role, planned.handle))
+        self.planned_checks
+            .get(index.0)
+            .into_iter()
+            .flatten()
+            .map(|planned| (planned.role(), planned.handle()))
     }
 
     /// Returns the bans of shared rules, each with a limit that has the same key. The store keeps a ban with the
@@ -193,11 +195,11 @@ impl RuleSet {
             if !limiting.is_leased() || limiting.counter.is_some() {
                 return None;
             }
-            let ban = plan.iter().find(|planned| planned.role == CheckRole::Ban)?;
-            let mut beside = plan.iter().filter(|planned| limiting.has_ban_key(planned.role));
+            let ban = plan.iter().find(|planned| planned.role() == CheckRole::Ban)?;
+            let mut beside = plan.iter().filter(|planned| limiting.has_ban_key(planned.role()));
             // A rate limit contacts the store more often than a concurrency limit does.
-            let rate = beside.clone().find(|planned| planned.role != CheckRole::Permit);
-            Some((ban.handle, rate.or_else(|| beside.next())?.handle))
+            let rate = beside.clone().find(|planned| planned.role() != CheckRole::Permit);
+            Some((ban.handle(), rate.or_else(|| beside.next())?.handle()))
         })
     }
 
@@ -244,6 +246,12 @@ impl RuleSet {
         self.select_among(&self.index.candidates(request), request, headroom)
     }
 
+    /// As [`Self::select`], in the memory of another selection.
+    #[inline]
+    pub fn select_into(&self, found: &mut Selection, request: &Attributes<'_>, headroom: Headroom) {
+        self.select_among_into(found, &self.index.candidates(request), request, headroom);
+    }
+
     /// Whether any rule is for this Envoy domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
@@ -262,35 +270,59 @@ impl RuleSet {
     }
 
     /// Matches the rules at `candidates`, which must be ascending.
+    #[inline]
     fn select_among(&self, candidates: &[u32], request: &Attributes<'_>, headroom: Headroom) -> Selection {
-        let deciding = if self.all_limit { &[] } else { candidates };
-        for index in self.of_kind(deciding, ActionKind::Allow) {
-            // A request that is exempt under one reading only is not exempt.
-            if let Match::Yes(_) = self.rules[index].applies_to(request) {
-                return Selection::Exempt(RuleIndex(index));
-            }
+        let mut found = Selection::default();
+        self.select_among_into(&mut found, candidates, request, headroom);
+        found
+    }
+
+    fn select_among_into(
+        &self,
+        found: &mut Selection,
+        candidates: &[u32],
+        request: &Attributes<'_>,
+        headroom: Headroom,
+    ) {
+        if !self.all_limit
+            && let Some(decided) = self.decided_without_limits(candidates, request)
+        {
+            *found = decided;
+            return;
         }
-        for index in self.of_kind(deciding, ActionKind::Deny) {
-            match self.rules[index].applies_to(request) {
-                Match::No => {}
-                Match::Yes(_) => return Selection::Denied(RuleIndex(index), Denial::Forbidden),
-                Match::Unclear(_, ambiguity) => {
-                    return Selection::Denied(RuleIndex(index), Denial::Ambiguous(ambiguity));
-                }
-            }
-        }
-        let mut selected = SmallVec::with_capacity(candidates.len().min(MAX_RESERVED));
-        let mut beside = SideEffects::default();
+        let (selected, beside) = found.clear();
+        selected.reserve(candidates.len().min(MAX_RESERVED));
+        let mut memo = KeyMemo::default();
         for index in self.of_kind(candidates, ActionKind::Limit) {
-            match self.select_limits(index, request, headroom, &mut selected, &mut beside.queries) {
+            match self.select_limits(index, request, headroom, &mut memo, selected, &mut beside.queries) {
                 None => {}
                 Some(EarlyDenial { is_enforced: true, denial }) => {
-                    return Selection::Denied(RuleIndex(index), denial);
+                    *found = Selection::Denied(RuleIndex(index), denial);
+                    return;
                 }
                 Some(EarlyDenial { is_enforced: false, .. }) => beside.shadow_rules.push(RuleIndex(index)),
             }
         }
-        Selection::Limited(selected, beside)
+    }
+
+    /// Returns the selection if a rule exempts or rejects the request regardless of limits.
+    fn decided_without_limits(&self, candidates: &[u32], request: &Attributes<'_>) -> Option<Selection> {
+        for index in self.of_kind(candidates, ActionKind::Allow) {
+            // A request that is exempt under one reading only is not exempt.
+            if let Match::Yes(_) = self.rules[index].applies_to(request) {
+                return Some(Selection::Exempt(RuleIndex(index)));
+            }
+        }
+        for index in self.of_kind(candidates, ActionKind::Deny) {
+            match self.rules[index].applies_to(request) {
+                Match::No => {}
+                Match::Yes(_) => return Some(Selection::Denied(RuleIndex(index), Denial::Forbidden)),
+                Match::Unclear(_, ambiguity) => {
+                    return Some(Selection::Denied(RuleIndex(index), Denial::Ambiguous(ambiguity)));
+                }
+            }
+        }
+        None
     }
 
     /// Adds the checks of one rule if it applies, or the query to its rate limit service; returns a rejection if
@@ -300,6 +332,7 @@ impl RuleSet {
         index: usize,
         request: &Attributes<'_>,
         headroom: Headroom,
+        memo: &mut KeyMemo,
         selected: &mut SmallVec<[SelectedCheck; 2]>,
         queries: &mut Vec<RemoteQuery>,
     ) -> Option<EarlyDenial> {
@@ -312,22 +345,10 @@ impl RuleSet {
             Match::Yes(route) => route,
             Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
-        let hasher = if limiting.shared().is_some() { self.fleet_hasher } else { self.hasher };
-        let (key, is_complete) = match (limiting.key.hash(request, route, hasher), limiting.on_missing) {
-            (Ok(key), _) => (key, true),
-            (Err(IncompleteKey::Ambiguous(ambiguity)), _) => {
-                return stop(Denial::Ambiguous(ambiguity));
-            }
-            (Err(IncompleteKey::Missing), OnMissing::Skip) => return None,
-            (Err(IncompleteKey::Missing), OnMissing::Shared) => (key::incomplete_key(hasher), false),
-            (Err(IncompleteKey::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
-        };
-        let key = RequestKey {
-            key,
-            route,
-            is_complete,
-            is_enforced: limiting.is_enforced(is_complete.then_some((request, route))),
-            hasher,
+        let key = match self.key_of(limiting, request, route, memo) {
+            Ok(Some(key)) => key,
+            Ok(None) => return None,
+            Err(denial) => return stop(denial),
         };
         let remote = match &limiting.source {
             LimitSource::Remote(remote) => remote,
@@ -353,78 +374,53 @@ impl RuleSet {
         None
     }
 
+    /// Returns the key of a request under a rule that applies to it by `route`; `None` if the rule is skipped without one.
+    ///
+    /// # Errors
+    /// [`Denial`] if the rule rejects requests without one, or if there are several.
+    #[inline(always)]
+    fn key_of<'r>(
+        &self,
+        limiting: &LimitAction,
+        request: &Attributes<'_>,
+        route: Route<'r>,
+        memo: &mut KeyMemo,
+    ) -> Result<Option<RequestKey<'r>>, Denial> {
+        let (hash, hasher) = match limiting.shared() {
+            None => (limiting.key.hash_after(memo, request, route, self.hasher), self.hasher),
+            Some(_) => (limiting.key.hash(request, route, self.fleet_hasher), self.fleet_hasher),
+        };
+        let (key, is_complete) = match (hash, limiting.on_missing) {
+            (Ok(key), _) => (key, true),
+            (Err(IncompleteKey::Ambiguous(ambiguity)), _) => return Err(Denial::Ambiguous(ambiguity)),
+            (Err(IncompleteKey::Missing), OnMissing::Skip) => return Ok(None),
+            (Err(IncompleteKey::Missing), OnMissing::Shared) => (key::incomplete_key(hasher), false),
+            (Err(IncompleteKey::Missing), OnMissing::Deny) => return Err(Denial::Forbidden),
+        };
+        let is_enforced = limiting.is_enforced(is_complete.then_some((request, route)));
+        Ok(Some(RequestKey { key, route, is_complete, is_enforced, hasher }))
+    }
+
     /// Adds the checks of one rule that applies to the request.
+    #[inline]
     fn add_checks(
         &self,
         index: usize,
         limiting: &LimitAction,
-        RequestKey { key, route, is_complete, is_enforced, hasher }: RequestKey<'_>,
+        key: RequestKey<'_>,
         request: &Attributes<'_>,
         headroom: Headroom,
         selected: &mut SmallVec<[SelectedCheck; 2]>,
     ) {
-        let on_limit = if is_enforced { Enforcement::Enforced } else { Enforcement::Shadow };
-        let tariff = &limiting.cost_model;
-        let units = tariff.units_to_reserve(request.headers);
-        let share = self.share_in_force(index, key);
         for planned in &self.planned_checks[index] {
-            let PlannedCheck { role: part, handle: meter, options: terms, .. } = *planned;
-            let plain = Check {
-                handle: meter,
-                key,
-                cost: 1,
-                enforcement: on_limit,
-                charge_timing: ChargeTiming::OnArrival,
-                options: terms,
-            };
-            let (limit, enforcement) = match part {
-                CheckRole::Limit(limit) | CheckRole::Margin(limit) => (limit, on_limit),
-                CheckRole::Mark(limit) if is_enforced => (limit, Enforcement::Marking),
-                CheckRole::Mark(limit) => (limit, on_limit),
-                CheckRole::Permit => {
-                    let options = self.adaptive_options(index, key, terms).or(terms);
-                    let check = Check { charge_timing: ChargeTiming::WhileInFlight, options, ..plain };
-                    selected.push(SelectedCheck::with_fixed_cost(RuleIndex(index), part, check));
-                    continue;
-                }
-                CheckRole::Ban => {
-                    // In shadow mode no ban is enforced either.
-                    if is_enforced {
-                        selected.push(SelectedCheck::with_fixed_cost(RuleIndex(index), part, plain));
-                    }
-                    continue;
-                }
-            };
-            let limit = &limiting.limits[usize::from(limit)];
-            let key = match &limit.nested {
-                Some(nested) if nested.is_wider() && request.client.ip.is_ipv4() => continue,
-                Some(nested) if is_complete => {
-                    let own = nested.key.as_ref().and_then(|own| own.hash(request, route, hasher).ok());
-                    own.unwrap_or(key)
-                }
-                _ => key,
-            };
-            let fixed = |unit_cost: NonZeroU32| FollowingCost {
-                unit_cost,
-                admitted: units.saturating_mul(unit_cost.get()),
-                surcharge: 0,
-            };
-            let FollowingCost { unit_cost, admitted, surcharge } = match (limit.elastic_costs, share) {
-                (Some(prices), _) => fixed(prices.at_headroom(headroom)),
-                (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),
-                (None, None) => fixed(NonZeroU32::MIN),
-            };
-            let charge_timing = tariff.charge_timing();
-            let check = Check { key, cost: admitted, enforcement, charge_timing, ..plain };
-            let settles = tariff.needs_settlement();
-            selected.push(SelectedCheck {
-                rule: RuleIndex(index),
-                role: part,
-                unit_cost,
-                check,
-                surcharge,
-                needs_settlement: settles,
-            });
+            if !planned.is_constant {
+                selected.extend(self.varying_check(planned, limiting, key, request, headroom));
+                continue;
+            }
+            let template = &planned.template;
+            let enforcement = if key.is_enforced { template.check.enforcement } else { Enforcement::Shadow };
+            let check = Check { key: key.key, enforcement, ..template.check };
+            selected.push(SelectedCheck { check, ..*template });
         }
     }
 }

@@ -22,7 +22,16 @@ pub enum ThrottleAction {
 
 /// Returns the action for a decision. If several limits reject, the longest wait decides, and the first of equals.
 /// Otherwise the longest delay applies.
+#[inline]
 pub fn resolve(decision: &Decision) -> ThrottleAction {
+    // Fast path: almost every request has one check, and conforms.
+    match decision.verdicts() {
+        [verdict] if !verdict.exceeds() && verdict.delay().is_zero() => ThrottleAction::Forward,
+        _ => resolve_several(decision),
+    }
+}
+
+fn resolve_several(decision: &Decision) -> ThrottleAction {
     let mut action = match decision.delay() {
         Duration::ZERO => ThrottleAction::Forward,
         delay => ThrottleAction::Delay(delay),

@@ -1,23 +1,24 @@
 //! Client side: requests to a server, and its responses.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use http::{Method, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
 use super::error::{Http2Error, Reason};
+use super::handle::StreamHandle;
 use super::head::encode_request;
 use super::receive::ReceiveStream;
 use super::send::SendStream;
 use super::settings::{Http2Settings, MAX_WINDOW};
-use super::shared::ConnectionState;
-use super::stream::{StreamHandle, StreamState};
+use super::shared::Http2State;
+use super::stream::{ResponseLength, StreamState};
+use super::stream_queue::QueuedSender;
 
 /// Connection to a server. Drives the connection until its end; nothing is sent or received otherwise.
 #[derive(Debug)]
@@ -28,67 +29,16 @@ pub struct ClientConnection<T> {
 /// Opens streams on a connection. The connection ends when all senders are dropped and no stream is open.
 #[derive(Debug)]
 pub struct RequestSender {
-    connection: Rc<RefCell<ConnectionState>>,
+    connection: Rc<RefCell<Http2State>>,
     /// Place in the queue for a stream.
     queued: Option<Rc<QueuedSender>>,
 }
 
 /// Response to a request.
 #[derive(Debug)]
-pub struct ResponseFuture {
+pub struct PendingResponse {
     /// `None` once the response was returned.
     handle: Option<StreamHandle>,
-}
-
-/// Requests that wait because the server allows no more streams.
-#[derive(Debug, Default)]
-pub(super) struct StreamQueue {
-    senders: usize,
-    queued: VecDeque<Rc<QueuedSender>>,
-}
-
-#[derive(Debug)]
-struct QueuedSender {
-    waker: RefCell<Waker>,
-    /// Whether it was woken to open a stream.
-    is_woken: Cell<bool>,
-}
-
-impl StreamQueue {
-    /// Whether nothing can open further streams.
-    pub(super) const fn has_no_senders(&self) -> bool {
-        self.senders == 0
-    }
-
-    /// Returns the number of requests that wait.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.queued.len()
-    }
-
-    /// Wakes the next request, because a stream has ended. Requests that were dropped are skipped.
-    pub(super) fn wake_next(&mut self) {
-        while let Some(next) = self.queued.pop_front() {
-            if Rc::strong_count(&next) > 1 {
-                next.is_woken.set(true);
-                next.waker.borrow().wake_by_ref();
-                return;
-            }
-        }
-    }
-
-    /// Removes a request that was dropped, because its waker keeps the memory of its task.
-    fn remove(&mut self, place: &Rc<QueuedSender>) {
-        self.queued.retain(|queued| !Rc::ptr_eq(queued, place));
-    }
-
-    /// Wakes all requests, because the number of streams or the state of the connection has changed.
-    pub(super) fn wake_all(&mut self) {
-        for queued in std::mem::take(&mut self.queued) {
-            queued.is_woken.set(true);
-            queued.waker.borrow().wake_by_ref();
-        }
-    }
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> ClientConnection<T> {
@@ -100,7 +50,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ClientConnection<T> {
 
     /// State of the connection.
     #[cfg(any(test, fuzzing))]
-    pub(super) fn state(&self) -> std::cell::RefMut<'_, ConnectionState> {
+    pub(super) fn state(&self) -> std::cell::RefMut<'_, Http2State> {
         self.connection.state()
     }
 }
@@ -115,7 +65,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Future for ClientConnection<T> {
 }
 
 impl RequestSender {
-    fn new(connection: &Rc<RefCell<ConnectionState>>) -> Self {
+    fn new(connection: &Rc<RefCell<Http2State>>) -> Self {
         connection.borrow_mut().queue.senders += 1;
         Self { connection: Rc::clone(connection), queued: None }
     }
@@ -137,7 +87,7 @@ impl RequestSender {
         if connection.has_peer_settings {
             return Poll::Ready(Ok(connection.peer.connect_protocol));
         }
-        enqueue(&mut self.queued, &mut connection.queue, cx);
+        connection.queue.enqueue(&mut self.queued, cx);
         Poll::Pending
     }
 
@@ -152,7 +102,7 @@ impl RequestSender {
             self.queued = None;
             return Poll::Ready(Ok(()));
         }
-        enqueue(&mut self.queued, &mut connection.queue, cx);
+        connection.queue.enqueue(&mut self.queued, cx);
         Poll::Pending
     }
 
@@ -164,25 +114,29 @@ impl RequestSender {
         &mut self,
         head: &Request<()>,
         is_end: bool,
-    ) -> Result<(ResponseFuture, SendStream), Http2Error> {
+    ) -> Result<(PendingResponse, SendStream), Http2Error> {
         let mut state = self.connection.borrow_mut();
         check_open(&state)?;
         let id = state.next_stream;
         state.next_stream += 2;
         let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window);
-        stream.is_head_request = head.method() == Method::HEAD;
+        stream.response_length = match *head.method() {
+            Method::HEAD => ResponseLength::OfGet,
+            Method::CONNECT => ResponseLength::Ignored,
+            _ => ResponseLength::OfContent,
+        };
         stream.send_ended = is_end;
         let stream = state.add_stream(id, stream);
         state.put_head(id, is_end, |encoder, out| encode_request(head, encoder, out));
         drop(state);
         let handle = StreamHandle::new(&self.connection, &stream);
-        Ok((ResponseFuture { handle: Some(handle.clone()) }, SendStream { handle }))
+        Ok((PendingResponse { handle: Some(handle.clone()) }, SendStream { handle }))
     }
 }
 
 /// # Errors
 /// If the connection accepts no more requests.
-fn check_open(connection: &ConnectionState) -> Result<(), Http2Error> {
+fn check_open(connection: &Http2State) -> Result<(), Http2Error> {
     match &connection.end {
         Some(error) => Err(error.clone()),
         None if connection.peer_goes_away || connection.next_stream > MAX_WINDOW => {
@@ -190,18 +144,6 @@ fn check_open(connection: &ConnectionState) -> Result<(), Http2Error> {
         }
         None => Ok(()),
     }
-}
-
-/// Adds a request to the queue, or keeps its place there.
-fn enqueue(place: &mut Option<Rc<QueuedSender>>, queue: &mut StreamQueue, cx: &Context<'_>) {
-    if let Some(queued) = place.as_ref().filter(|queued| !queued.is_woken.get()) {
-        queued.waker.borrow_mut().clone_from(cx.waker());
-        return;
-    }
-    let queued = QueuedSender { waker: RefCell::new(cx.waker().clone()), is_woken: Cell::new(false) };
-    let queued = Rc::new(queued);
-    queue.queued.push_back(Rc::clone(&queued));
-    *place = Some(queued);
 }
 
 impl Clone for RequestSender {
@@ -214,11 +156,8 @@ impl Drop for RequestSender {
     fn drop(&mut self) {
         let mut connection = self.connection.borrow_mut();
         connection.queue.senders -= 1;
-        match self.queued.take() {
-            // The stream for which it was woken is left to the next one.
-            Some(place) if place.is_woken.get() => connection.queue.wake_next(),
-            Some(place) => connection.queue.remove(&place),
-            None => {}
+        if let Some(queued) = self.queued.take() {
+            connection.queue.remove(&queued);
         }
         if connection.queue.has_no_senders() {
             connection.wake();
@@ -226,7 +165,7 @@ impl Drop for RequestSender {
     }
 }
 
-impl ResponseFuture {
+impl PendingResponse {
     /// Returns the handle on the stream, until the response was returned.
     #[cfg(any(test, fuzzing))]
     pub(super) const fn handle(&self) -> Option<&StreamHandle> {
@@ -235,28 +174,21 @@ impl ResponseFuture {
 
     /// Returns the next interim response (RFC 9110 section 15.2), if one has arrived.
     pub fn take_interim(&mut self) -> Option<Response<()>> {
-        let handle = self.handle.as_ref()?;
-        handle.with(|_, _, stream| {
-            let is_interim = stream.responses.front()?.status().is_informational();
-            if is_interim { stream.responses.pop_front().map(|head| *head) } else { None }
-        })
+        self.handle.as_ref()?.with(|_, _, stream| stream.interims.pop_front())
     }
 }
 
-impl Future for ResponseFuture {
+impl Future for PendingResponse {
     type Output = Result<Response<ReceiveStream>, Http2Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(handle) = &self.handle else { return Poll::Pending };
-        let polled = handle.with(|_, _, stream| {
-            stream.responses.retain(|head| !head.status().is_informational());
-            match (stream.responses.pop_front(), &stream.end) {
-                (Some(head), _) => Poll::Ready(Ok(head)),
-                (None, Some(error)) => Poll::Ready(Err(error.clone())),
-                (None, None) => {
-                    stream.set_receive_waker(cx);
-                    Poll::Pending
-                }
+        let polled = handle.with(|_, _, stream| match (stream.response.take(), &stream.end) {
+            (Some(head), _) => Poll::Ready(Ok(head)),
+            (None, Some(error)) => Poll::Ready(Err(error.clone())),
+            (None, None) => {
+                stream.set_receive_waker(cx);
+                Poll::Pending
             }
         });
         polled

@@ -1,6 +1,6 @@
 //! Task of a connection: reads frames, handles them in their order, and writes.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,15 +11,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::error::{Http2Error, Reason};
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, MAX_FRAME_SIZE, PREFACE};
-use super::handle_frame::FrameHandler;
+use super::handle_frame::{AcceptedRequest, FrameHandler};
 use super::input::InputBuf;
 use super::receive::ReceiveStream;
-use super::server::Responder;
+use super::responder::Responder;
 use super::settings::Http2Settings;
-use super::shared::ConnectionState;
+use super::shared::Http2State;
 
 /// Number of requests after which other connections have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
+
+thread_local! {
+    /// Memory for the requests of one turn, shared by all connections of the thread.
+    static ACCEPTED: Cell<Vec<AcceptedRequest>> = const { Cell::new(Vec::new()) };
+}
 
 /// What starts a request.
 pub(super) type StartRequest<'a> = dyn FnMut(Request<ReceiveStream>, Responder, &mut Context<'_>) + 'a;
@@ -30,12 +35,12 @@ pub(super) struct Connection<T> {
     stream: T,
     input: InputBuf,
     frames: FrameHandler,
-    phase: Phase,
+    phase: ConnectionPhase,
 }
 
-/// Phase of a connection.
+/// ConnectionPhase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     /// The preface of the client is expected.
     Preface,
     /// The first SETTINGS frame is expected.
@@ -46,42 +51,42 @@ enum Phase {
     Closing,
 }
 
-/// Progress with the frames that have arrived.
-enum Progress {
+/// FrameProgress with the frames that have arrived.
+enum FrameProgress {
     /// More must be read.
     NeedsInput,
-    /// The turn has ended.
-    Yield,
+    /// Requests must be started, or replies written, before further frames are handled.
+    Paused,
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     pub(super) fn new(stream: T, is_server: bool, settings: Http2Settings) -> Self {
-        let state = Rc::new(RefCell::new(ConnectionState::new(is_server, settings)));
-        let phase = if is_server { Phase::Preface } else { Phase::Settings };
+        let state = Rc::new(RefCell::new(Http2State::new(is_server, settings)));
+        let phase = if is_server { ConnectionPhase::Preface } else { ConnectionPhase::Settings };
         Self { stream, input: InputBuf::default(), frames: FrameHandler::new(state), phase }
     }
 
-    pub(super) const fn shared(&self) -> &Rc<RefCell<ConnectionState>> {
+    pub(super) const fn shared(&self) -> &Rc<RefCell<Http2State>> {
         &self.frames.state
     }
 
-    pub(super) fn state(&self) -> RefMut<'_, ConnectionState> {
+    pub(super) fn state(&self) -> RefMut<'_, Http2State> {
         self.frames.state.borrow_mut()
     }
 
     /// Waits for the client's preface (RFC 9113 section 3.4), while the settings are sent.
     pub(super) fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
-        while self.phase == Phase::Preface {
+        while self.phase == ConnectionPhase::Preface {
             let arrived = self.input.bytes();
             if !arrived.starts_with(&PREFACE[..arrived.len().min(PREFACE.len())]) {
                 return Poll::Ready(Err(Http2Error::Violation(Reason::PROTOCOL_ERROR)));
             }
             if arrived.len() >= PREFACE.len() {
                 self.input.advance(PREFACE.len());
-                self.phase = Phase::Settings;
+                self.phase = ConnectionPhase::Settings;
                 break;
             }
-            if self.poll_flush(cx)?.is_pending() {}
+            let _ = self.poll_flush(cx)?;
             let read = ready!(self.input.poll_read(&mut self.stream, cx)).map_err(into_error)?;
             if read == 0 {
                 return Poll::Ready(Err(Http2Error::Io(io::ErrorKind::UnexpectedEof)));
@@ -113,24 +118,33 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         start: &mut StartRequest<'_>,
     ) -> Poll<Result<(), Http2Error>> {
         let mut started = 0;
-        while self.phase != Phase::Closing {
-            match self.handle_frames(&mut started, cx, start) {
-                Ok(Progress::NeedsInput) => {}
-                Ok(Progress::Yield) => {
-                    cx.waker().wake_by_ref();
-                    break;
-                }
-                Err(reason) => {
-                    self.state().close_for_error(reason);
-                    self.phase = Phase::Closing;
-                    break;
-                }
-            }
+        while self.phase != ConnectionPhase::Closing {
             if self.state().output.is_overdue() {
                 ready!(self.poll_flush(cx))?;
             }
+            let mut accepted = ACCEPTED.take();
+            let handled = self.handle_frames(&mut accepted);
+            started += accepted.len();
+            start_all(&mut accepted, cx, start);
+            ACCEPTED.set(accepted);
+            match handled {
+                Ok(FrameProgress::NeedsInput) => {}
+                Ok(FrameProgress::Paused) if started >= MAX_REQUESTS_PER_TURN => {
+                    cx.waker().wake_by_ref();
+                    break;
+                }
+                Ok(FrameProgress::Paused) => continue,
+                Err(reason) => {
+                    self.state().close_for_error(reason);
+                    self.phase = ConnectionPhase::Closing;
+                    break;
+                }
+            }
             match self.input.poll_read(&mut self.stream, cx) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(0)) => {
+                    self.state().end_all(Http2Error::Io(io::ErrorKind::UnexpectedEof));
+                    self.phase = ConnectionPhase::Closing;
+                }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(into_error(error))),
                 Poll::Pending => break,
@@ -141,19 +155,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Writes what there is to be sent, and closes the connection after its last frame.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
-        if self.phase != Phase::Closing && self.state().is_finished() {
+        if self.phase != ConnectionPhase::Closing && self.state().is_finished() {
             self.state().announce_end();
-            self.phase = Phase::Closing;
+            self.phase = ConnectionPhase::Closing;
         }
         ready!(self.poll_flush(cx))?;
-        if self.phase != Phase::Closing {
+        if self.phase != ConnectionPhase::Closing {
             return Poll::Pending;
         }
         let closed = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
-        let violation = self.state().end.clone();
-        Poll::Ready(match violation {
-            Some(error) => Err(error),
-            None => closed.map_err(into_error),
+        let end = self.state().end.clone();
+        Poll::Ready(match end {
+            Some(error @ Http2Error::Violation(_)) => Err(error),
+            _ => closed.map_err(into_error),
         })
     }
 
@@ -168,39 +182,31 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         polled.map_err(into_error)
     }
 
-    /// Handles all complete frames that have arrived.
-    fn handle_frames(
-        &mut self,
-        started: &mut usize,
-        cx: &mut Context<'_>,
-        start: &mut StartRequest<'_>,
-    ) -> Result<Progress, Reason> {
+    /// Handles the complete frames that have arrived, and appends the requests among them to `accepted`.
+    fn handle_frames(&mut self, accepted: &mut Vec<AcceptedRequest>) -> Result<FrameProgress, Reason> {
         while let Some(header) = self.input.peek_header() {
             if header.length > MAX_FRAME_SIZE {
                 return Err(Reason::FRAME_SIZE_ERROR);
             }
             self.check_order(header)?;
             if self.input.bytes().len() < FRAME_HEADER_SIZE + header.length {
-                return Ok(Progress::NeedsInput);
+                return Ok(FrameProgress::NeedsInput);
             }
-            if let Some((request, responder)) = self.frames.handle(header, &mut self.input)? {
-                start(request, responder, cx);
-                *started += 1;
-                if *started >= MAX_REQUESTS_PER_TURN {
-                    return Ok(Progress::Yield);
-                }
+            accepted.extend(self.frames.handle(header, &mut self.input)?);
+            if accepted.len() >= MAX_REQUESTS_PER_TURN || self.state().output.is_overdue() {
+                return Ok(FrameProgress::Paused);
             }
         }
-        Ok(Progress::NeedsInput)
+        Ok(FrameProgress::NeedsInput)
     }
 
     /// The first frame of a peer must be SETTINGS (RFC 9113 section 3.4).
     fn check_order(&mut self, header: FrameHeader) -> Result<(), Reason> {
-        if self.phase == Phase::Settings {
+        if self.phase == ConnectionPhase::Settings {
             if header.kind != FrameKind::Settings || header.has(super::frame::flags::ACK) {
                 return Err(Reason::PROTOCOL_ERROR);
             }
-            self.phase = Phase::Open;
+            self.phase = ConnectionPhase::Open;
         }
         Ok(())
     }
@@ -209,6 +215,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 impl<T> Drop for Connection<T> {
     fn drop(&mut self) {
         self.frames.state.borrow_mut().end_all(Http2Error::Io(io::ErrorKind::ConnectionAborted));
+    }
+}
+
+/// Starts requests after all frames of a read: their data may have arrived with them, and the client may have reset them.
+fn start_all(accepted: &mut Vec<AcceptedRequest>, cx: &mut Context<'_>, start: &mut StartRequest<'_>) {
+    for (request, responder) in accepted.drain(..) {
+        if !responder.has_ended() {
+            start(request, responder, cx);
+        }
     }
 }
 

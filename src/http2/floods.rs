@@ -8,12 +8,19 @@ use super::error::Reason;
 /// Maximum DATA frames without data since the last one with data.
 const MAX_EMPTY_FRAMES: u32 = 1000;
 
+/// Maximum changes of the initial window that are more than the streams that have ended as they should.
+const MAX_WINDOW_CHANGES: u32 = 1000;
+/// Maximum streams beyond the maximum, as a multiple of the maximum. A client may open some before it knows the maximum.
+const MAX_REFUSED_FACTOR: u32 = 10;
+
 /// Counters of one connection.
 #[derive(Debug, Default)]
 pub(super) struct FloodCounters {
     premature_resets: u32,
     error_resets: u32,
     empty_frames: u32,
+    refused_streams: u32,
+    window_changes: u32,
 }
 
 impl FloodCounters {
@@ -32,6 +39,16 @@ impl FloodCounters {
         count(&mut self.error_resets, max)
     }
 
+    /// Counts a stream that is refused because `max_streams` are open.
+    pub(super) fn refused_stream(&mut self, max_streams: u32) -> Result<(), Reason> {
+        count(&mut self.refused_streams, max_streams.saturating_mul(MAX_REFUSED_FACTOR))
+    }
+
+    /// Counts a change of the initial window, which affects each stream.
+    pub(super) fn window_change(&mut self) -> Result<(), Reason> {
+        count(&mut self.window_changes, MAX_WINDOW_CHANGES)
+    }
+
     /// Counts a DATA frame that neither has data nor ends the stream.
     pub(super) fn empty_frame(&mut self) -> Result<(), Reason> {
         count(&mut self.empty_frames, MAX_EMPTY_FRAMES)
@@ -44,6 +61,8 @@ impl FloodCounters {
 
     /// Records a stream that has ended as it should.
     pub(super) const fn useful_stream(&mut self) {
+        self.refused_streams = self.refused_streams.saturating_sub(1);
+        self.window_changes = self.window_changes.saturating_sub(1);
         self.error_resets = self.error_resets.saturating_sub(1);
     }
 }

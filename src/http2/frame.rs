@@ -1,5 +1,7 @@
 //! Frames (RFC 9113 sections 4 and 6).
 
+use std::ops::Range;
+
 use super::error::Reason;
 
 /// Size of a frame's header, in bytes.
@@ -103,17 +105,17 @@ impl FrameHeader {
         self.flags & flag != 0
     }
 
-    /// Returns the part of `payload` without padding, as offset and length. DATA and HEADERS may be padded.
+    /// Returns the part of `payload` without padding. DATA and HEADERS may be padded.
     ///
     /// # Errors
     /// PROTOCOL_ERROR if the padding is longer than the payload (RFC 9113 sections 6.1 and 6.2).
-    pub(super) fn unpadded(&self, payload: &[u8]) -> Result<(usize, usize), Reason> {
+    pub(super) fn unpadded(&self, payload: &[u8]) -> Result<Range<usize>, Reason> {
         if !self.has(flags::PADDED) {
-            return Ok((0, payload.len()));
+            return Ok(0..payload.len());
         }
         let Some((&padding, rest)) = payload.split_first() else { return Err(Reason::FRAME_SIZE_ERROR) };
         let length = rest.len().checked_sub(usize::from(padding)).ok_or(Reason::PROTOCOL_ERROR)?;
-        Ok((1, length))
+        Ok(1..1 + length)
     }
 }
 
@@ -147,9 +149,9 @@ mod tests {
     #[test]
     fn padding_is_at_most_the_payload() {
         let header = |flags| FrameHeader { length: 0, kind: FrameKind::Data, flags, stream: 1 };
-        assert_eq!(header(0).unpadded(b"abc"), Ok((0, 3)));
-        assert_eq!(header(flags::PADDED).unpadded(&[2, 1, 0, 0]), Ok((1, 1)));
-        assert_eq!(header(flags::PADDED).unpadded(&[3, 0, 0, 0]), Ok((1, 0)));
+        assert_eq!(header(0).unpadded(b"abc"), Ok(0..3));
+        assert_eq!(header(flags::PADDED).unpadded(&[2, 1, 0, 0]), Ok(1..2));
+        assert_eq!(header(flags::PADDED).unpadded(&[3, 0, 0, 0]), Ok(1..1));
         assert_eq!(header(flags::PADDED).unpadded(&[4, 0, 0, 0]), Err(Reason::PROTOCOL_ERROR));
         assert_eq!(header(flags::PADDED).unpadded(&[]), Err(Reason::FRAME_SIZE_ERROR));
     }

@@ -21,7 +21,7 @@ use self::script::{Step, steps};
 use self::wire::Wire;
 use super::error::Http2Error;
 use super::settings::Http2Settings;
-use super::shared::ConnectionState;
+use super::shared::Http2State;
 use super::stream::Stream;
 
 pub use self::client::http2_client;
@@ -48,7 +48,7 @@ trait Side {
     fn act(&mut self, plan: Option<u8>, cx: &mut Context<'_>);
 
     /// State of the connection.
-    fn state(&self) -> RefMut<'_, ConnectionState>;
+    fn state(&self) -> RefMut<'_, Http2State>;
 
     /// Returns streams with handles.
     fn held(&self) -> Vec<Rc<Stream>>;

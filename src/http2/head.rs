@@ -4,7 +4,7 @@ use http::header::{CONNECTION, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
-use super::hpack::{Encoder, Field, FieldSink, Protocol};
+use super::hpack::{FieldSink, HeaderField, HpackEncoder, Protocol};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -173,18 +173,18 @@ impl FieldSink for HeadBuilder {
         }
     }
 
-    fn push(&mut self, field: Field) {
+    fn push(&mut self, field: HeaderField) {
         // A pseudo-header may occur once, and before the others (RFC 9113 section 8.3).
         let is_new = match field {
-            Field::Header(name, value) => return self.push_header(name, value),
-            Field::Malformed => false,
+            HeaderField::Header(name, value) => return self.push_header(name, value),
+            HeaderField::Malformed => false,
             _ if self.has_headers => false,
-            Field::Method(method) => self.method.replace(method).is_none(),
-            Field::Scheme(scheme) => self.scheme.replace(scheme).is_none(),
-            Field::Authority(authority) => self.authority.replace(authority).is_none(),
-            Field::Path(path) => self.path.replace(path).is_none(),
-            Field::Protocol(protocol) => self.protocol.replace(protocol).is_none(),
-            Field::Status(status) => self.status.replace(status).is_none(),
+            HeaderField::Method(method) => self.method.replace(method).is_none(),
+            HeaderField::Scheme(scheme) => self.scheme.replace(scheme).is_none(),
+            HeaderField::Authority(authority) => self.authority.replace(authority).is_none(),
+            HeaderField::Path(path) => self.path.replace(path).is_none(),
+            HeaderField::Protocol(protocol) => self.protocol.replace(protocol).is_none(),
+            HeaderField::Status(status) => self.status.replace(status).is_none(),
         };
         if !is_new {
             self.fail(HeadError::Malformed);
@@ -193,13 +193,13 @@ impl FieldSink for HeadBuilder {
 }
 
 /// Appends the fields of a response.
-pub(super) fn encode_response(head: &Response<()>, encoder: &mut Encoder, out: &mut Vec<u8>) {
+pub(super) fn encode_response(head: &Response<()>, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
     encoder.status(head.status(), out);
-    head.headers().iter().for_each(|(name, value)| encoder.header(name, value, out));
+    encode_headers(head.headers(), encoder, out);
 }
 
 /// Appends the fields of a request.
-pub(super) fn encode_request(head: &Request<()>, encoder: &mut Encoder, out: &mut Vec<u8>) {
+pub(super) fn encode_request(head: &Request<()>, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
     let (uri, protocol) = (head.uri(), head.extensions().get::<Protocol>());
     let is_plain_connect = head.method() == Method::CONNECT && protocol.is_none();
     encoder.method(head.method(), out);
@@ -217,7 +217,15 @@ pub(super) fn encode_request(head: &Request<()>, encoder: &mut Encoder, out: &mu
     if let Some(protocol) = protocol {
         encoder.protocol(protocol, out);
     }
-    head.headers().iter().for_each(|(name, value)| encoder.header(name, value, out));
+    encode_headers(head.headers(), encoder, out);
+}
+
+/// Appends header fields or trailers.
+pub(super) fn encode_headers(headers: &HeaderMap, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
+    for (name, value) in headers {
+        debug_assert!(!is_connection_specific(name, value), "{name} is not allowed in HTTP/2");
+        encoder.header(name, value, out);
+    }
 }
 
 /// Returns the length of a body as its head states it; `None` if it does not.

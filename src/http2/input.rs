@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
@@ -85,10 +86,11 @@ impl InputBuf {
     pub(super) fn with_data<R>(
         &mut self,
         length: usize,
-        (offset, size): (usize, usize),
+        range: Range<usize>,
         take: impl FnOnce(Payload<'_>) -> R,
     ) -> R {
-        let (start, end) = (FRAME_HEADER_SIZE + offset, FRAME_HEADER_SIZE + length);
+        let (start, end) = (FRAME_HEADER_SIZE + range.start, FRAME_HEADER_SIZE + length);
+        let size = range.len();
         if size <= MAX_COPIED_DATA {
             let taken = take(Payload::Small(&self.bytes[start..start + size]));
             self.advance(end);

@@ -35,8 +35,7 @@ pub(super) struct OutputBuf {
     pieces: VecDeque<(usize, Bytes)>,
     /// Bytes of all pieces.
     piece_bytes: usize,
-    /// Bytes of frames that frames of the peer have caused directly: acknowledgements, window updates,
-    /// resets, heads of responses.
+    /// Bytes of frames that frames of the peer have caused directly: acknowledgements, resets, heads of responses.
     replies: usize,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
     needs_flush: bool,
@@ -170,6 +169,9 @@ impl OutputBuf {
     /// Leaves the memory to other connections.
     fn release(&mut self) {
         self.written = 0;
+        if self.copied.capacity() == 0 {
+            return;
+        }
         self.copied.clear();
         if self.copied.capacity() <= MAX_RETAINED_CAPACITY {
             SPARE.set(std::mem::take(&mut self.copied));

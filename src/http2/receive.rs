@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::error::Http2Error;
-use super::stream::StreamHandle;
+use super::handle::StreamHandle;
 
 /// The receiving direction of a stream. Dropping it discards what still arrives.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::error::{Http2Error, Reason};
-use super::stream::StreamHandle;
+use super::handle::StreamHandle;
+use super::head::encode_headers;
 
 /// The sending direction of a stream whose head was sent.
 #[derive(Debug)]
@@ -31,17 +32,16 @@ impl SendStream {
             }
             let window = usize::try_from(stream.send_window).unwrap_or(0);
             let capacity = window.min(connection.capacity());
-            if capacity > 0 {
+            if window > 0 && capacity == 0 {
+                connection.enqueue(queued);
+            } else {
+                connection.dequeue(queued);
                 connection.wake_waiting();
+            }
+            if capacity > 0 {
                 return Poll::Ready(Ok(capacity));
             }
             stream.set_send_waker(cx);
-            if window == 0 {
-                // The stream may have been woken to use capacity, and leaves it to the next one.
-                connection.wake_waiting();
-            } else if !queued.is_queued.replace(true) {
-                connection.wait_for_capacity(queued);
-            }
             Poll::Pending
         })
     }
@@ -87,9 +87,7 @@ impl SendStream {
     pub fn send_trailers(&mut self, trailers: &HeaderMap) -> Result<(), Http2Error> {
         self.handle.with(|connection, id, stream| {
             stream.check_open_for_sending()?;
-            connection.put_head(id, true, |encoder, out| {
-                trailers.iter().for_each(|(name, value)| encoder.header(name, value, out));
-            });
+            connection.put_head(id, true, |encoder, out| encode_headers(trailers, encoder, out));
             connection.end_sending(id, stream);
             Ok(())
         })

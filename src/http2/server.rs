@@ -2,27 +2,19 @@
 
 use std::task::{Context, Poll};
 
-use http::{Request, Response};
+use http::Request;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
-use super::error::{Http2Error, Reason};
-use super::head::encode_response;
+use super::error::Http2Error;
 use super::receive::ReceiveStream;
-use super::send::{SendStream, poll_reset};
+use super::responder::Responder;
 use super::settings::Http2Settings;
-use super::stream::StreamHandle;
 
 /// Connection of a client.
 #[derive(Debug)]
 pub struct ServerConnection<T> {
     connection: Connection<T>,
-}
-
-/// Sends the response to a request. If it is dropped without a response, and the request's body too, the stream is reset.
-#[derive(Debug)]
-pub struct Responder {
-    pub(super) handle: StreamHandle,
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
@@ -54,7 +46,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
 
     /// State of the connection.
     #[cfg(any(test, fuzzing))]
-    pub(super) fn state(&self) -> std::cell::RefMut<'_, super::shared::ConnectionState> {
+    pub(super) fn state(&self) -> std::cell::RefMut<'_, super::shared::Http2State> {
         self.connection.state()
     }
 
@@ -62,34 +54,5 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
     /// 6.8).
     pub fn graceful_shutdown(&mut self) {
         self.connection.state().begin_shutdown();
-    }
-}
-
-impl Responder {
-    /// Sends the head of the response. `is_end`: there is no body.
-    ///
-    /// # Errors
-    /// Why the stream has ended.
-    pub fn send_response(&mut self, head: &Response<()>, is_end: bool) -> Result<SendStream, Http2Error> {
-        self.handle.with(|connection, id, stream| {
-            stream.check_open_for_sending()?;
-            stream.has_response = true;
-            connection.put_head(id, is_end, |encoder, out| encode_response(head, encoder, out));
-            if is_end {
-                connection.end_sending(id, stream);
-            }
-            Ok(())
-        })?;
-        Ok(SendStream { handle: self.handle.clone() })
-    }
-
-    /// Resets the stream, unless it has ended.
-    pub fn send_reset(&mut self, reason: Reason) {
-        self.handle.reset(reason);
-    }
-
-    /// Ready when the stream has ended early: reset by the client, or with its connection.
-    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Http2Error> {
-        poll_reset(&self.handle, cx)
     }
 }

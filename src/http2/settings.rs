@@ -69,6 +69,8 @@ impl Http2Settings {
 pub(super) struct PeerSettings {
     /// Maximum size of its table for header compression, in bytes.
     pub(super) header_table: u32,
+    /// The smallest such size in its last SETTINGS frame.
+    pub(super) smallest_header_table: u32,
     /// Maximum streams that may be open.
     pub(super) max_streams: u32,
     /// Initial window of a stream, in bytes.
@@ -84,6 +86,7 @@ impl PeerSettings {
     pub(super) const fn new() -> Self {
         Self {
             header_table: 4096,
+            smallest_header_table: 4096,
             max_streams: ASSUMED_MAX_STREAMS,
             stream_window: DEFAULT_WINDOW,
             max_frame_size: super::frame::MAX_FRAME_SIZE,
@@ -91,20 +94,25 @@ impl PeerSettings {
         }
     }
 
-    /// Applies the payload of a SETTINGS frame.
+    /// Applies the payload of a SETTINGS frame. `from_client`: the peer is a client.
     ///
     /// # Errors
     /// The error code with which the connection ends.
-    pub(super) fn apply(&mut self, payload: &[u8]) -> Result<(), Reason> {
+    pub(super) fn apply(&mut self, payload: &[u8], from_client: bool) -> Result<(), Reason> {
         let (settings, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
             return Err(Reason::FRAME_SIZE_ERROR);
         }
+        self.smallest_header_table = self.header_table;
         for &[a, b, c, d, e, f] in settings {
             let value = u32::from_be_bytes([c, d, e, f]);
             match u16::from_be_bytes([a, b]) {
-                HEADER_TABLE_SIZE => self.header_table = value,
-                ENABLE_PUSH if value > 1 => return Err(Reason::PROTOCOL_ERROR),
+                HEADER_TABLE_SIZE => {
+                    self.header_table = value;
+                    self.smallest_header_table = self.smallest_header_table.min(value);
+                }
+                // Servers do not accept pushed responses (RFC 9113 section 6.5.2).
+                ENABLE_PUSH if value > u32::from(from_client) => return Err(Reason::PROTOCOL_ERROR),
                 MAX_CONCURRENT_STREAMS => self.max_streams = value,
                 INITIAL_WINDOW_SIZE if value > MAX_WINDOW => return Err(Reason::FLOW_CONTROL_ERROR),
                 INITIAL_WINDOW_SIZE => self.stream_window = value,
@@ -133,7 +141,7 @@ mod tests {
             payload.extend_from_slice(&value.to_be_bytes());
         }
         let mut peer = PeerSettings::new();
-        peer.apply(&payload).map(|()| peer)
+        peer.apply(&payload, true).map(|()| peer)
     }
 
     #[test]
@@ -153,6 +161,6 @@ mod tests {
             (Some(Reason::PROTOCOL_ERROR), Some(Reason::PROTOCOL_ERROR))
         );
         assert_eq!(error(8, 2), Some(Reason::PROTOCOL_ERROR));
-        assert_eq!(PeerSettings::new().apply(&[0; 7]), Err(Reason::FRAME_SIZE_ERROR));
+        assert_eq!(PeerSettings::new().apply(&[0; 7], true), Err(Reason::FRAME_SIZE_ERROR));
     }
 }

@@ -4,32 +4,28 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use super::client::StreamQueue;
 use super::error::{Http2Error, Reason};
 use super::floods::FloodCounters;
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, flags, put_frame};
-use super::hpack::Encoder;
+use super::hpack::HpackEncoder;
 use super::output::OutputBuf;
-use super::settings::{DEFAULT_WINDOW, Http2Settings, MAX_WINDOW, PeerSettings};
+use super::settings::{DEFAULT_WINDOW, Http2Settings, PeerSettings};
 use super::stream::{Stream, StreamState};
+use super::stream_queue::StreamQueue;
 
-/// Number of streams that were reset here and whose late frames are ignored.
-const MAX_REMEMBERED_RESETS: usize = 256;
-/// Payload of the PING by which the end of new streams is noticed.
-const SHUTDOWN_PING: [u8; 8] = *b"shutdown";
-
+/// Number of streams that were reset here and whose late frames are ignored; more if more may be open.
+const MIN_REMEMBERED_RESETS: usize = 256;
 /// State of a connection.
 #[derive(Debug)]
-pub(super) struct ConnectionState {
+pub(super) struct Http2State {
     pub(super) is_server: bool,
     pub(super) settings: Http2Settings,
     pub(super) peer: PeerSettings,
     /// Whether the peer's first SETTINGS frame has arrived.
     pub(super) has_peer_settings: bool,
-    pub(super) encoder: Encoder,
+    pub(super) encoder: HpackEncoder,
     pub(super) output: OutputBuf,
     pub(super) streams: HashMap<u32, Rc<Stream>, RandomState>,
     /// Bytes that may still be sent on all streams.
@@ -38,8 +34,10 @@ pub(super) struct ConnectionState {
     pub(super) receive_window: i64,
     /// Released bytes that were not announced to the peer.
     pub(super) released: u32,
-    /// Last stream that the peer has opened.
+    /// Last stream that the peer has opened, whether it was accepted or not.
     pub(super) last_peer_stream: u32,
+    /// Last stream of the peer that was accepted.
+    pub(super) last_accepted: u32,
     /// Next stream that this end opens.
     pub(super) next_stream: u32,
     pub(super) recently_reset: VecDeque<u32>,
@@ -71,7 +69,7 @@ pub(super) enum Shutdown {
     Final,
 }
 
-impl ConnectionState {
+impl Http2State {
     pub(super) fn new(is_server: bool, settings: Http2Settings) -> Self {
         let mut output = OutputBuf::default();
         if !is_server {
@@ -83,13 +81,14 @@ impl ConnectionState {
             settings,
             peer: PeerSettings::new(),
             has_peer_settings: false,
-            encoder: Encoder::new(),
+            encoder: HpackEncoder::new(),
             output,
             streams: HashMap::default(),
             send_window: DEFAULT_WINDOW.into(),
             receive_window: settings.connection_window.max(DEFAULT_WINDOW).into(),
             released: 0,
             last_peer_stream: 0,
+            last_accepted: 0,
             next_stream: 1,
             recently_reset: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -147,7 +146,7 @@ impl ConnectionState {
         &mut self,
         id: u32,
         is_end: bool,
-        encode: impl FnOnce(&mut Encoder, &mut Vec<u8>),
+        encode: impl FnOnce(&mut HpackEncoder, &mut Vec<u8>),
     ) {
         let out = self.output.buffer_mut();
         let start = out.len();
@@ -171,59 +170,10 @@ impl ConnectionState {
         self.wake();
     }
 
-    /// Appends data, which the windows must permit; `is_end` if it ends the stream.
-    pub(super) fn put_data(&mut self, id: u32, stream: &mut StreamState, data: Bytes, is_end: bool) {
-        let length = data.len();
-        stream.send_window -= i64::try_from(length).unwrap_or(i64::MAX);
-        self.send_window -= i64::try_from(length).unwrap_or(i64::MAX);
-        let mut rest = data;
-        loop {
-            let part = rest.split_to(rest.len().min(self.peer.max_frame_size));
-            let flags = if is_end && rest.is_empty() { flags::END_STREAM } else { 0 };
-            let header = FrameHeader { length: part.len(), kind: FrameKind::Data, flags, stream: id };
-            self.output.buffer_mut().extend_from_slice(&header.encode());
-            self.output.push(part);
-            if rest.is_empty() {
-                break;
-            }
-        }
-        if is_end {
-            self.end_sending(id, stream);
-        }
-        self.wake();
-    }
-
     /// Appends a frame with which a frame of the peer is replied to.
     pub(super) fn put_reply(&mut self, kind: FrameKind, flags: u8, id: u32, payload: &[u8]) {
         put_frame(self.output.buffer_mut(), kind, flags, id, payload);
         self.output.count_reply(FRAME_HEADER_SIZE + payload.len());
-    }
-
-    /// Returns how many bytes may be sent on all streams.
-    pub(super) fn capacity(&self) -> usize {
-        self.output.room().min(usize::try_from(self.send_window).unwrap_or(0))
-    }
-
-    /// Queues a stream until there is capacity for all streams.
-    pub(super) fn wait_for_capacity(&mut self, stream: &Rc<Stream>) {
-        self.waiting.push_back(Rc::clone(stream));
-    }
-
-    /// Wakes the next stream in the queue if there is capacity. That stream wakes the next one, so that a small window
-    /// does not wake them all.
-    pub(super) fn wake_waiting(&mut self) {
-        if self.capacity() == 0 {
-            return;
-        }
-        while let Some(next) = self.waiting.pop_front() {
-            next.is_queued.set(false);
-            // The stream that causes this is borrowed, and needs no wake-up.
-            let Ok(mut state) = next.state.try_borrow_mut() else { continue };
-            if !state.is_closed() {
-                state.wake_sender();
-                break;
-            }
-        }
     }
 
     /// Records that this end has ended its direction.
@@ -248,9 +198,9 @@ impl ConnectionState {
 
     /// Removes a stream that has ended. Its handles remain usable.
     fn remove(&mut self, id: u32) {
-        if self.streams.remove(&id).is_some_and(|stream| stream.is_queued.get()) {
+        if let Some(stream) = self.streams.remove(&id) {
             // Otherwise a client that never reads could collect any number of streams in the queue.
-            self.waiting.retain(|waiting| waiting.id != id);
+            self.dequeue(&stream);
         }
         self.queue.wake_next();
         if self.streams.is_empty() {
@@ -297,7 +247,12 @@ impl ConnectionState {
     /// Appends RST_STREAM, and remembers that late frames are to be ignored.
     pub(super) fn put_reset(&mut self, id: u32, reason: Reason) {
         self.put_reply(FrameKind::ResetStream, 0, id, &reason.0.to_be_bytes());
-        if self.recently_reset.len() >= MAX_REMEMBERED_RESETS {
+        self.ignore_stream(id);
+    }
+
+    /// Remembers that late frames of a stream are to be ignored.
+    pub(super) fn ignore_stream(&mut self, id: u32) {
+        if self.recently_reset.len() >= MIN_REMEMBERED_RESETS.max(self.settings.max_streams as usize) {
             self.recently_reset.pop_front();
         }
         self.recently_reset.push_back(id);
@@ -311,152 +266,6 @@ impl ConnectionState {
         self.discard_received(stream);
         // The stream may have been woken to use capacity, and leaves it to the next one.
         self.wake_waiting();
-    }
-
-    /// Discards what was received on a stream, and what will be.
-    pub(super) fn discard_received(&mut self, stream: &mut StreamState) {
-        stream.is_unread = true;
-        stream.received = super::stream::ReceivedData::default();
-        let unreleased = std::mem::take(&mut stream.unreleased);
-        self.release_connection_window(unreleased);
-    }
-
-    /// Permits the peer to send as many bytes again, on the connection only.
-    pub(super) fn release_connection_window(&mut self, bytes: u32) {
-        self.released = self.released.saturating_add(bytes);
-        if self.end.is_none() && self.released >= self.settings.connection_window / 2 {
-            let increment = std::mem::take(&mut self.released);
-            self.receive_window += i64::from(increment);
-            self.put_reply(FrameKind::WindowUpdate, 0, 0, &increment.to_be_bytes());
-            self.wake();
-        }
-    }
-
-    /// Permits the peer to send as many bytes again, on a stream and on the connection.
-    pub(super) fn release_window(&mut self, id: u32, stream: &mut StreamState, bytes: u32) {
-        let bytes = bytes.min(stream.unreleased);
-        stream.unreleased -= bytes;
-        self.release_connection_window(bytes);
-        stream.released = stream.released.saturating_add(bytes);
-        if stream.receive_ended || stream.is_closed() || self.end.is_some() {
-            return;
-        }
-        if stream.released >= self.settings.stream_window / 2 {
-            let increment = std::mem::take(&mut stream.released);
-            stream.receive_window += i64::from(increment);
-            self.put_reply(FrameKind::WindowUpdate, 0, id, &increment.to_be_bytes());
-            self.wake();
-        }
-    }
-
-    /// Adds to the connection's send window.
-    pub(super) fn grow_send_window(&mut self, increment: u32) -> Result<(), Reason> {
-        self.send_window += i64::from(increment);
-        if self.send_window > i64::from(MAX_WINDOW) {
-            return Err(Reason::FLOW_CONTROL_ERROR);
-        }
-        self.wake_waiting();
-        Ok(())
-    }
-
-    /// Applies a SETTINGS frame of the peer.
-    pub(super) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), Reason> {
-        if !std::mem::replace(&mut self.has_peer_settings, true) {
-            self.peer.max_streams = u32::MAX;
-        }
-        let before = self.peer;
-        self.peer.apply(payload)?;
-        if self.peer.header_table != before.header_table {
-            self.encoder.set_max_size(self.peer.header_table);
-        }
-        let delta = i64::from(self.peer.stream_window) - i64::from(before.stream_window);
-        if delta != 0 {
-            for stream in self.streams.values() {
-                let mut state = stream.state.borrow_mut();
-                state.send_window += delta;
-                if state.send_window > i64::from(MAX_WINDOW) {
-                    return Err(Reason::FLOW_CONTROL_ERROR);
-                }
-                state.wake_sender();
-            }
-        }
-        self.put_reply(FrameKind::Settings, flags::ACK, 0, &[]);
-        self.queue.wake_all();
-        Ok(())
-    }
-
-    /// Begins the graceful shutdown of a server.
-    pub(super) fn begin_shutdown(&mut self) {
-        if self.shutdown == Shutdown::None && self.end.is_none() {
-            self.shutdown = Shutdown::Announced;
-            self.put_goaway(MAX_WINDOW, Reason::NO_ERROR);
-            put_frame(self.output.buffer_mut(), FrameKind::Ping, 0, 0, &SHUTDOWN_PING);
-            self.wake();
-        }
-    }
-
-    /// Handles the acknowledgement of a PING: the peer has seen GOAWAY, and the streams that it has opened before have
-    /// arrived.
-    pub(super) fn ping_acknowledged(&mut self, payload: &[u8]) {
-        if self.shutdown == Shutdown::Announced && payload == SHUTDOWN_PING {
-            self.shutdown = Shutdown::Final;
-            self.put_goaway(self.last_peer_stream, Reason::NO_ERROR);
-        }
-    }
-
-    /// Handles GOAWAY of the peer.
-    pub(super) fn peer_goes_away(&mut self, last: u32, reason: Reason) {
-        self.peer_goes_away = true;
-        if !self.is_server {
-            let unprocessed: Vec<_> = self.streams.keys().copied().filter(|id| *id > last).collect();
-            for id in unprocessed {
-                if let Some(stream) = self.streams.remove(&id) {
-                    stream.state.borrow_mut().fail(Http2Error::GoneAway(reason));
-                }
-            }
-            self.waiting.retain(|waiting| waiting.id <= last);
-            self.queue.wake_all();
-        }
-    }
-
-    /// Appends GOAWAY.
-    pub(super) fn put_goaway(&mut self, last: u32, reason: Reason) {
-        let payload = (u64::from(last) << 32 | u64::from(reason.0)).to_be_bytes();
-        put_frame(self.output.buffer_mut(), FrameKind::GoAway, 0, 0, &payload);
-    }
-
-    /// Appends GOAWAY without an error, unless it was sent.
-    pub(super) fn announce_end(&mut self) {
-        if self.shutdown != Shutdown::Final {
-            self.shutdown = Shutdown::Final;
-            self.put_goaway(self.last_peer_stream, Reason::NO_ERROR);
-        }
-    }
-
-    /// Ends the connection with GOAWAY, because the peer has violated the protocol.
-    pub(super) fn close_for_error(&mut self, reason: Reason) {
-        if self.end.is_none() {
-            self.put_goaway(self.last_peer_stream, reason);
-            self.end_all(Http2Error::Violation(reason));
-        }
-    }
-
-    /// Ends all streams with the connection.
-    pub(super) fn end_all(&mut self, error: Http2Error) {
-        for stream in std::mem::take(&mut self.streams).into_values() {
-            stream.state.borrow_mut().fail(error.clone());
-        }
-        self.end.get_or_insert(error);
-        self.waiting = VecDeque::new();
-        self.queue.wake_all();
-    }
-
-    /// Whether nothing more will happen on the connection, so that it can be closed.
-    pub(super) fn is_finished(&self) -> bool {
-        let no_new_streams = self.shutdown == Shutdown::Final
-            || self.peer_goes_away
-            || (!self.is_server && self.queue.has_no_senders());
-        no_new_streams && self.streams.is_empty()
     }
 }
 

@@ -1,15 +1,13 @@
-//! State of one stream, and the handles on it (RFC 9113 section 5).
+//! State of one stream (RFC 9113 section 5).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response};
 
 use super::error::{Http2Error, Reason};
-use super::shared::ConnectionState;
 
 /// A stream.
 #[derive(Debug)]
@@ -18,7 +16,8 @@ pub(super) struct Stream {
     pub(super) state: RefCell<StreamState>,
     /// Whether the stream is in the connection's queue for capacity.
     pub(super) is_queued: Cell<bool>,
-    handles: Cell<u32>,
+    /// Number of handles.
+    pub(super) handles: Cell<u32>,
 }
 
 /// What frames and handles change.
@@ -47,12 +46,25 @@ pub(super) struct StreamState {
     pub(super) is_unread: bool,
     /// Why the stream has ended early.
     pub(super) end: Option<Http2Error>,
-    /// Heads of responses that were received and not taken.
-    pub(super) responses: VecDeque<Box<Response<()>>>,
-    /// Whether the response to the request has no content, whatever its `content-length` states.
-    pub(super) is_head_request: bool,
+    /// Interim responses that were received and not taken.
+    pub(super) interims: VecDeque<Response<()>>,
+    /// The response, until it is taken.
+    pub(super) response: Option<Box<Response<()>>>,
+    /// What the `content-length` of the response means.
+    pub(super) response_length: ResponseLength,
     receive_waker: Option<Waker>,
     send_waker: Option<Waker>,
+}
+
+/// What the `content-length` of a response means (RFC 9110 section 8.6), which depends on the method of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResponseLength {
+    /// The length of its content.
+    OfContent,
+    /// The length that a response to GET would have. There is no content: HEAD.
+    OfGet,
+    /// Nothing, because a tunnel follows: CONNECT.
+    Ignored,
 }
 
 /// Received data in its order: large pieces as they were received, then small ones in one buffer.
@@ -105,8 +117,9 @@ impl StreamState {
             has_response: false,
             is_unread: false,
             end: None,
-            responses: VecDeque::new(),
-            is_head_request: false,
+            interims: VecDeque::new(),
+            response: None,
+            response_length: ResponseLength::OfContent,
             receive_waker: None,
             send_waker: None,
         }
@@ -125,6 +138,11 @@ impl StreamState {
             None if self.send_ended => Err(Http2Error::Cancelled(Reason::NO_ERROR)),
             None => Ok(()),
         }
+    }
+
+    /// Whether data may be sent, as far as the stream's own window is concerned.
+    pub(super) const fn can_send(&self) -> bool {
+        !self.is_closed() && !self.send_ended && self.send_window > 0
     }
 
     /// Returns the next received data. The rest of a stream that was reset can still be read.
@@ -170,45 +188,5 @@ fn set_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
 impl Stream {
     pub(super) const fn new(id: u32, state: StreamState) -> Self {
         Self { id, state: RefCell::new(state), is_queued: Cell::new(false), handles: Cell::new(0) }
-    }
-}
-
-/// A handle on a stream. When the last one is dropped before the end of the stream, the stream is reset.
-#[derive(Debug)]
-pub(super) struct StreamHandle {
-    pub(super) connection: Rc<RefCell<ConnectionState>>,
-    pub(super) stream: Rc<Stream>,
-}
-
-impl StreamHandle {
-    pub(super) fn new(connection: &Rc<RefCell<ConnectionState>>, stream: &Rc<Stream>) -> Self {
-        stream.handles.set(stream.handles.get() + 1);
-        Self { connection: Rc::clone(connection), stream: Rc::clone(stream) }
-    }
-
-    /// Calls `change` with the state of the connection and of the stream.
-    pub(super) fn with<R>(&self, change: impl FnOnce(&mut ConnectionState, u32, &mut StreamState) -> R) -> R {
-        change(&mut self.connection.borrow_mut(), self.stream.id, &mut self.stream.state.borrow_mut())
-    }
-
-    /// Resets the stream, unless it has ended.
-    pub(super) fn reset(&self, reason: Reason) {
-        self.with(|connection, id, stream| connection.cancel(id, stream, reason));
-    }
-}
-
-impl Clone for StreamHandle {
-    fn clone(&self) -> Self {
-        Self::new(&self.connection, &self.stream)
-    }
-}
-
-impl Drop for StreamHandle {
-    fn drop(&mut self) {
-        let left = self.stream.handles.get() - 1;
-        self.stream.handles.set(left);
-        if left == 0 {
-            self.with(|connection, id, stream| connection.release_stream(id, stream));
-        }
     }
 }

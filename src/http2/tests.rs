@@ -8,6 +8,7 @@ mod limits;
 mod raw_peer;
 mod server;
 mod tasks;
+mod turns;
 mod windows;
 
 use std::future::poll_fn;

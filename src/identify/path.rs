@@ -11,6 +11,8 @@ use super::MalformedPath;
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+/// Letters, which fill up a word.
+const FILLING: u64 = LOW_BITS * b'x' as u64;
 
 /// Returns the normal form of a request path, borrowed if the path is normal already.
 ///
@@ -27,26 +29,34 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, MalformedPath> {
 /// Whether there is nothing to decode, merge or remove. Looks at eight bytes at a time.
 fn is_normal(path: &[u8]) -> bool {
     let (words, rest) = path.as_chunks::<8>();
-    let mut last = [b'x'; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    // Whether the byte before the word is a slash, in the place of that byte's mark after a shift.
-    let mut slash_before = 0;
-    let mut is_normal = |word: &[u8; 8]| {
+    let mut before = 0;
+    for word in words {
         let word = u64::from_le_bytes(*word);
-        let slashes = marks_of(word, b'/');
-        // Dots and slashes differ in the lowest bit.
-        let dots_and_slashes = marks_of(word | LOW_BITS, b'/');
-        let behind_slashes = slashes << 8 | slash_before;
-        slash_before = slashes >> 56;
-        (marks_of(word, b'%') | behind_slashes & dots_and_slashes) == 0
+        if is_abnormal(word, before) {
+            return false;
+        }
+        before = word >> 56;
+    }
+    let last = match path.last_chunk::<8>() {
+        // Overlaps with the last word, in which the byte before it is.
+        Some(last) => return rest.is_empty() || !is_abnormal(u64::from_le_bytes(*last), 0),
+        None => rest.iter().rfold(FILLING, |word, byte| word << 8 | u64::from(*byte)),
     };
-    words.iter().all(&mut is_normal) && is_normal(&last)
+    !is_abnormal(last, 0)
 }
 
-/// Returns a word with the highest bit of every byte that is `byte` in `word`, and no other bits.
-const fn marks_of(word: u64, byte: u8) -> u64 {
-    let difference = word ^ (LOW_BITS * byte as u64);
-    !(((difference & !HIGH_BITS) + !HIGH_BITS) | difference | !HIGH_BITS)
+/// Whether eight bytes contain a percent sign, or a dot or slash behind a slash. `before` is the byte before them.
+#[inline(always)]
+const fn is_abnormal(word: u64, before: u64) -> bool {
+    const SLASHES: u64 = LOW_BITS * b'/' as u64;
+    // Dots and slashes differ in the lowest bit.
+    let pairs = ((word << 8 | before) ^ SLASHES) | ((word | LOW_BITS) ^ SLASHES);
+    has_zero_byte(pairs) || has_zero_byte(word ^ (LOW_BITS * b'%' as u64))
+}
+
+#[inline(always)]
+const fn has_zero_byte(word: u64) -> bool {
+    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS != 0
 }
 
 fn decode(path: &[u8]) -> Result<String, MalformedPath> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::Check;
 use super::algorithm::{self, CounterKind, CounterState, CounterUsage, Outcome, lease};
 use super::quota::Quota;
 use super::timestamp::{Timestamp, saturating_nanos};
@@ -53,6 +54,17 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Returns the verdict of `check` on a key without overrides, whose counter has no further details.
+    #[inline]
+    pub(super) const fn plain(
+        check: &Check,
+        outcome: Outcome,
+        counter: Option<(Quota, Option<CounterState>)>,
+    ) -> Self {
+        let (enforcement, overridden) = (check.enforcement, Override::None);
+        Self { outcome, enforcement, overridden, auxiliary: 0, delay: 0, counter }
+    }
+
     /// Returns the quota that decided; `None` for a limit that was removed meanwhile, which limits nothing.
     pub fn quota(&self) -> Option<&Quota> {
         self.counter.as_ref().map(|(quota, _)| quota)

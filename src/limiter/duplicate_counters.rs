@@ -34,6 +34,11 @@ impl DuplicateCounters {
         Self(earlier)
     }
 
+    /// Whether any counter is repeated.
+    pub(super) fn has_any(&self) -> bool {
+        self.0.iter().any(Option::is_some)
+    }
+
     /// Returns the nearest position before `position` with the same counter.
     pub(super) fn earlier(&self, position: usize) -> Option<usize> {
         self.0[position].map(|at| at as usize)

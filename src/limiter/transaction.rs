@@ -57,6 +57,9 @@ type NextStates = SmallVec<[Option<CounterState>; 4]>;
 #[inline(never)]
 pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Decision {
     let mut trial = Transaction::lock(&limiter.table, checks, &[], now);
+    if let Some(decision) = trial.check_plain(now) {
+        return decision;
+    }
     let (verdicts, next) = trial.evaluate(now);
     let passes = !verdicts.iter().any(Verdict::rejects);
     trial.finish(verdicts, next, passes, limiter, now)
@@ -107,8 +110,38 @@ impl<'a> Transaction<'a> {
         let mut locked = store.lock_all(keys.iter().chain(others).copied());
         locked.end_overrides(now);
         let shards = keys.iter().map(|key| locked.position(*key)).collect();
-        let places = SmallVec::with_capacity(checks.len());
-        Self { checks, keys, shards, places, repeats, locked }
+        Self { checks, keys, shards, places: SmallVec::new(), repeats, locked }
+    }
+
+    /// Decides and charges the common case: different counters that exist, checks without options that are charged on
+    /// arrival, and none of them rejects. Returns `None` otherwise, without a change.
+    fn check_plain(&mut self, now: Timestamp) -> Option<Decision> {
+        let is_plain =
+            |check: &Check| check.options.is_none() && check.charge_timing == ChargeTiming::OnArrival;
+        if self.repeats.has_any() || !self.checks.iter().all(is_plain) {
+            return None;
+        }
+        let count = self.checks.len();
+        let mut verdicts = VerdictList::with_capacity(count);
+        let mut next: SmallVec<[(usize, CounterState); 4]> = SmallVec::with_capacity(count);
+        for (position, check) in self.checks.iter().enumerate() {
+            let (place, state, quota) =
+                self.shard(position).own_state(self.keys[position], check.handle.id)?;
+            let (state, outcome) = algorithm::evaluate(Some(state), quota, check.cost, now);
+            let verdict = Verdict::plain(check, outcome, Some((*quota, Some(state))));
+            if verdict.rejects() {
+                return None;
+            }
+            next.push((place, state));
+            verdicts.push(verdict);
+        }
+        for (position, (place, state)) in next.into_iter().enumerate() {
+            if verdicts[position].outcome == Outcome::Conform {
+                let limit = self.checks[position].handle.id;
+                self.shard_mut(position).set_own_state(place, limit, state);
+            }
+        }
+        Some(Decision { verdicts: Verdicts::Several(verdicts), overflowed: false })
     }
 
     /// Returns the verdict of each check, and the state of its counter if it is charged.
@@ -116,6 +149,7 @@ impl<'a> Transaction<'a> {
         let count = self.checks.len();
         let (mut verdicts, mut next) = (VerdictList::with_capacity(count), NextStates::with_capacity(count));
         let mut charged: SmallVec<[ProvisionalCharge; 4]> = SmallVec::with_capacity(count);
+        self.places.reserve(count);
         for (position, check) in self.checks.iter().enumerate() {
             let earlier =
                 self.repeats.earlier(position).map_or_else(ProvisionalCharge::default, |at| charged[at]);

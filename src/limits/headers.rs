@@ -125,9 +125,12 @@ impl AppliedLimits {
 
     /// Yields the checks that headers show. Of several checks of one counter, only the last is shown.
     fn shown(&self) -> impl Iterator<Item = (&SelectedCheck, &Verdict)> + '_ {
+        // The usual order, in which no limit occurs twice.
+        let is_distinct = self.selected.is_sorted_by(|one, next| one.check.handle.id < next.check.handle.id);
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
-        let shown = checked.filter(|(position, (_, verdict))| {
-            verdict.enforcement != Enforcement::Shadow && self.last_of_counter(*position).is_none()
+        let shown = checked.filter(move |(position, (_, verdict))| {
+            let is_last = is_distinct || self.last_of_counter(*position).is_none();
+            is_last && verdict.enforcement != Enforcement::Shadow
         });
         shown.map(|(_, checked)| checked)
     }

@@ -18,7 +18,7 @@ use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::observe::decision_trace::{self, TracedDecision};
 use crate::rules::RuleIndex;
-use crate::rules::outcome::DecisionOutcome;
+use crate::rules::outcome::{self, DecisionOutcome};
 use crate::rules::selection::SelectedCheck;
 
 /// What is recorded of a request whose decision takes time.
@@ -211,15 +211,6 @@ impl AppliedLimits {
 
     /// Yields the checks of each rule, of which there is at least one, with their verdicts.
     pub(super) fn by_rule(&self) -> impl Iterator<Item = (&[SelectedCheck], &[Verdict])> {
-        let mut rest = self.selected.as_slice();
-        let mut verdicts = self.decision.verdicts();
-        std::iter::from_fn(move || {
-            let first = rest.first()?;
-            let checks = rest.iter().take_while(|selected| selected.rule == first.rule).count();
-            let (of_rule, other_checks) = rest.split_at(checks);
-            let (of_checks, others) = verdicts.split_at(checks);
-            (rest, verdicts) = (other_checks, others);
-            Some((of_rule, of_checks))
-        })
+        outcome::by_rule(&self.selected, &self.decision)
     }
 }

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, Method};
 
-use super::format::scan::{find, find_either, has_space_or_control};
+use super::format::scan::{TargetBytes, find};
 use super::record::{LoggedRequest, ParsedBlock};
 use crate::engine::Policy;
 use crate::identify::recorded::RecordedRequest;
@@ -69,19 +69,21 @@ impl<'a> TargetParts<'a> {
     /// Splits a target; `None` if it is not valid.
     #[inline]
     fn new(target: &'a [u8]) -> Option<Self> {
-        if has_space_or_control(target) {
+        let TargetBytes { has_space_or_control, path_end } = TargetBytes::of(target);
+        if has_space_or_control {
             return None;
         }
         let text = str::from_utf8(target).ok()?;
-        let (host, origin) = match target {
-            [b'/', ..] | b"*" => (None, text),
+        let (host, origin, path_end) = match target {
+            [b'/', ..] | b"*" => (None, text, path_end),
             _ => {
                 let (_, rest) = text.split_once("://")?;
                 let (host, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-                (Some(host), if path.is_empty() { "/" } else { path })
+                let origin = if path.is_empty() { "/" } else { path };
+                (Some(host), origin, TargetBytes::of(origin.as_bytes()).path_end)
             }
         };
-        let Some(end) = find_either(origin.as_bytes(), b'?', b'#') else {
+        let Some(end) = path_end else {
             return Some(Self { host, path: origin, query: None });
         };
         let (path, rest) = (&origin[..end], &origin[end + 1..]);

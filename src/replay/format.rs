@@ -159,7 +159,7 @@ impl<'n> LineParser<'n> {
 pub(super) fn next_line(block: &[u8], at: &mut usize) -> Option<Range<usize>> {
     let start = *at;
     let rest = block.get(start..).filter(|rest| !rest.is_empty())?;
-    let end = start + scan::find_far(rest, b'\n').unwrap_or(rest.len());
+    let end = start + memchr::memchr(b'\n', rest).unwrap_or(rest.len());
     *at = end + 1;
     Some(start..end - usize::from(end > start && block[end - 1] == b'\r'))
 }

@@ -14,19 +14,19 @@ use smallvec::SmallVec;
 use super::arrival::{LoggedArrival, RecordedParts, fetch_texts};
 use super::endings::Endings;
 use super::needs::{Needs, recorded_header};
-use super::tally::{DecidedRequest, Fate, Tally};
+use super::tally::{DecidedLimits, DecidedRequest, Fate, Tally};
 use super::timeline::BATCH_SIZE;
 use crate::engine::{Policy, PolicySpec};
-use crate::identify::MalformedPath;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::identify::recorded::RecordedAddress;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter, LimiterSettings};
-use crate::limits::{Admission, PendingLimits};
+use crate::limits::{self, AppliedLimits};
 use crate::rules::cost::Cost;
 use crate::rules::rule::{Action, LimitSource};
-use crate::rules::selection::Selection;
+use crate::rules::selection::{SelectedCheck, Selection};
+use crate::throttle::{self, ThrottleAction};
 
 /// One of something for each request of a batch.
 pub(super) type ArrivalBatch<T> = SmallVec<[T; BATCH_SIZE]>;
@@ -41,6 +41,14 @@ pub(super) struct DecidedArrival {
     pub(super) client: Option<IpAddr>,
 }
 
+/// What the rules select for a request.
+#[derive(Default)]
+struct ArrivalSelection {
+    /// Whether it is a request that the proxy would accept.
+    is_request: bool,
+    limits: Selection,
+}
+
 /// One set of rules and its state.
 pub(super) struct Simulation {
     policy: Arc<Policy>,
@@ -51,11 +59,13 @@ pub(super) struct Simulation {
     collected: Box<[HeaderName]>,
     /// Whether a rule measures request bodies by their announced length.
     reads_length: bool,
+    /// Whether requests of any rule wait in a queue.
+    has_waits: bool,
     endings: Endings,
     /// The recorded headers of each request of a batch.
     headers: Vec<HeaderMap>,
-    /// What the rules select for each request of a batch; `None` if the proxy would not accept it. Empty between batches.
-    selections: Vec<Option<Selection>>,
+    /// What the rules select for each request of a batch. Kept for the next one, because it is large.
+    selections: Vec<ArrivalSelection>,
     pub(super) tally: Tally,
 }
 
@@ -64,6 +74,7 @@ impl Simulation {
     pub(super) fn new(spec: &PolicySpec, max_keys: usize, headroom: Headroom) -> Self {
         let limiter = Limiter::new(LimiterSettings { max_keys, secret: SECRET });
         let policy = without_fleet(spec).install(1, &limiter, Timestamp::EPOCH);
+        let has_waits = policy.rules.rules().iter().any(|rule| rule.wait().is_some());
         let reads_length = policy.rules.rules().iter().any(|rule| {
             matches!(&rule.action, Action::Limit(limiting) if matches!(limiting.cost_model.cost, Cost::RequestBytes(_)))
         });
@@ -75,6 +86,7 @@ impl Simulation {
             headroom,
             collected: Box::default(),
             reads_length,
+            has_waits,
             endings: Endings::default(),
             headers: Vec::new(),
             selections: Vec::new(),
@@ -106,27 +118,30 @@ impl Simulation {
         let mut headers = std::mem::take(&mut self.headers);
         headers.resize_with(arrivals.len().max(headers.len()), HeaderMap::new);
         let mut selections = std::mem::take(&mut self.selections);
-        for (arrival, headers) in arrivals.iter().zip(&mut headers) {
+        selections.resize_with(arrivals.len().max(selections.len()), Default::default);
+        for ((arrival, headers), selection) in arrivals.iter().zip(&mut headers).zip(&mut selections) {
             self.collect_headers(arrival, headers);
             let parts = RecordedParts::new(arrival);
+            selection.is_request = false;
+            let Some(parts) = &parts else { continue };
             // By reference, because attributes are large.
-            selections.push(match &parts.as_ref().map(|parts| parts.attributes(arrival, headers, &policy)) {
-                Some(Ok(attributes)) => {
-                    self.needs.count_missing(arrival.request, arrival.block, &self.collected, attributes);
-                    Some(policy.rules.select(attributes, self.headroom))
-                }
-                Some(Err(MalformedPath)) | None => None,
-            });
+            if let Ok(attributes) = &parts.attributes(arrival, headers, &policy) {
+                selection.is_request = true;
+                self.needs.count_missing(arrival.request, arrival.block, &self.collected, attributes);
+                policy.rules.select_into(&mut selection.limits, attributes, self.headroom);
+            }
         }
-        self.limiter.warm(selections.iter().flatten().flat_map(checks_of));
+        let selected = selections.iter().take(arrivals.len()).filter(|selection| selection.is_request);
+        self.limiter.warm(selected.flat_map(|selection| checks_of(&selection.limits)));
         let mut decided = ArrivalBatch::new();
-        for ((arrival, headers), selection) in arrivals.iter().zip(&headers).zip(selections.drain(..)) {
+        for ((arrival, headers), selection) in arrivals.iter().zip(&headers).zip(&mut selections) {
             self.endings.settle_until(arrival.now, &self.limiter);
-            decided.push(match selection {
-                Some(selection) => {
-                    self.decide_one(DecidedRequest { policy: &policy, arrival, headers }, selection)
+            decided.push(match selection.is_request {
+                true => {
+                    let request = DecidedRequest { policy: &policy, arrival, headers };
+                    self.decide_one(request, &mut selection.limits)
                 }
-                None => DecidedArrival { fate: Fate::Malformed, client: None },
+                false => DecidedArrival { fate: Fate::Malformed, client: None },
             });
         }
         (self.headers, self.selections) = (headers, selections);
@@ -134,38 +149,43 @@ impl Simulation {
     }
 
     /// Decides a request for which the rules have selected these limits.
-    fn decide_one(&mut self, request: DecidedRequest<'_>, selection: Selection) -> DecidedArrival {
+    fn decide_one(&mut self, request: DecidedRequest<'_>, selection: &mut Selection) -> DecidedArrival {
         let now = request.now();
         let (selected, effects) = match selection {
             Selection::Exempt(rule) => {
-                self.tally.exempt(rule, now);
+                self.tally.exempt(*rule, now);
                 return DecidedArrival { fate: Fate::Passed, client: None };
             }
             Selection::Denied(rule, _) => {
-                self.tally.denied(rule, request);
-                return DecidedArrival { fate: Fate::Rejected(rule), client: request.client() };
+                self.tally.denied(*rule, request);
+                return DecidedArrival { fate: Fate::Rejected(*rule), client: request.client() };
             }
-            Selection::Limited(mut selected, effects) => {
-                self.policy.rules.replace_waits(&mut selected);
-                (selected, effects)
-            }
+            Selection::Limited(selected, effects) => (selected, effects),
         };
-        effects.queries.iter().for_each(|query| self.tally.not_simulated(query.rule));
-        let mut pending = PendingLimits::check_recorded(&self.limiter, selected, effects.shadow_rules, now);
-        let (fate, delay) = match pending.admission() {
-            Admission::Pass(delay) => (Fate::Passed, delay.unwrap_or_default()),
-            Admission::Reject(rejection) => (Fate::Rejected(rejection.rule), Duration::ZERO),
-            // Only for limits of the store, of which there are none.
-            Admission::Held => (Fate::Passed, Duration::ZERO),
-        };
-        self.tally.decided(pending.limits(), fate, delay, request);
-        let client = if fate == Fate::Passed { None } else { request.client() };
-        if fate == Fate::Passed
-            && let Some(settlement) = pending.settlement_of(&self.policy)
-        {
-            self.endings.add(request.arrival.request, settlement, now.saturating_add(delay));
+        if self.has_waits {
+            self.policy.rules.replace_waits(selected);
         }
-        DecidedArrival { fate, client }
+        effects.queries.iter().for_each(|query| self.tally.not_simulated(query.rule));
+        let decision = limits::check(&self.limiter, selected, now);
+        let (fate, delay) = match throttle::resolve(&decision) {
+            ThrottleAction::Forward => (Fate::Passed, Duration::ZERO),
+            ThrottleAction::Delay(delay) => (Fate::Passed, delay),
+            ThrottleAction::Reject { position, .. } => {
+                (Fate::Rejected(selected[position].rule), Duration::ZERO)
+            }
+        };
+        let limits = DecidedLimits { selected, decision: &decision, shadow_rules: &effects.shadow_rules };
+        self.tally.decided(limits, fate, delay, request);
+        if fate != Fate::Passed {
+            return DecidedArrival { fate, client: request.client() };
+        }
+        if selected.iter().any(SelectedCheck::may_be_settled) {
+            let limits = AppliedLimits::decided(std::mem::take(selected), decision, now);
+            if let Some(settlement) = limits.settlement(&self.policy) {
+                self.endings.add(request.arrival.request, settlement, now.saturating_add(delay));
+            }
+        }
+        DecidedArrival { fate, client: None }
     }
 
     /// Fills in the headers that rules need and the log has.

@@ -20,14 +20,14 @@ use crate::engine::Policy;
 use crate::headers::Headers;
 use crate::identify::Attributes;
 use crate::limiter::Limiter;
+use crate::limiter::decision::Decision;
 use crate::limiter::key::KeyHasher;
 use crate::limiter::timestamp::Timestamp;
-use crate::limits::AppliedLimits;
 use crate::rules::RuleIndex;
 use crate::rules::attribute::IncompleteKey;
 use crate::rules::cost::{FinalCharge, Refunds};
 use crate::rules::grpc::CallStatus;
-use crate::rules::outcome::DecisionOutcome;
+use crate::rules::outcome::{self, DecisionOutcome};
 use crate::rules::pattern::Route;
 use crate::rules::rule::{Action, Rule};
 use crate::rules::selection::{CheckRole, SelectedCheck};
@@ -56,6 +56,15 @@ pub(super) struct DecidedRequest<'a> {
     pub(super) arrival: &'a LoggedArrival<'a>,
     /// The headers that the log recorded.
     pub(super) headers: &'a HeaderMap,
+}
+
+/// The limits of a request, and their decision.
+#[derive(Clone, Copy)]
+pub(super) struct DecidedLimits<'a> {
+    pub(super) selected: &'a [SelectedCheck],
+    pub(super) decision: &'a Decision,
+    /// Rules in shadow mode that would have rejected the request before any limit.
+    pub(super) shadow_rules: &'a [RuleIndex],
 }
 
 /// What all rules did.
@@ -202,7 +211,7 @@ impl Tally {
     #[inline]
     pub(super) fn decided(
         &mut self,
-        limits: &AppliedLimits,
+        DecidedLimits { selected, decision, shadow_rules }: DecidedLimits<'_>,
         fate: Fate,
         delay: Duration,
         request: DecidedRequest<'_>,
@@ -213,14 +222,15 @@ impl Tally {
         } else {
             self.rejected += 1;
         }
-        for rule in limits.shadow_rules() {
+        for rule in shadow_rules {
             if let Some(tally) = self.rules.get_mut(rule.0) {
                 tally.count(DecisionOutcome::Shadow, request.now());
             }
         }
-        limits.for_each_rule(|checks, outcome| {
-            let Some(first) = checks.first() else { return };
-            let Some(tally) = self.rules.get_mut(first.rule.0) else { return };
+        let is_rejected = decision.is_rejected();
+        for (checks, verdicts) in outcome::by_rule(selected, decision) {
+            let outcome = DecisionOutcome::from_verdicts(checks, verdicts, is_rejected);
+            let Some(tally) = self.rules.get_mut(checks[0].rule.0) else { continue };
             match outcome {
                 Some(outcome) => tally.count(outcome, request.now()),
                 None => tally.rejected_by_others += 1,
@@ -230,7 +240,7 @@ impl Tally {
                 tally.max_delay = tally.max_delay.max(delay);
             }
             tally.count_keys(checks, outcome, request);
-        });
+        }
     }
 }
 

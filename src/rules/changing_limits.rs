@@ -8,10 +8,14 @@ use std::sync::Arc;
 use super::planned_checks::{self, PlannedCheck};
 use super::rule::{Action, LimitAction, Rule, RuleLimit};
 use super::selection::{CheckRole, SelectedCheck};
-use super::{RuleIndex, RuleSet};
+use super::{RequestKey, RuleIndex, RuleSet};
+use crate::identify::Attributes;
+use crate::limiter::Check;
 use crate::limiter::adaptive::AdaptiveRange;
 use crate::limiter::adaptive::limits::AdaptiveLimits;
 use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy};
+use crate::limiter::decision::Enforcement;
+use crate::limiter::elastic::Headroom;
 use crate::limiter::feedback::LimitShare;
 use crate::limiter::feedback::states::RuleFeedback;
 use crate::limiter::key::KeyHash;
@@ -30,6 +34,11 @@ pub(super) struct FollowingCost {
 }
 
 impl FollowingCost {
+    /// Returns the cost of `units` under a limit that follows no provider.
+    const fn fixed(units: u32, unit_cost: NonZeroU32) -> Self {
+        Self { unit_cost, admitted: units.saturating_mul(unit_cost.get()), surcharge: 0 }
+    }
+
     /// Returns the cost of `units` under `limit` of a rule, while `share` of it is in force.
     pub(super) fn new(units: u32, share: LimitShare, limit: &RuleLimit, limiting: &LimitAction) -> Self {
         let unit_cost = share.cost(limit.quota.units_per_request());
@@ -89,7 +98,7 @@ impl RuleSet {
     /// Yields the limits of the rule at `index` that follow the provider, wherever they are counted.
     fn followed_limits(&self, index: usize) -> impl Iterator<Item = LimitHandle> + '_ {
         let planned = self.planned_checks.get(index).into_iter().flatten();
-        planned.filter(|planned| planned.role.reported_limit().is_some()).flat_map(PlannedCheck::handles)
+        planned.filter(|planned| planned.role().reported_limit().is_some()).flat_map(PlannedCheck::handles)
     }
 
     /// Whether any limit follows a provider.
@@ -122,6 +131,47 @@ impl RuleSet {
                 one.check.options = Some(CheckOptions { group, role, on_denied: limiting.on_denied });
             }
         }
+    }
+
+    /// Returns a check of a rule that applies to a request, if it is not the same for all requests; `None` if the request
+    /// needs no such check.
+    #[inline(never)]
+    pub(super) fn varying_check(
+        &self,
+        planned: &PlannedCheck,
+        limiting: &LimitAction,
+        RequestKey { key, route, is_complete, is_enforced, hasher }: RequestKey<'_>,
+        request: &Attributes<'_>,
+        headroom: Headroom,
+    ) -> Option<SelectedCheck> {
+        let SelectedCheck { rule, role, check, .. } = planned.template;
+        let enforcement = if is_enforced { check.enforcement } else { Enforcement::Shadow };
+        let plain = SelectedCheck { check: Check { key, enforcement, ..check }, ..planned.template };
+        let limit = match role {
+            CheckRole::Limit(limit) | CheckRole::Margin(limit) | CheckRole::Mark(limit) => limit,
+            // In shadow mode no ban is enforced either.
+            CheckRole::Ban => return is_enforced.then_some(plain),
+            CheckRole::Permit => {
+                let options = self.adaptive_options(rule.0, key, check.options).or(check.options);
+                return Some(SelectedCheck { check: Check { options, ..plain.check }, ..plain });
+            }
+        };
+        let limit = limiting.limits.get(usize::from(limit))?;
+        let own_key = match &limit.nested {
+            Some(nested) if nested.is_wider() && request.client.ip.is_ipv4() => return None,
+            Some(nested) if is_complete => {
+                nested.key.as_ref().and_then(|own| own.hash(request, route, hasher).ok())
+            }
+            _ => None,
+        };
+        let units = limiting.cost_model.units_to_reserve(request.headers);
+        let cost = match (limit.elastic_costs, self.share_in_force(rule.0, key)) {
+            (Some(prices), _) => FollowingCost::fixed(units, prices.at_headroom(headroom)),
+            (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),
+            (None, None) => FollowingCost::fixed(units, NonZeroU32::MIN),
+        };
+        let check = Check { key: own_key.unwrap_or(key), cost: cost.admitted, ..plain.check };
+        Some(SelectedCheck { unit_cost: cost.unit_cost, check, surcharge: cost.surcharge, ..plain })
     }
 
     /// Returns the options of a permit of the rule at `index` with the limit in force, if that is adaptive.

@@ -120,12 +120,12 @@ impl RuleSet {
         };
         let planned = self.planned_checks.get(index.0).into_iter().flatten();
         let has_key = |role| role == CheckRole::Ban || limiting.has_ban_key(role);
-        let of_check = planned.filter(|planned| has_key(planned.role)).flat_map(|planned| {
+        let of_check = planned.filter(|planned| has_key(planned.role())).flat_map(|planned| {
             let fallback = match planned.fallback {
                 Some(StoreLossFallback::Counted(handle) | StoreLossFallback::Marked(handle)) => Some(handle),
                 Some(StoreLossFallback::Denied) | None => None,
             };
-            std::iter::once(planned.handle).chain(fallback).map(|handle| (planned.role, handle))
+            std::iter::once(planned.handle()).chain(fallback).map(|handle| (planned.role(), handle))
         });
         of_check.collect()
     }

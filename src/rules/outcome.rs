@@ -1,7 +1,24 @@
 //! Outcome of a rule for a request, as a label for metrics and logs.
 
 use super::selection::{CheckRole, SelectedCheck};
-use crate::limiter::decision::{Enforcement, Verdict};
+use crate::limiter::decision::{Decision, Enforcement, Verdict};
+
+/// Yields the checks of each rule, of which there is at least one, with their verdicts in `decision`.
+#[inline]
+pub fn by_rule<'a>(
+    selected: &'a [SelectedCheck],
+    decision: &'a Decision,
+) -> impl Iterator<Item = (&'a [SelectedCheck], &'a [Verdict])> {
+    let (mut rest, mut verdicts) = (selected, decision.verdicts());
+    std::iter::from_fn(move || {
+        let first = rest.first()?;
+        let other = rest.iter().position(|selected| selected.rule != first.rule);
+        let (of_rule, other_checks) = rest.split_at(other.unwrap_or(rest.len()));
+        let (of_checks, others) = verdicts.split_at(of_rule.len());
+        (rest, verdicts) = (other_checks, others);
+        Some((of_rule, of_checks))
+    })
+}
 
 /// What a rule did with a request that it applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

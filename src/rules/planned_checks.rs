@@ -6,33 +6,50 @@
 
 use std::collections::HashMap;
 
+use http::HeaderMap;
+
+use super::RuleIndex;
+use super::cost::Cost;
 use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
-use super::selection::CheckRole;
+use super::selection::{CheckRole, SelectedCheck};
 use super::shared_limit::{Mode, OnStoreLoss};
 use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use crate::limiter::decision::Enforcement;
+use crate::limiter::key::KeyHash;
 use crate::limiter::leases::LeasePolicy;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::ChargeTiming;
-use crate::limiter::{InstanceCounts, LimitHandle, LimitIdentity, LimitSpec};
+use crate::limiter::{Check, InstanceCounts, LimitHandle, LimitIdentity, LimitSpec};
 
 /// One check of a rule, bound to its limit handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedCheck {
-    pub(super) role: CheckRole,
-    pub(super) handle: LimitHandle,
-    pub(super) options: Option<CheckOptions>,
+    /// The check of a request for which the rule is enforced, without its key.
+    pub(super) template: SelectedCheck,
+    /// Whether the checks of all requests differ in nothing else. If the rule is not enforced, they are in shadow mode.
+    pub(super) is_constant: bool,
     /// What decides instead while the store is unreachable.
     pub(super) fallback: Option<StoreLossFallback>,
 }
 
 impl PlannedCheck {
+    /// Returns its purpose within the rule.
+    pub(super) const fn role(&self) -> CheckRole {
+        self.template.role
+    }
+
+    /// Returns the limit handle.
+    pub(super) const fn handle(&self) -> LimitHandle {
+        self.template.check.handle
+    }
+
     /// Yields its limit, and the one that counts in this process while the store is unreachable.
     pub(super) fn handles(&self) -> impl Iterator<Item = LimitHandle> + use<> {
         let away = match self.fallback {
             Some(StoreLossFallback::Counted(handle) | StoreLossFallback::Marked(handle)) => Some(handle),
             Some(StoreLossFallback::Denied) | None => None,
         };
-        std::iter::once(self.handle).chain(away)
+        std::iter::once(self.handle()).chain(away)
     }
 }
 
@@ -72,15 +89,61 @@ pub(super) fn planned_checks(rules: &[Rule], meters: &[LimitHandle]) -> Box<[Box
             let terms = options_of_role(index, limiting, part)
                 .or_else(|| is_beside_holds.then(|| default_options(index)));
             Some(PlannedCheck {
-                role: part,
-                handle: meter,
-                options: terms,
+                template: template(RuleIndex(index), limiting, part, meter, terms),
+                is_constant: is_constant(limiting, part),
                 fallback: store_loss_fallback(limiting, away.and_then(|away| meters.get(away))),
             })
         };
         needs.of_rules[index].iter().filter_map(bind).collect()
     };
     rules.iter().enumerate().map(of_rule).collect()
+}
+
+/// Returns the check with the role `part` of a request for which the rule is enforced. It has no key, and the cost of a
+/// request without headers.
+fn template(
+    rule: RuleIndex,
+    limiting: &LimitAction,
+    part: CheckRole,
+    handle: LimitHandle,
+    options: Option<CheckOptions>,
+) -> SelectedCheck {
+    let cost_model = &limiting.cost_model;
+    let enforcement = match part {
+        CheckRole::Mark(_) => Enforcement::Marking,
+        CheckRole::Ban | CheckRole::Permit | CheckRole::Limit(_) | CheckRole::Margin(_) => {
+            Enforcement::Enforced
+        }
+    };
+    let is_limit = !matches!(part, CheckRole::Ban | CheckRole::Permit);
+    let (cost, charge_timing) = match part {
+        CheckRole::Ban => (1, ChargeTiming::OnArrival),
+        CheckRole::Permit => (1, ChargeTiming::WhileInFlight),
+        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
+            (cost_model.units_to_reserve(&HeaderMap::new()), cost_model.charge_timing())
+        }
+    };
+    let check = Check { handle, key: KeyHash::default(), cost, enforcement, charge_timing, options };
+    SelectedCheck {
+        needs_settlement: is_limit && cost_model.needs_settlement(),
+        ..SelectedCheck::with_fixed_cost(rule, part, check)
+    }
+}
+
+/// Whether the checks of the role `part` do not depend on the request, except for the key and whether the rule is
+/// enforced.
+fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
+    match part {
+        // In shadow mode there is none.
+        CheckRole::Ban => false,
+        CheckRole::Permit => limiting.adaptive.is_none(),
+        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
+            let is_fixed = |limit: &RuleLimit| limit.nested.is_none() && limit.elastic_costs.is_none();
+            !matches!(limiting.cost_model.cost, Cost::Header(_) | Cost::RequestBytes(_))
+                && limiting.feedback.is_none()
+                && limit(limiting, part).is_some_and(is_fixed)
+        }
+    }
 }
 
 /// The limits that rules need.

@@ -55,6 +55,11 @@ pub struct SelectedCheck {
 }
 
 impl SelectedCheck {
+    /// Whether it may have something to settle at the end of an admitted request.
+    pub fn may_be_settled(&self) -> bool {
+        self.needs_settlement || self.role == CheckRole::Permit
+    }
+
     /// Returns a check with a fixed cost.
     pub(super) const fn with_fixed_cost(rule: RuleIndex, part: CheckRole, check: Check) -> Self {
         Self { rule, role: part, unit_cost: NonZeroU32::MIN, check, surcharge: 0, needs_settlement: false }
@@ -97,4 +102,30 @@ pub enum Selection {
     Denied(RuleIndex, Denial),
     /// These limits apply, in file order; there may be none.
     Limited(SmallVec<[SelectedCheck; 2]>, SideEffects),
+}
+
+impl Default for Selection {
+    /// No limits.
+    fn default() -> Self {
+        Self::Limited(SmallVec::new(), SideEffects::default())
+    }
+}
+
+impl Selection {
+    /// Makes it one of no limits, and returns its lists. Their memory is kept.
+    #[inline]
+    pub(super) fn clear(&mut self) -> (&mut SmallVec<[SelectedCheck; 2]>, &mut SideEffects) {
+        match self {
+            Self::Limited(selected, beside) => {
+                selected.clear();
+                beside.shadow_rules.clear();
+                beside.queries.clear();
+                (selected, beside)
+            }
+            other => {
+                *other = Self::default();
+                other.clear()
+            }
+        }
+    }
 }

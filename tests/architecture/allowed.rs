@@ -1,7 +1,7 @@
 //! The table of allowed imports between modules.
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
+pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 47] = [
     (
         "main",
         &["app", "top", "admin_client", "cli", "explain_command", "config", "replay", "import", "telemetry"],
@@ -21,6 +21,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
             "proxy",
             "listener",
             "http1",
+            "http2",
             "state_file",
             "deferred",
             "telemetry",
@@ -92,6 +93,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
         "proxy",
         &[
             "http1",
+            "http2",
             "headers",
             "limits",
             "store",
@@ -120,7 +122,10 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
     // Calls that are sent later: streams in the store. It knows rules only by their settings.
     ("deferred", &["store", "rules", "limiter", "telemetry", "clock", "jitter", "drain"]),
     // Another entrance to the engine, for recorded requests; the caller loads the configuration.
-    ("replay", &["limits", "headers", "engine", "rules", "identify", "limiter", "telemetry", "clock"]),
+    (
+        "replay",
+        &["limits", "headers", "engine", "rules", "identify", "limiter", "throttle", "telemetry", "clock"],
+    ),
     // What would happen to a request, as data.
     (
         "explain",
@@ -154,6 +159,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
             // For the client of an xDS management server.
             "remote",
             "store",
+            "http2",
             "engine",
             "rules",
             "identify",
@@ -181,9 +187,10 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 46] = [
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain", "clock"]),
     ("forward_proxy", &["identify", "rules", "upstream", "telemetry", "tls", "jitter"]),
-    ("upstream", &["http1", "headers", "transport", "tls", "telemetry", "jitter"]),
-    ("transport", &[]),
+    ("upstream", &["http1", "http2", "headers", "transport", "tls", "telemetry", "jitter"]),
+    ("transport", &["http2"]),
     ("http1", &["headers"]),
+    ("http2", &[]),
     ("state_file", &["limiter", "atomic_file"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
     ("observe", &["rules", "identify", "limiter"]),

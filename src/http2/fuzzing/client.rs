@@ -9,12 +9,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Method, Request};
 
-use super::super::client::{ClientConnection, RequestSender, ResponseFuture};
+use super::super::client::{ClientConnection, PendingResponse, RequestSender};
 use super::super::error::{Http2Error, Reason};
+use super::super::handle::StreamHandle;
 use super::super::receive::ReceiveStream;
 use super::super::send::SendStream;
-use super::super::shared::ConnectionState;
-use super::super::stream::{Stream, StreamHandle};
+use super::super::shared::Http2State;
+use super::super::stream::Stream;
 use super::script::first_settings;
 use super::wire::Wire;
 use super::{SETTINGS, Session, Side};
@@ -54,7 +55,7 @@ struct Client {
 /// A request and its response.
 struct Exchange {
     plan: u8,
-    response: Option<ResponseFuture>,
+    response: Option<PendingResponse>,
     upload: Option<SendStream>,
     data: Bytes,
     body: Option<ReceiveStream>,
@@ -75,7 +76,7 @@ impl Side for Client {
         self.exchanges.retain_mut(|exchange| exchange.act(cx));
     }
 
-    fn state(&self) -> RefMut<'_, ConnectionState> {
+    fn state(&self) -> RefMut<'_, Http2State> {
         self.connection.state()
     }
 
@@ -109,7 +110,7 @@ impl Client {
 
 impl Exchange {
     fn stream(&self) -> Option<Rc<Stream>> {
-        let response = self.response.as_ref().and_then(ResponseFuture::handle);
+        let response = self.response.as_ref().and_then(PendingResponse::handle);
         let upload = self.upload.as_ref().map(|upload| &upload.handle);
         let handle = response.or(upload).or_else(|| self.body.as_ref().map(|body| &body.handle));
         handle.map(|handle: &StreamHandle| Rc::clone(&handle.stream))

@@ -10,9 +10,9 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, PREFACE, flags, read_u32};
-use super::super::hpack::{Decoder, Field, FieldSink};
+use super::super::hpack::{FieldSink, HeaderField, HpackDecoder};
 use super::super::settings::{DEFAULT_WINDOW, MAX_WINDOW};
-use super::super::shared::ConnectionState;
+use super::super::shared::Http2State;
 use super::super::stream::Stream;
 
 /// Maximum size of the output, in bytes: DATA, replies, and what one read causes after that.
@@ -27,7 +27,7 @@ pub(super) struct Peer {
     input: Vec<u8>,
     output: Vec<u8>,
     expects_preface: bool,
-    decoder: Decoder,
+    decoder: HpackDecoder,
     /// Stream and bytes of an incomplete header section.
     block: Option<(u32, Vec<u8>)>,
     streams: HashMap<u32, SentStream>,
@@ -61,8 +61,8 @@ impl FieldSink for Fields {
         true
     }
 
-    fn push(&mut self, field: Field) {
-        assert_ne!(field, Field::Malformed, "a field that was sent");
+    fn push(&mut self, field: HeaderField) {
+        assert_ne!(field, HeaderField::Malformed, "a field that was sent");
         self.0 += 1;
     }
 }
@@ -75,7 +75,7 @@ impl Peer {
             input: Vec::new(),
             output: Vec::new(),
             expects_preface: !is_server,
-            decoder: Decoder::new(),
+            decoder: HpackDecoder::new(),
             block: None,
             streams: HashMap::new(),
             dead: HashSet::new(),
@@ -234,7 +234,7 @@ impl Peer {
     }
 
     /// Checks that everything that a peer can make grow has a bound.
-    pub(super) fn check_bounds(&self, state: &ConnectionState) {
+    pub(super) fn check_bounds(&self, state: &Http2State) {
         assert!(state.output.len() <= MAX_OUTPUT, "{} bytes of output", state.output.len());
         assert!(state.waiting.len() <= state.streams.len(), "ended streams wait for capacity");
         assert!(state.recently_reset.len() <= 256);
@@ -242,14 +242,14 @@ impl Peer {
             assert!(state.streams.len() <= state.settings.max_streams as usize, "too many streams");
         }
         for stream in state.streams.values().filter_map(|stream| stream.state.try_borrow().ok()) {
-            assert!(stream.responses.len() <= 17, "{} responses", stream.responses.len());
+            assert!(stream.interims.len() <= 16, "{} interim responses", stream.interims.len());
             assert!(stream.unreleased <= state.settings.stream_window, "a window was exceeded");
             assert!(!stream.is_closed(), "a closed stream is left");
         }
     }
 
     /// Checks that received bytes are either held by a stream or given back. `held` are streams with handles.
-    pub(super) fn check_receive_window(&self, state: &ConnectionState, held: &[Rc<Stream>]) {
+    pub(super) fn check_receive_window(&self, state: &Http2State, held: &[Rc<Stream>]) {
         let ended = held.iter().filter(|stream| !state.streams.contains_key(&stream.id));
         let streams = ended.chain(state.streams.values());
         let unreleased: i64 = streams.map(|stream| i64::from(stream.state.borrow().unreleased)).sum();
@@ -259,7 +259,7 @@ impl Peer {
     }
 
     /// Checks what is left to send. Everything must have been handled and written.
-    pub(super) fn check_send_windows(&mut self, state: &ConnectionState) {
+    pub(super) fn check_send_windows(&mut self, state: &Http2State) {
         assert_eq!(state.send_window, self.granted - self.sent, "send window of the connection");
         for (id, stream) in &state.streams {
             let granted = self.granted_to_streams.get(id).unwrap_or(&0);

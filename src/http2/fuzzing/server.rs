@@ -10,9 +10,10 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use super::super::error::{Http2Error, Reason};
 use super::super::frame::PREFACE;
 use super::super::receive::ReceiveStream;
+use super::super::responder::Responder;
 use super::super::send::SendStream;
-use super::super::server::{Responder, ServerConnection};
-use super::super::shared::ConnectionState;
+use super::super::server::ServerConnection;
+use super::super::shared::Http2State;
 use super::super::stream::Stream;
 use super::script::first_settings;
 use super::wire::Wire;
@@ -81,7 +82,7 @@ impl Side for Server {
         self.exchanges.retain_mut(|exchange| exchange.act(cx));
     }
 
-    fn state(&self) -> RefMut<'_, ConnectionState> {
+    fn state(&self) -> RefMut<'_, Http2State> {
         self.connection.state()
     }
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::http2::hpack::Decoder;
+use crate::http2::hpack::HpackDecoder;
 
 /// Returns what is decoded of fields, each with its name and value.
 fn built(fields: &[(&str, &str)], max_size: u32) -> HeadBuilder {
@@ -15,7 +15,7 @@ fn built(fields: &[(&str, &str)], max_size: u32) -> HeadBuilder {
         }
     }
     let mut head = HeadBuilder::new(max_size);
-    Decoder::new().decode(&block, &mut head).unwrap();
+    HpackDecoder::new().decode(&block, &mut head).unwrap();
     head
 }
 
@@ -93,10 +93,10 @@ proptest! {
             head = head.header(format!("x-{}", index % 7), value);
         }
         let head = head.body(()).unwrap();
-        let (mut encoder, mut block, mut decoded) = (Encoder::new(), Vec::new(), HeadBuilder::new(100_000));
+        let (mut encoder, mut block, mut decoded) = (HpackEncoder::new(), Vec::new(), HeadBuilder::new(100_000));
         encoder.begin(&mut block);
         encode_request(&head, &mut encoder, &mut block);
-        Decoder::new().decode(&block, &mut decoded).unwrap();
+        HpackDecoder::new().decode(&block, &mut decoded).unwrap();
         let decoded = decoded.into_request().unwrap();
         prop_assert_eq!((decoded.method(), decoded.uri()), (head.method(), head.uri()));
         prop_assert_eq!(decoded.headers(), head.headers());

@@ -1,7 +1,7 @@
-//! Decoder of header blocks.
+//! HpackDecoder of header blocks.
 
-use super::field::{Field, Name, Parsed, size};
-use super::table::{Entry, Table};
+use super::field::{HeaderField, Name, Parsed, size};
+use super::table::{DecodedEntry, Table};
 use super::{MAX_TABLE_SIZE, huffman, integer, static_table};
 
 /// Literals up to this length, in bytes after decompression, need no allocation while they are decompressed.
@@ -38,14 +38,14 @@ pub trait FieldSink {
     fn accepts(&mut self, size: usize) -> bool;
 
     /// Receives a field.
-    fn push(&mut self, field: Field);
+    fn push(&mut self, field: HeaderField);
 }
 
 /// Decodes the header blocks of one direction of a connection.
 ///
 /// Its table has the default maximum of 4096 bytes; no other one may be advertised to the peer.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct HpackDecoder {
     table: Table,
 }
 
@@ -55,7 +55,7 @@ struct Literal<'a> {
     value: &'a [u8],
 }
 
-impl Decoder {
+impl HpackDecoder {
     /// Returns a decoder with an empty table, which allocates nothing yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -113,7 +113,7 @@ impl Decoder {
         sink: &mut impl FieldSink,
     ) -> Result<&'a [u8], DecodeError> {
         let (literal, rest) = self.literal(input, 6, scratch)?;
-        let entry = Entry::new(literal.name, literal.value);
+        let entry = DecodedEntry::new(literal.name, literal.value);
         if sink.accepts(entry.size()) {
             sink.push(entry.field());
         }
@@ -154,7 +154,7 @@ impl Decoder {
     }
 
     #[inline]
-    fn entry(&self, index: u32) -> Result<&Entry, DecodeError> {
+    fn entry(&self, index: u32) -> Result<&DecodedEntry, DecodeError> {
         let place = index as usize;
         let entry = if place <= static_table::LEN {
             static_table::get(place)
@@ -171,7 +171,7 @@ impl Decoder {
     }
 }
 
-impl Default for Decoder {
+impl Default for HpackDecoder {
     fn default() -> Self {
         Self::new()
     }

@@ -41,7 +41,7 @@ impl FieldHash {
 
 /// An entry, without its bytes.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct EncodedEntry {
     tag: u16,
     /// Where its name begins in the bytes of the table. The value follows the name.
     start: u16,
@@ -51,7 +51,7 @@ struct Entry {
     follower: u8,
 }
 
-impl Entry {
+impl EncodedEntry {
     const fn len(self) -> usize {
         self.name_len as usize + self.value_len as usize
     }
@@ -64,7 +64,7 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct EncodeTable {
     /// From the oldest to the newest.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<EncodedEntry>,
     /// Names and values of all entries in their order, after those of evicted entries.
     bytes: Vec<u8>,
     /// Sum of the sizes of all entries (RFC 7541, section 4.1).
@@ -142,7 +142,7 @@ impl EncodeTable {
 
     /// Returns the entry that has `number`. A number that is no longer in the table may denote another entry.
     #[inline]
-    fn entry(&self, number: u8) -> Option<&Entry> {
+    fn entry(&self, number: u8) -> Option<&EncodedEntry> {
         self.entries.get(self.place(number)?)
     }
 
@@ -158,7 +158,7 @@ impl EncodeTable {
     }
 
     #[inline]
-    fn is_field(&self, entry: Entry, name: &[u8], value: &[u8]) -> bool {
+    fn is_field(&self, entry: EncodedEntry, name: &[u8], value: &[u8]) -> bool {
         if usize::from(entry.name_len) != name.len() || usize::from(entry.value_len) != value.len() {
             return false;
         }
@@ -190,7 +190,7 @@ impl EncodeTable {
             self.entries.reserve_exact(ENTRIES_GROWTH);
         }
         let number = self.next;
-        self.entries.push_back(Entry {
+        self.entries.push_back(EncodedEntry {
             tag: hash.tag(),
             start: self.bytes.len() as u16,
             name_len: name.len() as u16,

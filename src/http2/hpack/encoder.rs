@@ -1,4 +1,4 @@
-//! Encoder of header blocks.
+//! HpackEncoder of header blocks.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -11,12 +11,20 @@ use super::field::{Protocol, size};
 use super::static_table::{self, index};
 use super::{MAX_TABLE_SIZE, integer};
 
-/// First bytes of the representations (RFC 7541, section 6), and the lengths of their prefixes in bits.
-const INDEXED: (u8, u32) = (0x80, 7);
-const INCREMENTAL: (u8, u32) = (0x40, 6);
-const SIZE_UPDATE: (u8, u32) = (0x20, 5);
-const NEVER_INDEXED: (u8, u32) = (0x10, 4);
-const UNINDEXED: (u8, u32) = (0x00, 4);
+/// How a field is represented (RFC 7541, section 6).
+#[derive(Clone, Copy)]
+struct Representation {
+    /// Pattern of the first byte.
+    first: u8,
+    /// Length of the integer's prefix in that byte, in bits.
+    prefix: u32,
+}
+
+const INDEXED: Representation = Representation { first: 0x80, prefix: 7 };
+const INCREMENTAL: Representation = Representation { first: 0x40, prefix: 6 };
+const SIZE_UPDATE: Representation = Representation { first: 0x20, prefix: 5 };
+const NEVER_INDEXED: Representation = Representation { first: 0x10, prefix: 4 };
+const UNINDEXED: Representation = Representation { first: 0x00, prefix: 4 };
 
 /// Bytes that all integers of a field take at most.
 const MAX_INTEGERS_LEN: usize = 24;
@@ -26,7 +34,7 @@ const MAX_INTEGERS_LEN: usize = 24;
 /// It prefers speed to compression. A field enters the table when it is sent for the second time, so values that vary
 /// do not displace those that repeat. Strings are not compressed.
 #[derive(Debug)]
-pub struct Encoder {
+pub struct HpackEncoder {
     /// Allocated with the first field that may enter it.
     table: Option<Box<EncodeTable>>,
     /// Bound of the table, in bytes, that the peer's decoder applies.
@@ -41,7 +49,7 @@ struct NextMaxSize {
     last: u32,
 }
 
-impl Encoder {
+impl HpackEncoder {
     /// Returns an encoder with an empty table of the default maximum size, which allocates nothing yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -77,7 +85,7 @@ impl Encoder {
     }
 
     fn apply_max_size(&mut self, bytes: u32, out: &mut Vec<u8>) {
-        integer::encode(SIZE_UPDATE.0, SIZE_UPDATE.1, bytes as usize, out);
+        integer::encode(SIZE_UPDATE.first, SIZE_UPDATE.prefix, bytes as usize, out);
         self.max_size = bytes;
         if let Some(table) = &mut self.table {
             table.evict(bytes as usize);
@@ -177,7 +185,7 @@ impl Encoder {
     }
 }
 
-impl Default for Encoder {
+impl Default for HpackEncoder {
     fn default() -> Self {
         Self::new()
     }
@@ -193,22 +201,22 @@ fn hash(name: &[u8], value: &[u8]) -> FieldHash {
 
 #[inline]
 fn indexed(index: usize, out: &mut Vec<u8>) {
-    integer::encode(INDEXED.0, INDEXED.1, index, out);
+    integer::encode(INDEXED.first, INDEXED.prefix, index, out);
 }
 
-/// Whether values of this name are credentials. Who can send other fields over the same connection and see the lengths
-/// of blocks could guess one that is in the table (RFC 7541, section 7.1).
+/// Whether values of this name are credentials. An attacker who sends other fields over the same connection and sees
+/// the lengths of blocks could guess one that is in the table (RFC 7541, section 7.1).
 fn is_secret(name: &[u8]) -> bool {
     matches!(name, b"authorization" | b"cookie" | b"proxy-authorization" | b"set-cookie")
 }
 
 /// Appends a literal field, with the index of its name if the static table has it.
-fn literal((first, prefix): (u8, u32), name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+fn literal(form: Representation, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.reserve(name.len() + value.len() + MAX_INTEGERS_LEN);
     if let Some(index) = static_table::find(name) {
-        integer::encode(first, prefix, index, out);
+        integer::encode(form.first, form.prefix, index, out);
     } else {
-        out.push(first);
+        out.push(form.first);
         integer::encode(0, 7, name.len(), out);
         out.extend_from_slice(name);
     }

@@ -77,7 +77,7 @@ const fn is_token_byte(byte: u8) -> bool {
 
 /// A decoded field. It is parsed once, when it enters the dynamic table, so that a reference to it costs a clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Field {
+pub enum HeaderField {
     /// `:method`.
     Method(Method),
     /// `:scheme`.
@@ -147,7 +147,7 @@ impl Name {
 /// A field as a table stores it: one that is malformed has a name, too, because later fields may refer to it.
 #[derive(Debug)]
 pub(super) enum Parsed {
-    Valid(Field),
+    Valid(HeaderField),
     /// With its name.
     Malformed(Box<[u8]>),
 }
@@ -156,12 +156,14 @@ impl Parsed {
     /// Parses `value` by the rules for `name`. The result owns exactly the memory that it needs.
     pub(super) fn new(name: Name, value: &[u8], is_sensitive: bool) -> Self {
         let field = match &name {
-            Name::Method => Method::from_bytes(value).ok().map(Field::Method),
-            Name::Scheme => parse_scheme(value).map(Field::Scheme),
-            Name::Authority => Authority::try_from(value).ok().map(Field::Authority),
-            Name::Path => parse_path(value).map(Field::Path),
-            Name::Protocol => Protocol::try_from(Bytes::copy_from_slice(value)).ok().map(Field::Protocol),
-            Name::Status => StatusCode::from_bytes(value).ok().map(Field::Status),
+            Name::Method => Method::from_bytes(value).ok().map(HeaderField::Method),
+            Name::Scheme => parse_scheme(value).map(HeaderField::Scheme),
+            Name::Authority => Authority::try_from(value).ok().map(HeaderField::Authority),
+            Name::Path => parse_path(value).map(HeaderField::Path),
+            Name::Protocol => {
+                Protocol::try_from(Bytes::copy_from_slice(value)).ok().map(HeaderField::Protocol)
+            }
+            Name::Status => StatusCode::from_bytes(value).ok().map(HeaderField::Status),
             Name::Header(_) => return Self::header(name, value, is_sensitive),
             Name::Malformed(_) => None,
         };
@@ -177,7 +179,7 @@ impl Parsed {
         match (name, value) {
             (Name::Header(name), Ok(mut value)) => {
                 value.set_sensitive(is_sensitive);
-                Self::Valid(Field::Header(name, value))
+                Self::Valid(HeaderField::Header(name, value))
             }
             (name, _) => Self::Malformed(name.as_bytes().into()),
         }
@@ -185,31 +187,31 @@ impl Parsed {
 
     pub(super) fn name(&self) -> Name {
         match self {
-            Self::Valid(Field::Method(_)) => Name::Method,
-            Self::Valid(Field::Scheme(_)) => Name::Scheme,
-            Self::Valid(Field::Authority(_)) => Name::Authority,
-            Self::Valid(Field::Path(_)) => Name::Path,
-            Self::Valid(Field::Protocol(_)) => Name::Protocol,
-            Self::Valid(Field::Status(_)) => Name::Status,
-            Self::Valid(Field::Header(name, _)) => Name::Header(name.clone()),
-            Self::Valid(Field::Malformed) => Name::Malformed(Box::default()),
+            Self::Valid(HeaderField::Method(_)) => Name::Method,
+            Self::Valid(HeaderField::Scheme(_)) => Name::Scheme,
+            Self::Valid(HeaderField::Authority(_)) => Name::Authority,
+            Self::Valid(HeaderField::Path(_)) => Name::Path,
+            Self::Valid(HeaderField::Protocol(_)) => Name::Protocol,
+            Self::Valid(HeaderField::Status(_)) => Name::Status,
+            Self::Valid(HeaderField::Header(name, _)) => Name::Header(name.clone()),
+            Self::Valid(HeaderField::Malformed) => Name::Malformed(Box::default()),
             Self::Malformed(raw) => Name::parse(raw),
         }
     }
 
     #[inline]
-    pub(super) fn field(&self) -> Field {
+    pub(super) fn field(&self) -> HeaderField {
         match self {
             Self::Valid(field) => field.clone(),
-            Self::Malformed(_) => Field::Malformed,
+            Self::Malformed(_) => HeaderField::Malformed,
         }
     }
 
     #[inline]
-    pub(super) fn into_field(self) -> Field {
+    pub(super) fn into_field(self) -> HeaderField {
         match self {
             Self::Valid(field) => field,
-            Self::Malformed(_) => Field::Malformed,
+            Self::Malformed(_) => HeaderField::Malformed,
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::iter;
 
-use super::decoder::{Decoder, FieldSink};
-use super::encoder::Encoder;
-use super::field::Field;
+use super::decoder::{FieldSink, HpackDecoder};
+use super::encoder::HpackEncoder;
+use super::field::HeaderField;
 use super::{FIELD_OVERHEAD, MAX_TABLE_SIZE};
 
 /// Bytes of fields, as their sizes are counted, that a block is decoded to at most.
@@ -13,7 +13,7 @@ const MAX_FIELDS_SIZE: usize = 64 * 1024;
 /// Fields of a block.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
-    pub(super) accepted: Vec<Field>,
+    pub(super) accepted: Vec<HeaderField>,
     size: usize,
 }
 
@@ -24,7 +24,7 @@ impl FieldSink for Fields {
         self.size <= MAX_FIELDS_SIZE
     }
 
-    fn push(&mut self, field: Field) {
+    fn push(&mut self, field: HeaderField) {
         self.accepted.push(field);
     }
 }
@@ -37,7 +37,7 @@ impl FieldSink for Nothing {
         false
     }
 
-    fn push(&mut self, field: Field) {
+    fn push(&mut self, field: HeaderField) {
         panic!("{field:?} was not accepted");
     }
 }
@@ -47,8 +47,8 @@ impl FieldSink for Nothing {
 ///
 /// `data` consists of the blocks of one connection, separated by the bytes 0xff 0x00.
 pub fn header_blocks(data: &[u8]) {
-    let (mut decoder, mut skipping) = (Decoder::new(), Decoder::new());
-    let (mut encoder, mut again) = (Encoder::new(), Decoder::new());
+    let (mut decoder, mut skipping) = (HpackDecoder::new(), HpackDecoder::new());
+    let (mut encoder, mut again) = (HpackEncoder::new(), HpackDecoder::new());
     for block in blocks(data) {
         let mut fields = Fields::default();
         let result = decoder.decode(block, &mut fields);
@@ -56,7 +56,7 @@ pub fn header_blocks(data: &[u8]) {
         let (size, max) = decoder.table_size();
         assert!(size <= max as usize && max <= MAX_TABLE_SIZE, "{size} bytes in a table of {max}");
         assert_eq!(skipping.table_size(), (size, max), "the table depends on what is accepted");
-        fields.accepted.retain(|field| *field != Field::Malformed);
+        fields.accepted.retain(|field| *field != HeaderField::Malformed);
         assert_eq!(encode_and_decode(&fields.accepted, &mut encoder, &mut again), fields.accepted);
         if result.is_err() {
             return;
@@ -77,7 +77,11 @@ fn blocks(mut data: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-fn encode_and_decode(fields: &[Field], encoder: &mut Encoder, decoder: &mut Decoder) -> Vec<Field> {
+fn encode_and_decode(
+    fields: &[HeaderField],
+    encoder: &mut HpackEncoder,
+    decoder: &mut HpackDecoder,
+) -> Vec<HeaderField> {
     let mut block = Vec::new();
     encoder.begin(&mut block);
     for field in fields {
@@ -88,16 +92,16 @@ fn encode_and_decode(fields: &[Field], encoder: &mut Encoder, decoder: &mut Deco
     decoded.accepted
 }
 
-/// Appends any field but [`Field::Malformed`].
-pub(super) fn encode(field: &Field, encoder: &mut Encoder, out: &mut Vec<u8>) {
+/// Appends any field but [`HeaderField::Malformed`].
+pub(super) fn encode(field: &HeaderField, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
     match field {
-        Field::Method(method) => encoder.method(method, out),
-        Field::Scheme(scheme) => encoder.scheme(scheme, out),
-        Field::Authority(authority) => encoder.authority(authority.as_str(), out),
-        Field::Path(path) => encoder.path(path.as_str(), out),
-        Field::Protocol(protocol) => encoder.protocol(protocol, out),
-        Field::Status(status) => encoder.status(*status, out),
-        Field::Header(name, value) => encoder.header(name, value, out),
-        Field::Malformed => panic!("a malformed field has no encoding"),
+        HeaderField::Method(method) => encoder.method(method, out),
+        HeaderField::Scheme(scheme) => encoder.scheme(scheme, out),
+        HeaderField::Authority(authority) => encoder.authority(authority.as_str(), out),
+        HeaderField::Path(path) => encoder.path(path.as_str(), out),
+        HeaderField::Protocol(protocol) => encoder.protocol(protocol, out),
+        HeaderField::Status(status) => encoder.status(*status, out),
+        HeaderField::Header(name, value) => encoder.header(name, value, out),
+        HeaderField::Malformed => panic!("a malformed field has no encoding"),
     }
 }

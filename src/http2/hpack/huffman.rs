@@ -1,4 +1,4 @@
-//! Decoder of the Huffman code (RFC 7541, section 5.2 and appendix B).
+//! HpackDecoder of the Huffman code (RFC 7541, section 5.2 and appendix B).
 //!
 //! The code is canonical: among codes of the same length, greater symbols have greater codes, and every code is greater
 //! than all shorter ones. So its lengths determine it, and a long code is decoded by comparing it with the greatest
@@ -26,7 +26,7 @@ const MAX_LENGTH: usize = 30;
 const TABLE_BITS: usize = 8;
 
 /// The code, arranged for decoding.
-struct Code {
+struct HuffmanCode {
     /// For every eight bits: the symbol whose code they begin with, and its length. Length 0: the code is longer.
     short: [(u8, u8); 1 << TABLE_BITS],
     /// For every length: the first code that is greater than all codes of this length, left-aligned in 32 bits.
@@ -37,9 +37,9 @@ struct Code {
     symbols: [u16; 257],
 }
 
-static CODE: Code = Code::new();
+static CODE: HuffmanCode = HuffmanCode::new();
 
-impl Code {
+impl HuffmanCode {
     const fn new() -> Self {
         let mut code = Self {
             short: [(0, 0); 1 << TABLE_BITS],

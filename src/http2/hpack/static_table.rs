@@ -4,7 +4,7 @@ use std::array;
 use std::sync::LazyLock;
 
 use super::field::Name;
-use super::table::Entry;
+use super::table::DecodedEntry;
 
 /// Number of entries. The dynamic table begins after them.
 pub(super) const LEN: usize = 61;
@@ -86,16 +86,16 @@ pub(super) mod index {
     pub(in super::super) const ACCEPT_ENCODING: usize = 16;
 }
 
-static ENTRIES: LazyLock<[Entry; LEN]> = LazyLock::new(|| {
+static ENTRIES: LazyLock<[DecodedEntry; LEN]> = LazyLock::new(|| {
     array::from_fn(|index| {
         let (name, value) = FIELDS[index];
-        Entry::new(Name::parse(name.as_bytes()), value.as_bytes())
+        DecodedEntry::new(Name::parse(name.as_bytes()), value.as_bytes())
     })
 });
 
 /// Returns the entry with `index`, which begins at 1.
 #[inline]
-pub(super) fn get(index: usize) -> Option<&'static Entry> {
+pub(super) fn get(index: usize) -> Option<&'static DecodedEntry> {
     ENTRIES.get(index.wrapping_sub(1))
 }
 

@@ -3,20 +3,20 @@
 use std::collections::VecDeque;
 
 use super::MAX_TABLE_SIZE;
-use super::field::{Field, Name, Parsed, size};
+use super::field::{HeaderField, Name, Parsed, size};
 
 /// Entries for which memory is allocated at once, rather than doubling it: a connection typically has few.
 const GROWTH: usize = 2;
 
 /// A parsed field with its size.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct DecodedEntry {
     parsed: Parsed,
     /// In bytes (RFC 7541, section 4.1).
     size: u32,
 }
 
-impl Entry {
+impl DecodedEntry {
     pub(super) fn new(name: Name, value: &[u8]) -> Self {
         let size = u32::try_from(size(name.as_bytes(), value)).unwrap_or(u32::MAX);
         Self { parsed: Parsed::new(name, value, false), size }
@@ -32,7 +32,7 @@ impl Entry {
     }
 
     #[inline]
-    pub(super) fn field(&self) -> Field {
+    pub(super) fn field(&self) -> HeaderField {
         self.parsed.field()
     }
 }
@@ -40,7 +40,7 @@ impl Entry {
 /// Recently received fields. The newest one has index 0.
 #[derive(Debug)]
 pub(super) struct Table {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<DecodedEntry>,
     /// Sum of the sizes of all entries.
     size: u32,
     /// Bound of `size`, chosen by the peer.
@@ -53,7 +53,7 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<&Entry> {
+    pub(super) fn get(&self, index: usize) -> Option<&DecodedEntry> {
         self.entries.get(index)
     }
 
@@ -63,7 +63,7 @@ impl Table {
     }
 
     /// Adds `entry`. One that exceeds the table leaves it empty (RFC 7541, section 4.4).
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(super) fn insert(&mut self, entry: DecodedEntry) {
         self.evict(self.max_size.saturating_sub(entry.size));
         if entry.size > self.max_size {
             return;
@@ -86,7 +86,7 @@ impl Table {
     /// Sum of the sizes of all entries, counted anew.
     #[cfg(any(test, fuzzing))]
     pub(super) fn counted_size(&self) -> usize {
-        self.entries.iter().map(Entry::size).sum()
+        self.entries.iter().map(DecodedEntry::size).sum()
     }
 
     /// Number of entries for which there is memory.

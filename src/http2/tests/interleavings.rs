@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::tasks::Tasks;
 use super::*;
-use crate::http2::shared::ConnectionState;
+use crate::http2::shared::Http2State;
 use crate::http2::{ClientConnection, Reason};
 
 /// How one direction of an exchange is used.
@@ -155,7 +155,7 @@ async fn request(mut sender: RequestSender, number: usize, plan: Exchange) {
     assert!(outcome != Outcome::Whole || !is_aborted, "an aborted response looks whole: {plan:?}");
 }
 
-fn assert_nothing_left(state: &ConnectionState) {
+fn assert_nothing_left(state: &Http2State) {
     assert!(state.streams.is_empty() && state.waiting.is_empty(), "streams are left");
     assert_eq!(
         state.receive_window + i64::from(state.released),

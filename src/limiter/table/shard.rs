@@ -11,6 +11,7 @@
 mod history_slots;
 mod leases;
 mod overrides;
+mod plain;
 mod saved;
 mod slot;
 mod warming;
@@ -21,8 +22,8 @@ use std::num::NonZeroU16;
 use self::overrides::KeyOverrides;
 pub(in crate::limiter) use self::saved::Copied;
 use self::slot::{
-    FREE, SLOTS_PER_GROUP, Slot, SlotGroup, SlotRef, before, has_history, is_free, limit_of, number_of,
-    ordinal, ordinal_of, slot, state_of,
+    FREE, SLOTS_PER_GROUP, Slot, SlotGroup, before, has_history, is_free, limit_of, number_of, ordinal,
+    ordinal_of, slot, state_of,
 };
 use super::histories::Histories;
 use super::{LimitId, QuotaTable};
@@ -131,27 +132,6 @@ impl Shard {
     /// Reservations on its counters.
     pub(in crate::limiter) fn holds_mut(&mut self) -> &mut Holds {
         &mut self.holds
-    }
-
-    /// Returns the slot of `key`'s own counter and its quota, if the whole state is in the slot and stays there. This
-    /// is the common case; all others use [`Self::find`]. A shard with overrides has no such counters.
-    // Inline: passing it through memory costs as much as finding it.
-    #[inline(always)]
-    pub(in crate::limiter) fn own_slot(
-        &mut self,
-        key: Fingerprint,
-        meter: LimitId,
-    ) -> Option<(SlotRef<'_>, &Quota)> {
-        if !self.overrides.is_empty() {
-            return None;
-        }
-        let [first, second] = key.words();
-        let (group, place) = self.search(first)?;
-        let quota = self.quotas.get(meter).filter(|quota| !quota.needs_history())?;
-        let slot = &mut self.groups[group][place];
-        // Compared last: the second word may still be hashed while the first waits for memory.
-        let is_it = slot[0] == first && slot[1] == second && !has_history(slot);
-        is_it.then_some((SlotRef(slot), quota))
     }
 
     /// Finds the counter of `key`.
@@ -362,7 +342,14 @@ impl Shard {
         self.live
     }
 
-    fn insert(&mut self, key: Fingerprint, meter: LimitId, state: CounterState, now: Timestamp) -> Placement {
+    /// Inserts a counter that is not in the table, or charges the overflow counter.
+    pub(in crate::limiter) fn insert(
+        &mut self,
+        key: Fingerprint,
+        meter: LimitId,
+        state: CounterState,
+        now: Timestamp,
+    ) -> Placement {
         if self.insert_entry(slot(key, meter, state), now) {
             return Placement::Own;
         }

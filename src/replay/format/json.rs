@@ -11,7 +11,7 @@ use std::time::Duration;
 use self::remembered::RememberedField;
 use super::envoy::status;
 use super::fields::{FieldNames, LogDurationUnit, LogField};
-use super::scan::{LineCursor, address, find_either, hex_digit, number};
+use super::scan::{LineCursor, address, find_either_near, hex_digit, number};
 use super::time::TimeParser;
 use super::{clear_absent, decode_text, decode_texts, request_line, time};
 use crate::identify::recorded::RecordedAddress;
@@ -43,6 +43,8 @@ pub(in crate::replay) struct JsonParser<'n> {
     /// The field at each position of the previous lines.
     remembered: Vec<RememberedField>,
     times: TimeParser,
+    /// Whether a text with a backslash has been read.
+    has_escapes: bool,
     /// Name of the object that is being read, with a dot behind it; empty for the outermost one.
     prefix: Vec<u8>,
 }
@@ -75,7 +77,13 @@ enum JsonValue {
 impl<'n> JsonParser<'n> {
     /// Creates a parser for fields with these names.
     pub(super) fn new(names: &'n FieldNames) -> Self {
-        Self { names, remembered: Vec::new(), times: TimeParser::default(), prefix: Vec::new() }
+        Self {
+            names,
+            remembered: Vec::new(),
+            times: TimeParser::default(),
+            has_escapes: false,
+            prefix: Vec::new(),
+        }
     }
 
     /// Parses one line of `block` into `request`, which is empty before. Its escaped texts are decoded in place.
@@ -87,19 +95,21 @@ impl<'n> JsonParser<'n> {
         headers: &mut Vec<LoggedHeader>,
     ) -> Result<(), LineFault> {
         let first_header = headers.len();
-        let mut cursor = LineCursor::new(block, line);
         let mut draft = Draft::new(request, headers);
         self.prefix.clear();
-        let parsed = self.object(&mut cursor, block, &mut draft, 0);
-        let is_whole = parsed.is_some() && cursor.rest().trim_ascii().is_empty();
-        let finished = if is_whole { draft.finish(block) } else { Err(LineFault::Unreadable) };
-        let has_escapes = cursor.has_escapes;
+        self.has_escapes = false;
+        let whole = block.get(..line.end).unwrap_or(block);
+        let end = self.object(whole, line.start, &mut draft, 0);
+        let finished = match end.and_then(|end| whole.get(end..)).map(<[u8]>::trim_ascii) {
+            Some(b"") => draft.finish(whole),
+            Some(_) | None => Err(LineFault::Unreadable),
+        };
         if finished.is_err() {
             headers.truncate(first_header);
             return finished;
         }
         request.headers = (first_header as u32, headers.len() as u32);
-        if has_escapes {
+        if self.has_escapes {
             decode_texts(block, request, decode_json_escapes);
             headers[first_header..]
                 .iter_mut()
@@ -108,71 +118,64 @@ impl<'n> JsonParser<'n> {
         Ok(())
     }
 
-    /// Reads an object.
-    fn object(
-        &mut self,
-        cursor: &mut LineCursor<'_>,
-        block: &[u8],
-        draft: &mut Draft<'_>,
-        depth: usize,
-    ) -> Option<()> {
+    /// Reads the object at `at`; returns the position behind it. The block ends with the line.
+    // Positions are passed as numbers, so that those of the cursor are in registers.
+    fn object(&mut self, block: &[u8], at: usize, draft: &mut Draft<'_>, depth: usize) -> Option<usize> {
+        let mut cursor = LineCursor { block, at, has_escapes: false };
         cursor.skip(b'{')?;
-        skip_space(cursor);
+        skip_space(&mut cursor);
         if cursor.skip(b'}').is_some() {
-            return Some(());
+            return Some(cursor.at);
         }
         loop {
-            skip_space(cursor);
-            let expected = self.expected(cursor, draft.position);
-            let name = match &expected {
-                Some((name, _)) => name.clone(),
-                None => text(cursor)?,
-            };
-            skip_past(cursor, b':')?;
-            skip_space(cursor);
-            let meaning = expected.map(|(_, meaning)| meaning);
-            self.member(cursor, block, draft, &block[name], meaning, depth)?;
-            if skip_past(cursor, b',').is_none() {
-                return cursor.skip(b'}');
+            skip_space(&mut cursor);
+            let start = cursor.at + 1;
+            let meaning = self.expected(&mut cursor, draft.position);
+            if meaning.is_none() {
+                text(&mut cursor)?;
+            }
+            let name = start..cursor.at - 1;
+            skip_past(&mut cursor, b':')?;
+            skip_space(&mut cursor);
+            self.member(&mut cursor, draft, name, meaning, depth)?;
+            if skip_past(&mut cursor, b',').is_none() {
+                cursor.skip(b'}')?;
+                self.has_escapes |= cursor.has_escapes;
+                return Some(cursor.at);
             }
         }
     }
 
-    /// Reads the name of a member, if it is that of the member at this position of the previous lines; returns its place
-    /// and its meaning.
-    #[inline]
-    fn expected(
-        &self,
-        cursor: &mut LineCursor<'_>,
-        position: usize,
-    ) -> Option<(Range<usize>, Option<LogField>)> {
+    /// Reads the name of a member, if it is that of the member at this position of the previous lines; returns its
+    /// meaning.
+    #[inline(always)]
+    fn expected(&self, cursor: &mut LineCursor<'_>, position: usize) -> Option<Option<LogField>> {
         let known = self.remembered.get(position)?;
         let start = cursor.at + 1;
         let is_next = cursor.peek() == Some(b'"') && known.is_at(cursor.block.get(start..)?, &self.prefix);
         is_next.then(|| {
             cursor.at = start + known.length();
-            (start..cursor.at - 1, known.meaning())
+            known.meaning()
         })
     }
 
-    /// Reads the value of the member `name` of the object. `meaning` is that of the name, if it is known.
-    #[inline]
+    /// Reads the value of a member of the object, whose name is at `name`. `meaning` is that of the name, if it is known.
+    #[inline(always)]
     fn member(
         &mut self,
         cursor: &mut LineCursor<'_>,
-        block: &[u8],
         draft: &mut Draft<'_>,
-        name: &[u8],
+        name: Range<usize>,
         meaning: Option<Option<LogField>>,
         depth: usize,
     ) -> Option<()> {
         if cursor.peek() == Some(b'{') && depth < MAX_DEPTH {
             let parent = self.prefix.len();
             if parent + name.len() < MAX_NAME_LENGTH {
-                self.prefix.extend_from_slice(name);
+                self.prefix.extend_from_slice(&cursor.block[name.clone()]);
                 if self.names.has_object(&self.prefix) {
                     self.prefix.push(b'.');
-                    self.object(cursor, block, draft, depth + 1)?;
+                    cursor.at = self.object(cursor.block, cursor.at, draft, depth + 1)?;
                     self.prefix.truncate(parent);
                     return Some(());
                 }
@@ -181,12 +184,12 @@ impl<'n> JsonParser<'n> {
         }
         let field = match meaning {
             Some(meaning) => meaning,
-            None => self.look_up(name, draft.position),
+            None => self.look_up(&cursor.block[name], draft.position),
         };
         draft.position += 1;
         let value = value(cursor, depth)?;
         if let Some(field) = field {
-            draft.set(field, &value, block, &mut self.times);
+            draft.set(field, &value, cursor.block, &mut self.times);
         }
         Some(())
     }
@@ -322,37 +325,36 @@ fn skip_past(cursor: &mut LineCursor<'_>, byte: u8) -> Option<()> {
 }
 
 /// Reads a text; returns the positions between its quotes.
-#[inline]
+// Inline, so that the position stays in a register.
+#[inline(always)]
 fn text(cursor: &mut LineCursor<'_>) -> Option<Range<usize>> {
     cursor.skip(b'"')?;
     let start = cursor.at;
-    loop {
-        let rest = cursor.rest();
-        let stop = find_either(rest, b'"', b'\\')?;
-        if rest[stop] == b'"' {
-            let end = cursor.at + stop;
-            cursor.at = end + 1;
-            return Some(start..end);
-        }
+    let mut end = start + find_either_near(cursor.rest(), b'"', b'\\')?;
+    if cursor.block[end] != b'"' {
         cursor.has_escapes = true;
-        cursor.at += stop + 2;
+        end = end_of_escaped(cursor.block, end)?;
     }
+    cursor.at = end + 1;
+    Some(start..end)
+}
+
+/// Returns the position of the quote that ends a text of which `at` is the first backslash.
+#[inline(never)]
+fn end_of_escaped(block: &[u8], mut at: usize) -> Option<usize> {
+    while *block.get(at)? != b'"' {
+        at += 2;
+        at += find_either_near(block.get(at..)?, b'"', b'\\')?;
+    }
+    Some(at)
 }
 
 /// Reads any value. Numbers and literals are not checked further.
-#[inline]
+#[inline(always)]
 fn value(cursor: &mut LineCursor<'_>, depth: usize) -> Option<JsonValue> {
     match cursor.peek()? {
         b'"' => text(cursor).map(JsonValue::Text),
-        b'{' => skip_nested(cursor, depth).map(|()| JsonValue::Other),
-        b'[' => {
-            let start = *cursor;
-            if let Some(only) = only_text(cursor) {
-                return Some(JsonValue::Text(only));
-            }
-            *cursor = start;
-            skip_nested(cursor, depth).map(|()| JsonValue::Other)
-        }
+        b'{' | b'[' => nested_value(cursor, depth),
         _ => {
             let rest = cursor.rest();
             let length = rest.iter().position(|byte| ENDS_WORD[usize::from(*byte)]).unwrap_or(rest.len());
@@ -367,23 +369,35 @@ fn value(cursor: &mut LineCursor<'_>, depth: usize) -> Option<JsonValue> {
     }
 }
 
-/// Reads a list of one text, as Caddy logs headers; returns the positions between its quotes.
-fn only_text(cursor: &mut LineCursor<'_>) -> Option<Range<usize>> {
-    cursor.skip(b'[')?;
-    skip_space(cursor);
-    let only = text(cursor)?;
-    skip_space(cursor);
-    cursor.skip(b']')?;
-    Some(only)
+/// Reads a list or an object.
+#[inline(always)]
+fn nested_value(cursor: &mut LineCursor<'_>, depth: usize) -> Option<JsonValue> {
+    let (value, behind) = match only_text(*cursor) {
+        Some((only, behind)) => (JsonValue::Text(only), behind),
+        None => (JsonValue::Other, skip_nested(*cursor, depth)?),
+    };
+    *cursor = behind;
+    Some(value)
 }
 
-/// Skips a list or an object.
-fn skip_nested(cursor: &mut LineCursor<'_>, depth: usize) -> Option<()> {
+/// Reads a list of one text, as Caddy logs headers; returns the positions between its quotes, and the one behind the
+/// list.
+fn only_text(mut cursor: LineCursor<'_>) -> Option<(Range<usize>, LineCursor<'_>)> {
+    cursor.skip(b'[')?;
+    skip_space(&mut cursor);
+    let only = text(&mut cursor)?;
+    skip_space(&mut cursor);
+    cursor.skip(b']')?;
+    Some((only, cursor))
+}
+
+/// Returns the position behind a list or an object.
+fn skip_nested(mut cursor: LineCursor<'_>, depth: usize) -> Option<LineCursor<'_>> {
     let mut open = depth;
     loop {
         match cursor.peek()? {
             b'"' => {
-                text(cursor)?;
+                text(&mut cursor)?;
                 continue;
             }
             b'{' | b'[' if open >= depth + MAX_DEPTH => return None,
@@ -393,7 +407,7 @@ fn skip_nested(cursor: &mut LineCursor<'_>, depth: usize) -> Option<()> {
         }
         cursor.at += 1;
         if open == depth {
-            return Some(());
+            return Some(cursor);
         }
     }
 }

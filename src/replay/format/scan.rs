@@ -2,10 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use memchr::memchr2;
+
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
-/// Bytes that are compared at a time in a long text.
-const CHUNK_SIZE: usize = 64;
+/// Length of the longest IPv4 address.
+const MAX_IPV4_LENGTH: usize = "255.255.255.255".len();
+/// Letters, which fill up a word.
+const FILLING: u64 = LOW_BITS * b'x' as u64;
 
 /// Returns the index of the first `byte` in `text`.
 #[inline]
@@ -22,53 +26,60 @@ pub(in crate::replay) fn find(text: &[u8], byte: u8) -> Option<usize> {
     Some(words.len() * 8 + at)
 }
 
-/// Returns the index of the first `byte` in `text`, where it is expected to be far. Many bytes are compared at a time, with
-/// the processor's vector instructions.
-#[inline]
-pub(super) fn find_far(text: &[u8], byte: u8) -> Option<usize> {
-    let (chunks, _) = text.as_chunks::<CHUNK_SIZE>();
-    let has_byte = |chunk: &[u8; CHUNK_SIZE]| chunk.iter().fold(false, |any, other| any | (*other == byte));
-    let start = chunks.iter().position(has_byte).unwrap_or(chunks.len()) * CHUNK_SIZE;
-    Some(start + find(&text[start..], byte)?)
-}
-
-/// Returns the index of the first `one` or `other` in `text`.
-#[inline]
-pub(in crate::replay) fn find_either(text: &[u8], one: u8, other: u8) -> Option<usize> {
-    let has_either =
-        |chunk: &[u8; 16]| chunk.iter().fold(false, |any, byte| any | (*byte == one) | (*byte == other));
-    let (chunks, _) = text.as_chunks::<16>();
-    let start = chunks.iter().position(has_either).unwrap_or(chunks.len()) * 16;
-    Some(start + find_either_near(&text[start..], one, other)?)
-}
-
-#[inline]
-fn find_either_near(text: &[u8], one: u8, other: u8) -> Option<usize> {
+/// Returns the index of the first `one` or `other` in `text`, where it is expected to be near.
+#[inline(never)]
+pub(super) fn find_either_near(text: &[u8], one: u8, other: u8) -> Option<usize> {
     let (first, second) = (LOW_BITS * u64::from(one), LOW_BITS * u64::from(other));
-    let (words, rest) = text.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let zeros = zero_bytes(word ^ first) | zero_bytes(word ^ second);
-        if zeros != 0 {
-            return Some(index * 8 + zeros.trailing_zeros() as usize / 8);
+    if let Some(head) = text.first_chunk::<16>() {
+        for (index, word) in head.as_chunks::<8>().0.iter().enumerate() {
+            let word = u64::from_le_bytes(*word);
+            let zeros = zero_bytes(word ^ first) | zero_bytes(word ^ second);
+            if zeros != 0 {
+                return Some(index * 8 + zeros.trailing_zeros() as usize / 8);
+            }
+        }
+        return memchr2(one, other, &text[16..]).map(|at| at + 16);
+    }
+    text.iter().position(|byte| *byte == one || *byte == other)
+}
+
+/// What a request target has, as far as its bytes tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::replay) struct TargetBytes {
+    /// Whether there is a space or a control character of ASCII.
+    pub(in crate::replay) has_space_or_control: bool,
+    /// Index of the first `?` or `#`.
+    pub(in crate::replay) path_end: Option<usize>,
+}
+
+impl TargetBytes {
+    /// Examines `text`.
+    #[inline]
+    pub(in crate::replay) fn of(text: &[u8]) -> Self {
+        let (words, rest) = text.as_chunks::<8>();
+        let last = match text.last_chunk::<8>() {
+            // Overlaps with the last word.
+            Some(last) => u64::from_le_bytes(*last),
+            None => rest.iter().rfold(FILLING, |word, byte| word << 8 | u64::from(*byte)),
+        };
+        let is_usual = |word: &[u8; 8]| !has_rare_byte(u64::from_le_bytes(*word));
+        if words.iter().all(is_usual) && !has_rare_byte(last) {
+            return Self { has_space_or_control: false, path_end: None };
+        }
+        Self {
+            has_space_or_control: text.iter().any(|byte| *byte <= b' ' || *byte == 0x7f),
+            path_end: memchr2(b'?', b'#', text),
         }
     }
-    let at = rest.iter().position(|byte| *byte == one || *byte == other)?;
-    Some(words.len() * 8 + at)
 }
 
-/// Whether `text` has a space or a control character of ASCII.
-#[inline]
-pub(in crate::replay) fn has_space_or_control(text: &[u8]) -> bool {
-    let (words, rest) = text.as_chunks::<8>();
-    let mut last = [b'x'; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let has_one = |word: &[u8; 8]| {
-        let word = u64::from_le_bytes(*word);
-        let below = word.wrapping_sub(LOW_BITS * u64::from(b' ' + 1)) & !word & HIGH_BITS;
-        (below | zero_bytes(word ^ (LOW_BITS * 0x7f))) != 0
-    };
-    words.iter().any(has_one) || has_one(&last)
+/// Whether a word has a space, a control character, `?`, `#`, or one of the few other characters up to `#`.
+#[inline(always)]
+const fn has_rare_byte(word: u64) -> bool {
+    let low = word.wrapping_sub(LOW_BITS * (b'#' as u64 + 1)) & !word & HIGH_BITS;
+    // `?` and the last control character differ in one bit.
+    let high = zero_bytes((word | (LOW_BITS * 0x40)) ^ (LOW_BITS * 0x7f));
+    (low | high) != 0
 }
 
 /// Sets the highest bit of every byte that is zero. Bits above the lowest of them may be wrong.
@@ -106,32 +117,32 @@ pub(in crate::replay) fn address(text: &[u8]) -> Option<IpAddr> {
 /// Parses the usual form of an IPv4 address. Anything else is left to the general parser.
 #[inline]
 fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
-    let mut octets = [0_u8; 4];
-    let (mut part, mut value, mut digits) = (0, 0_u32, 0);
+    if text.len() > MAX_IPV4_LENGTH {
+        return None;
+    }
+    let (mut bits, mut dots) = (0_u32, 0);
+    let (mut value, mut digits) = (0_u32, 0);
     for byte in text {
         let digit = byte.wrapping_sub(b'0');
         if digit <= 9 {
-            // A leading zero could mean octal.
-            if digits > 0 && value == 0 {
-                return None;
-            }
-            value = value * 10 + u32::from(digit);
+            value = value.wrapping_mul(10).wrapping_add(digit.into());
             digits += 1;
-        } else if *byte == b'.' && digits > 0 && part < 3 {
-            octets[part] = u8::try_from(value).ok()?;
-            (part, value, digits) = (part + 1, 0, 0);
+        } else if *byte == b'.' {
+            bits = bits << 8 | octet(value, digits)?;
+            (dots, value, digits) = (dots + 1, 0, 0);
         } else {
             return None;
         }
-        if digits > 3 {
-            return None;
-        }
     }
-    if part != 3 || digits == 0 {
-        return None;
-    }
-    octets[3] = u8::try_from(value).ok()?;
-    Some(Ipv4Addr::from(octets))
+    let last = octet(value, digits)?;
+    (dots == 3).then(|| Ipv4Addr::from_bits(bits << 8 | last))
+}
+
+/// Returns the value of an octet, unless it has no digits, too many, or a leading zero, which could mean octal.
+#[inline(always)]
+fn octet(value: u32, digits: usize) -> Option<u32> {
+    const MIN_VALUES: [u32; 4] = [u32::MAX, 0, 10, 100];
+    (value <= 255 && value >= *MIN_VALUES.get(digits)?).then_some(value)
 }
 
 /// Decodes `\xNN`, `\"` and `\\` in place, and returns the new length. Other backslashes are kept.
@@ -223,7 +234,7 @@ impl<'a> LineCursor<'a> {
         self.skip(b'"')?;
         let start = self.at;
         loop {
-            let stop = self.at + find_either(self.rest(), b'"', b'\\')?;
+            let stop = self.at + memchr2(b'"', b'\\', self.rest())?;
             if self.block[stop] == b'"' {
                 self.at = stop + 1;
                 let _ = self.skip(b' ');
@@ -246,18 +257,17 @@ mod tests {
         fn fast_searches_find_what_slow_ones_find(text in proptest::collection::vec(0_u8..6, 0..40)) {
             prop_assert_eq!(find(&text, 3), text.iter().position(|byte| *byte == 3));
             let either = text.iter().position(|byte| [2, 5].contains(byte));
-            prop_assert_eq!(find_either(&text, 2, 5), either);
-            let far = [&vec![0; 90][..], &text].concat();
-            prop_assert_eq!(find_far(&far, 3), far.iter().position(|byte| *byte == 3));
-            prop_assert_eq!(find_either(&far, 2, 5), either.map(|at| at + 90));
+            prop_assert_eq!(find_either_near(&text, 2, 5), either);
         }
 
         #[test]
-        fn spaces_and_controls_are_found_in_any_text(text in "[ -~]{0,20}", at in 0_usize..20, byte in any::<u8>()) {
+        fn ends_of_paths_and_controls_are_found_in_any_text(text in "[ -~]{0,20}", at in 0_usize..20, byte in any::<u8>()) {
             let mut text = text.replace(' ', "é").into_bytes();
-            prop_assert!(!has_space_or_control(&text));
+            prop_assert!(!TargetBytes::of(&text).has_space_or_control);
             text.insert(at.min(text.len()), byte);
-            prop_assert_eq!(has_space_or_control(&text), byte <= b' ' || byte == 0x7f);
+            let path_end = text.iter().position(|byte| matches!(byte, b'?' | b'#'));
+            let has_space_or_control = byte <= b' ' || byte == 0x7f;
+            prop_assert_eq!(TargetBytes::of(&text), TargetBytes { has_space_or_control, path_end });
         }
 
         #[test]

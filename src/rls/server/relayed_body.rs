@@ -22,8 +22,13 @@ impl RelayedBody {
         let (frames, received) = mpsc::channel(1);
         drop(tokio::task::spawn_local(async move {
             let ahead = async {
-                while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-                    if frames.send(frame).await.is_err() {
+                // A frame is read once there is room for it.
+                while let Ok(room) = frames.reserve().await
+                    && let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await
+                {
+                    let has_failed = frame.is_err();
+                    room.send(frame);
+                    if has_failed {
                         return;
                     }
                 }

@@ -70,8 +70,12 @@ impl Paths {
         {
             leaf.find(request, found);
         }
-        self.walk(path, |leaf| leaf.find(request, found));
-        self.regexes.each_match(path, |leaf| leaf.find(request, found));
+        if !self.nodes.is_empty() {
+            self.walk(path, |leaf| leaf.find(request, found));
+        }
+        if !self.regexes.is_empty() {
+            self.regexes.each_match(path, |leaf| leaf.find(request, found));
+        }
     }
 
     fn leaf_of(&mut self, path: &PathPattern) -> &mut Leaf {
@@ -130,11 +134,8 @@ impl Paths {
         NodeId::try_from(self.nodes.len() - 1).unwrap_or(NodeId::MAX)
     }
 
-    /// Calls `act` for every leaf that the segments of `path` lead to.
+    /// Calls `act` for every leaf that the segments of `path` lead to. There must be a trie.
     fn walk(&self, path: &str, mut act: impl FnMut(&Leaf)) {
-        if self.nodes.is_empty() {
-            return;
-        }
         let mut reached: SmallVec<[NodeId; 8]> = smallvec![ROOT];
         let mut next: SmallVec<[NodeId; 8]> = SmallVec::new();
         for segment in path.split('/').skip(1) {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::MAX_TABLE_SIZE;
 use super::super::field::Protocol;
 use super::super::fuzzing::{self, Fields};
-use super::{DecodeError, Decoder, Field, FieldSink};
+use super::{DecodeError, FieldSink, HeaderField, HpackDecoder};
 
 /// Parses hexadecimal digits; white space is ignored.
 fn hex(digits: &str) -> Vec<u8> {
@@ -13,15 +13,15 @@ fn hex(digits: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Field>, DecodeError> {
+fn decode(decoder: &mut HpackDecoder, block: &[u8]) -> Result<Vec<HeaderField>, DecodeError> {
     let mut fields = Fields::default();
     decoder.decode(block, &mut fields)?;
     Ok(fields.accepted)
 }
 
 /// Decodes blocks with a new decoder. Returns the fields of the last one.
-fn decode_all(blocks: &[&str]) -> Result<Vec<Field>, DecodeError> {
-    let mut decoder = Decoder::new();
+fn decode_all(blocks: &[&str]) -> Result<Vec<HeaderField>, DecodeError> {
+    let mut decoder = HpackDecoder::new();
     blocks.iter().try_fold(Vec::new(), |_, block| decode(&mut decoder, &hex(block)))
 }
 
@@ -39,23 +39,23 @@ fn literal(first: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
     block
 }
 
-fn field(name: &str, value: &str) -> Field {
+fn field(name: &str, value: &str) -> HeaderField {
     match name {
-        ":method" => Field::Method(value.parse().unwrap()),
-        ":scheme" => Field::Scheme(value.parse().unwrap()),
-        ":authority" => Field::Authority(value.parse().unwrap()),
-        ":path" => Field::Path(value.parse().unwrap()),
-        ":status" => Field::Status(value.parse().unwrap()),
-        _ => Field::Header(name.parse().unwrap(), value.parse().unwrap()),
+        ":method" => HeaderField::Method(value.parse().unwrap()),
+        ":scheme" => HeaderField::Scheme(value.parse().unwrap()),
+        ":authority" => HeaderField::Authority(value.parse().unwrap()),
+        ":path" => HeaderField::Path(value.parse().unwrap()),
+        ":status" => HeaderField::Status(value.parse().unwrap()),
+        _ => HeaderField::Header(name.parse().unwrap(), value.parse().unwrap()),
     }
 }
 
-fn request(scheme: &str, path: &str, others: &[(&str, &str)]) -> Vec<Field> {
+fn request(scheme: &str, path: &str, others: &[(&str, &str)]) -> Vec<HeaderField> {
     let head = [(":method", "GET"), (":scheme", scheme), (":path", path), (":authority", "www.example.com")];
     head.iter().chain(others).map(|(name, value)| field(name, value)).collect()
 }
 
-fn response(status: &str, date: &str, others: &[(&str, &str)]) -> Vec<Field> {
+fn response(status: &str, date: &str, others: &[(&str, &str)]) -> Vec<HeaderField> {
     let head = [
         (":status", status),
         ("cache-control", "private"),
@@ -78,8 +78,8 @@ fn each_representation_is_decoded() {
 }
 
 /// Decodes `blocks` with one decoder, and compares each.
-fn assert_decoded(blocks: [&str; 3], expected: [Vec<Field>; 3], sizes: [usize; 3]) {
-    let mut decoder = Decoder::new();
+fn assert_decoded(blocks: [&str; 3], expected: [Vec<HeaderField>; 3], sizes: [usize; 3]) {
+    let mut decoder = HpackDecoder::new();
     for ((block, expected), size) in blocks.iter().zip(expected).zip(sizes) {
         assert_eq!(decode(&mut decoder, &hex(block)), Ok(expected));
         assert_eq!(decoder.table_size().0, size);
@@ -147,8 +147,8 @@ fn responses_are_decoded_with_evictions() {
 #[test]
 fn a_value_that_is_never_indexed_is_sensitive() {
     for (first, expected) in [(0x00, false), (0x10, true), (0x40, false)] {
-        let fields = decode(&mut Decoder::new(), &literal(first, b"password", b"secret")).unwrap();
-        let [Field::Header(_, value)] = &fields[..] else { panic!("{fields:?}") };
+        let fields = decode(&mut HpackDecoder::new(), &literal(first, b"password", b"secret")).unwrap();
+        let [HeaderField::Header(_, value)] = &fields[..] else { panic!("{fields:?}") };
         assert_eq!(value.is_sensitive(), expected);
     }
 }
@@ -193,7 +193,7 @@ fn a_smaller_table_evicts_the_oldest_fields() {
 
 #[test]
 fn a_field_that_exceeds_the_table_empties_it() {
-    let mut decoder = Decoder::new();
+    let mut decoder = HpackDecoder::new();
     decode(&mut decoder, &incremental(b"a", b"b")).unwrap();
     let large = vec![b'x'; MAX_TABLE_SIZE as usize - 32];
     assert_eq!(decode(&mut decoder, &incremental(b"a", &large)).unwrap().len(), 1);
@@ -205,7 +205,7 @@ fn a_field_that_exceeds_the_table_empties_it() {
 
 #[test]
 fn a_name_can_refer_to_the_entry_that_its_field_evicts() {
-    let mut decoder = Decoder::new();
+    let mut decoder = HpackDecoder::new();
     let value = vec![b'x'; MAX_TABLE_SIZE as usize - 33];
     decode(&mut decoder, &incremental(b"a", &value)).unwrap();
     assert_eq!(decode(&mut decoder, &hex("7e 01 79")), Ok(vec![field("a", "y")]));
@@ -247,8 +247,8 @@ fn fields_that_the_rfc_forbids_are_malformed() {
         ("x-value", "\x7f"),
     ] {
         for first in [0x00, 0x10, 0x40] {
-            let fields = decode(&mut Decoder::new(), &literal(first, name.as_bytes(), value.as_bytes()));
-            assert_eq!(fields, Ok(vec![Field::Malformed]), "{name:?}: {value:?}");
+            let fields = decode(&mut HpackDecoder::new(), &literal(first, name.as_bytes(), value.as_bytes()));
+            assert_eq!(fields, Ok(vec![HeaderField::Malformed]), "{name:?}: {value:?}");
         }
     }
 }
@@ -256,50 +256,55 @@ fn fields_that_the_rfc_forbids_are_malformed() {
 #[test]
 fn valid_fields_are_parsed() {
     for (name, value, expected) in [
-        (":method", "PURGE", Field::Method(Method::from_bytes(b"PURGE").unwrap())),
-        (":scheme", "ws", Field::Scheme(Scheme::try_from("ws").unwrap())),
-        (":authority", "[::1]:80", Field::Authority(Authority::from_static("[::1]:80"))),
-        (":path", "*", Field::Path(PathAndQuery::from_static("*"))),
-        (":path", "/a?b=c", Field::Path(PathAndQuery::from_static("/a?b=c"))),
-        (":status", "999", Field::Status(StatusCode::from_u16(999).unwrap())),
-        (":protocol", "websocket", Field::Protocol(Protocol::from_static("websocket"))),
-        ("x", "", Field::Header(HeaderName::from_static("x"), HeaderValue::from_static(""))),
+        (":method", "PURGE", HeaderField::Method(Method::from_bytes(b"PURGE").unwrap())),
+        (":scheme", "ws", HeaderField::Scheme(Scheme::try_from("ws").unwrap())),
+        (":authority", "[::1]:80", HeaderField::Authority(Authority::from_static("[::1]:80"))),
+        (":path", "*", HeaderField::Path(PathAndQuery::from_static("*"))),
+        (":path", "/a?b=c", HeaderField::Path(PathAndQuery::from_static("/a?b=c"))),
+        (":status", "999", HeaderField::Status(StatusCode::from_u16(999).unwrap())),
+        (":protocol", "websocket", HeaderField::Protocol(Protocol::from_static("websocket"))),
+        ("x", "", HeaderField::Header(HeaderName::from_static("x"), HeaderValue::from_static(""))),
         (
             "x",
             "\u{fc}",
-            Field::Header(HeaderName::from_static("x"), HeaderValue::from_bytes(b"\xc3\xbc").unwrap()),
+            HeaderField::Header(HeaderName::from_static("x"), HeaderValue::from_bytes(b"\xc3\xbc").unwrap()),
         ),
     ] {
-        let fields = decode(&mut Decoder::new(), &incremental(name.as_bytes(), value.as_bytes()));
+        let fields = decode(&mut HpackDecoder::new(), &incremental(name.as_bytes(), value.as_bytes()));
         assert_eq!(fields, Ok(vec![expected]), "{name}: {value}");
     }
 }
 
 #[test]
 fn a_malformed_field_keeps_its_place_and_its_name() {
-    let mut decoder = Decoder::new();
+    let mut decoder = HpackDecoder::new();
     decode(&mut decoder, &incremental(b"a", b"b")).unwrap();
     decode(&mut decoder, &incremental(b":path", b"relative")).unwrap();
     decode(&mut decoder, &incremental(b"Upper", b"1")).unwrap();
     assert_eq!(decoder.table_size().0, 34 + 45 + 38);
     let fields = decode(&mut decoder, &hex("be bf c0 0f30 02 2f61 0f2f 01 32")).unwrap();
-    let expected =
-        [Field::Malformed, Field::Malformed, field("a", "b"), field(":path", "/a"), Field::Malformed];
+    let expected = [
+        HeaderField::Malformed,
+        HeaderField::Malformed,
+        field("a", "b"),
+        field(":path", "/a"),
+        HeaderField::Malformed,
+    ];
     assert_eq!(fields, expected);
 }
 
 #[test]
 fn fields_that_are_not_accepted_enter_the_table() {
-    struct Limit(usize, Vec<Field>);
+    struct Limit(usize, Vec<HeaderField>);
     impl FieldSink for Limit {
         fn accepts(&mut self, size: usize) -> bool {
             size <= self.0
         }
-        fn push(&mut self, field: Field) {
+        fn push(&mut self, field: HeaderField) {
             self.1.push(field);
         }
     }
-    let mut decoder = Decoder::new();
+    let mut decoder = HpackDecoder::new();
     let mut block = incremental(b"long", b"value");
     block.extend(incremental(b"a", b"b"));
     let mut limit = Limit(34, Vec::new());
@@ -317,8 +322,8 @@ fn errors_are_found_in_fields_that_are_not_accepted() {
 
 #[test]
 fn memory_of_a_new_decoder_is_only_its_own() {
-    assert_eq!(Decoder::new().table.capacity(), 0);
-    assert!(size_of::<Decoder>() <= 40);
+    assert_eq!(HpackDecoder::new().table.capacity(), 0);
+    assert!(size_of::<HpackDecoder>() <= 40);
 }
 
 /// Bytes that are likely to be valid for several fields.

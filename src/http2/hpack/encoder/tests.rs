@@ -3,24 +3,24 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::decoder::Decoder;
-use super::super::field::{Field, Protocol};
+use super::super::decoder::HpackDecoder;
+use super::super::field::{HeaderField, Protocol};
 use super::super::fuzzing::{self, Fields};
-use super::{Encoder, MAX_FIELD_LEN};
+use super::{HpackEncoder, MAX_FIELD_LEN};
 
 /// An encoder and the decoder of its peer.
 struct Pair {
-    encoder: Encoder,
-    decoder: Decoder,
+    encoder: HpackEncoder,
+    decoder: HpackDecoder,
 }
 
 impl Pair {
     fn new() -> Self {
-        Self { encoder: Encoder::new(), decoder: Decoder::new() }
+        Self { encoder: HpackEncoder::new(), decoder: HpackDecoder::new() }
     }
 
     /// Encodes a block, checks that it is decoded to the same fields, and returns it.
-    fn send(&mut self, fields: &[Field]) -> Vec<u8> {
+    fn send(&mut self, fields: &[HeaderField]) -> Vec<u8> {
         let mut block = Vec::new();
         self.encoder.begin(&mut block);
         for field in fields {
@@ -36,37 +36,37 @@ impl Pair {
     }
 }
 
-fn is_sensitive(field: &Field) -> bool {
-    matches!(field, Field::Header(_, value) if value.is_sensitive())
+fn is_sensitive(field: &HeaderField) -> bool {
+    matches!(field, HeaderField::Header(_, value) if value.is_sensitive())
 }
 
-fn header(name: &str, value: &str) -> Field {
-    Field::Header(name.parse().unwrap(), value.parse().unwrap())
+fn header(name: &str, value: &str) -> HeaderField {
+    HeaderField::Header(name.parse().unwrap(), value.parse().unwrap())
 }
 
-fn sensitive(name: &str, value: &str) -> Field {
+fn sensitive(name: &str, value: &str) -> HeaderField {
     let mut value: HeaderValue = value.parse().unwrap();
     value.set_sensitive(true);
-    Field::Header(name.parse().unwrap(), value)
+    HeaderField::Header(name.parse().unwrap(), value)
 }
 
 #[test]
 fn fields_of_the_static_table_are_one_byte() {
     let mut pair = Pair::new();
     for (field, index) in [
-        (Field::Method(Method::GET), 2),
-        (Field::Method(Method::POST), 3),
-        (Field::Path("/".parse().unwrap()), 4),
-        (Field::Path("/index.html".parse().unwrap()), 5),
-        (Field::Scheme(Scheme::HTTP), 6),
-        (Field::Scheme(Scheme::HTTPS), 7),
-        (Field::Status(StatusCode::OK), 8),
-        (Field::Status(StatusCode::NO_CONTENT), 9),
-        (Field::Status(StatusCode::PARTIAL_CONTENT), 10),
-        (Field::Status(StatusCode::NOT_MODIFIED), 11),
-        (Field::Status(StatusCode::BAD_REQUEST), 12),
-        (Field::Status(StatusCode::NOT_FOUND), 13),
-        (Field::Status(StatusCode::INTERNAL_SERVER_ERROR), 14),
+        (HeaderField::Method(Method::GET), 2),
+        (HeaderField::Method(Method::POST), 3),
+        (HeaderField::Path("/".parse().unwrap()), 4),
+        (HeaderField::Path("/index.html".parse().unwrap()), 5),
+        (HeaderField::Scheme(Scheme::HTTP), 6),
+        (HeaderField::Scheme(Scheme::HTTPS), 7),
+        (HeaderField::Status(StatusCode::OK), 8),
+        (HeaderField::Status(StatusCode::NO_CONTENT), 9),
+        (HeaderField::Status(StatusCode::PARTIAL_CONTENT), 10),
+        (HeaderField::Status(StatusCode::NOT_MODIFIED), 11),
+        (HeaderField::Status(StatusCode::BAD_REQUEST), 12),
+        (HeaderField::Status(StatusCode::NOT_FOUND), 13),
+        (HeaderField::Status(StatusCode::INTERNAL_SERVER_ERROR), 14),
         (header("accept-encoding", "gzip, deflate"), 16),
     ] {
         assert_eq!(pair.send(&[field]), [0x80 | index]);
@@ -87,12 +87,12 @@ fn a_field_enters_the_table_when_it_is_sent_again() {
 fn pseudo_headers_enter_the_table() {
     let mut pair = Pair::new();
     let fields = [
-        Field::Method(Method::CONNECT),
-        Field::Scheme("ws".parse().unwrap()),
-        Field::Authority("example.com".parse().unwrap()),
-        Field::Path("/chat?room=1".parse().unwrap()),
-        Field::Protocol(Protocol::from("websocket")),
-        Field::Status(StatusCode::TOO_MANY_REQUESTS),
+        HeaderField::Method(Method::CONNECT),
+        HeaderField::Scheme("ws".parse().unwrap()),
+        HeaderField::Authority("example.com".parse().unwrap()),
+        HeaderField::Path("/chat?room=1".parse().unwrap()),
+        HeaderField::Protocol(Protocol::from("websocket")),
+        HeaderField::Status(StatusCode::TOO_MANY_REQUESTS),
     ];
     pair.send(&fields);
     pair.send(&fields);
@@ -213,11 +213,11 @@ fn new_fields_evict_the_oldest() {
 
 #[test]
 fn memory_of_a_new_encoder_is_only_its_own() {
-    assert!(Encoder::new().table.is_none());
-    assert!(size_of::<Encoder>() <= 32);
+    assert!(HpackEncoder::new().table.is_none());
+    assert!(size_of::<HpackEncoder>() <= 32);
 }
 
-fn any_field() -> impl Strategy<Value = Field> {
+fn any_field() -> impl Strategy<Value = HeaderField> {
     let names =
         prop_oneof!["[a-d]{1,2}", "x-[a-z]{1,40}", Just("content-type".to_owned()), Just("date".to_owned())];
     let values = prop_oneof![3 => "[a-c]{0,2}", 1 => "[ -~]{0,600}", 1 => "[x]{30,200}"];
@@ -225,18 +225,18 @@ fn any_field() -> impl Strategy<Value = Field> {
         8 => (names, values, any::<u8>()).prop_map(|(name, value, steer)| {
             let mut value = HeaderValue::from_str(&value).unwrap();
             value.set_sensitive(steer % 8 == 0);
-            Field::Header(name.parse::<HeaderName>().unwrap(), value)
+            HeaderField::Header(name.parse::<HeaderName>().unwrap(), value)
         }),
-        1 => "[A-Z]{1,5}".prop_map(|method| Field::Method(method.parse().unwrap())),
-        1 => "/[a-z]{0,30}".prop_map(|path| Field::Path(path.parse().unwrap())),
-        1 => (100_u16..1000).prop_map(|status| Field::Status(StatusCode::from_u16(status).unwrap())),
-        1 => "[a-z]{1,10}".prop_map(|name| Field::Authority(name.parse().unwrap())),
-        1 => "[a-z]{1,10}".prop_map(|name| Field::Protocol(Protocol::from(&name[..]))),
+        1 => "[A-Z]{1,5}".prop_map(|method| HeaderField::Method(method.parse().unwrap())),
+        1 => "/[a-z]{0,30}".prop_map(|path| HeaderField::Path(path.parse().unwrap())),
+        1 => (100_u16..1000).prop_map(|status| HeaderField::Status(StatusCode::from_u16(status).unwrap())),
+        1 => "[a-z]{1,10}".prop_map(|name| HeaderField::Authority(name.parse().unwrap())),
+        1 => "[a-z]{1,10}".prop_map(|name| HeaderField::Protocol(Protocol::from(&name[..]))),
     ]
 }
 
 /// Fields of a message, each of which is one of few, and sizes of the table that the peer chooses before.
-fn messages() -> impl Strategy<Value = Vec<(Vec<Field>, Vec<u32>)>> {
+fn messages() -> impl Strategy<Value = Vec<(Vec<HeaderField>, Vec<u32>)>> {
     let size = prop_oneof![Just(0_u32), 0_u32..300, 300_u32..5000, any::<u32>()];
     vec(any_field(), 1..80).prop_flat_map(move |pool| {
         let fields = vec(proptest::sample::select(pool), 0..40);

@@ -1,0 +1,105 @@
+//! DATA frames (RFC 9113 section 6.1).
+
+use super::error::Reason;
+use super::frame::{FRAME_HEADER_SIZE, FrameHeader, flags};
+use super::handle_frame::FrameHandler;
+use super::input::{InputBuf, Payload};
+use super::shared::Http2State;
+use super::stream::StreamState;
+
+impl FrameHandler {
+    /// Handles the next frame of `input`, and removes it.
+    pub(super) fn handle_data(&mut self, header: FrameHeader, input: &mut InputBuf) -> Result<(), Reason> {
+        let state = &mut *self.state.borrow_mut();
+        let range = header.unpadded(input.payload(header.length).unwrap_or_default())?;
+        if header.stream == 0 || state.is_idle(header.stream) {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        let length = u32::try_from(header.length).unwrap_or(u32::MAX);
+        state.receive_window -= i64::from(length);
+        if state.receive_window < 0 {
+            return Err(Reason::FLOW_CONTROL_ERROR);
+        }
+        let Some(stream) = state.streams.get(&header.stream).cloned() else {
+            input.advance(FRAME_HEADER_SIZE + header.length);
+            return discard_data(state, header.stream, length);
+        };
+        let stream = &mut *stream.state.borrow_mut();
+        let size = range.len();
+        input.with_data(header.length, range, |data| receive_data(state, stream, header, size, data))
+    }
+}
+
+/// Handles DATA of a stream that has ended. It counts against the connection's window.
+fn discard_data(state: &mut Http2State, id: u32, length: u32) -> Result<(), Reason> {
+    state.release_connection_window(length);
+    // A client may have cancelled many streams at once, and the data of all of them may be on its way.
+    match !state.is_server || state.was_reset_here(id) {
+        true => Ok(()),
+        false => state.reset_for_error(id, None, Reason::STREAM_CLOSED),
+    }
+}
+
+/// Handles DATA of an open stream.
+fn receive_data(
+    state: &mut Http2State,
+    stream: &mut StreamState,
+    header: FrameHeader,
+    size: usize,
+    data: Payload<'_>,
+) -> Result<(), Reason> {
+    let (id, is_end) = (header.stream, header.has(flags::END_STREAM));
+    let length = u32::try_from(header.length).unwrap_or(u32::MAX);
+    if stream.receive_ended {
+        // What was received before is complete.
+        state.release_connection_window(length);
+        return state.reset_for_error(id, Some(stream), Reason::STREAM_CLOSED);
+    }
+    stream.receive_window -= i64::from(length);
+    stream.unreleased = stream.unreleased.saturating_add(length);
+    if let Some(reason) = data_error(state, stream, size as u64, is_end) {
+        state.reset_for_error(id, Some(stream), reason)?;
+        state.discard_received(stream);
+        return Ok(());
+    }
+    match size {
+        0 if !is_end => state.floods.empty_frame()?,
+        0 => {}
+        _ => state.floods.data(),
+    }
+    if stream.is_unread {
+        state.discard_received(stream);
+    } else {
+        match data {
+            Payload::Small(data) => stream.received.push_small(data),
+            Payload::Large(data) => stream.received.push(data),
+        }
+        // Padding is not read.
+        let padding = length.saturating_sub(u32::try_from(size).unwrap_or(u32::MAX));
+        if padding > 0 {
+            state.release_window(id, stream, padding);
+        }
+        stream.wake_receiver();
+    }
+    if is_end {
+        state.end_receiving(id, stream);
+    }
+    Ok(())
+}
+
+/// Returns what is wrong with DATA of an open stream, and counts its bytes.
+fn data_error(state: &Http2State, stream: &mut StreamState, size: u64, is_end: bool) -> Option<Reason> {
+    if stream.receive_window < 0 {
+        return Some(Reason::FLOW_CONTROL_ERROR);
+    }
+    if !state.is_server && !stream.has_response {
+        return Some(Reason::PROTOCOL_ERROR);
+    }
+    if let Some(remaining) = &mut stream.remaining {
+        let Some(left) = remaining.checked_sub(size).filter(|left| *left == 0 || !is_end) else {
+            return Some(Reason::PROTOCOL_ERROR);
+        };
+        *remaining = left;
+    }
+    None
+}

@@ -1,0 +1,50 @@
+//! Sending of a response by a server.
+
+use std::task::{Context, Poll};
+
+use http::Response;
+
+use super::error::{Http2Error, Reason};
+use super::handle::StreamHandle;
+use super::head::encode_response;
+use super::send::{SendStream, poll_reset};
+
+/// Sends the response to a request. If it is dropped without a response, and the request's body too, the stream is reset.
+#[derive(Debug)]
+pub struct Responder {
+    pub(super) handle: StreamHandle,
+}
+
+impl Responder {
+    /// Sends the head of the response. `is_end`: there is no body.
+    ///
+    /// # Errors
+    /// Why the stream has ended.
+    pub fn send_response(&mut self, head: &Response<()>, is_end: bool) -> Result<SendStream, Http2Error> {
+        self.handle.with(|connection, id, stream| {
+            stream.check_open_for_sending()?;
+            stream.has_response = true;
+            connection.put_head(id, is_end, |encoder, out| encode_response(head, encoder, out));
+            if is_end {
+                connection.end_sending(id, stream);
+            }
+            Ok(())
+        })?;
+        Ok(SendStream { handle: self.handle.clone() })
+    }
+
+    /// Whether the stream has ended early.
+    pub(super) fn has_ended(&self) -> bool {
+        self.handle.with(|_, _, stream| stream.end.is_some())
+    }
+
+    /// Resets the stream, unless it has ended.
+    pub fn send_reset(&mut self, reason: Reason) {
+        self.handle.reset(reason);
+    }
+
+    /// Ready when the stream has ended early: reset by the client, or with its connection.
+    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Http2Error> {
+        poll_reset(&self.handle, cx)
+    }
+}
