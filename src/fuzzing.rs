@@ -27,6 +27,8 @@ pub use self::state_file::state;
 pub use self::stored_call::stored_call;
 pub use crate::http1::client::fuzzing::{answer, chunks};
 pub use crate::http1::server::fuzzing::request;
+pub use crate::http2::fuzzing::{http2_client, http2_server};
+pub use crate::http2::hpack::fuzzing::header_blocks;
 pub use crate::proxy::fuzzing::steering;
 pub use crate::replay::fuzzing::{combined_log, envoy_log, json_log};
 
@@ -34,7 +36,7 @@ pub use crate::replay::fuzzing::{combined_log, envoy_log, json_log};
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 25] = [
+pub const TARGETS: [(&str, Target); 28] = [
     ("answer", answer),
     ("chunks", chunks),
     ("combined_log", combined_log),
@@ -44,7 +46,10 @@ pub const TARGETS: [(&str, Target); 25] = [
     ("document", document),
     ("envoy_log", envoy_log),
     ("forwarded", forwarded),
+    ("header_blocks", header_blocks),
     ("host", host),
+    ("http2_client", http2_client),
+    ("http2_server", http2_server),
     ("json_log", json_log),
     ("keys", keys),
     ("load_report", load_report),

@@ -13,6 +13,8 @@ mod connection;
 mod error;
 mod floods;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod handle;
 mod handle_data;
 mod handle_frame;

@@ -47,6 +47,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ClientConnection<T> {
         let connection = Connection::new(stream, false, settings);
         (RequestSender::new(connection.shared()), Self { connection })
     }
+
+    /// State of the connection.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn state(&self) -> std::cell::RefMut<'_, Http2State> {
+        self.connection.state()
+    }
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Future for ClientConnection<T> {
@@ -160,6 +166,12 @@ impl Drop for RequestSender {
 }
 
 impl PendingResponse {
+    /// Returns the handle on the stream, until the response was returned.
+    #[cfg(any(test, fuzzing))]
+    pub(super) const fn handle(&self) -> Option<&StreamHandle> {
+        self.handle.as_ref()
+    }
+
     /// Returns the next interim response (RFC 9110 section 15.2), if one has arrived.
     pub fn take_interim(&mut self) -> Option<Response<()>> {
         self.handle.as_ref()?.with(|_, _, stream| stream.interims.pop_front())

@@ -44,6 +44,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
         self.connection.poll(cx, &mut start)
     }
 
+    /// State of the connection.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn state(&self) -> std::cell::RefMut<'_, super::shared::Http2State> {
+        self.connection.state()
+    }
+
     /// Begins the graceful shutdown: the connection ends after the streams that the client has opened (RFC 9113 section
     /// 6.8).
     pub fn graceful_shutdown(&mut self) {

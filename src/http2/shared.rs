@@ -40,7 +40,7 @@ pub(super) struct Http2State {
     pub(super) last_accepted: u32,
     /// Next stream that this end opens.
     pub(super) next_stream: u32,
-    recently_reset: VecDeque<u32>,
+    pub(super) recently_reset: VecDeque<u32>,
     /// Streams that wait for the connection's window or room in the output.
     pub(super) waiting: VecDeque<Rc<Stream>>,
     /// Requests that wait for a stream.

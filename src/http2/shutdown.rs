@@ -41,6 +41,7 @@ impl Http2State {
                     stream.state.borrow_mut().fail(Http2Error::GoneAway(reason));
                 }
             }
+            self.waiting.retain(|waiting| waiting.id <= last);
             self.queue.wake_all();
         }
     }

@@ -27,6 +27,12 @@ impl StreamQueue {
         self.senders == 0
     }
 
+    /// Returns the number of requests that wait.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.queued.len()
+    }
+
     /// Wakes the next request, because a stream has ended.
     pub(super) fn wake_next(&mut self) {
         if let Some(next) = self.queued.pop_front() {

@@ -2,9 +2,14 @@
 
 mod client;
 mod floods;
+mod goaway;
+mod interleavings;
 mod limits;
+mod raw_peer;
 mod server;
+mod tasks;
 mod turns;
+mod windows;
 
 use std::future::poll_fn;
 
