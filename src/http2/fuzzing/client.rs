@@ -49,11 +49,11 @@ pub fn http2_client(data: &[u8]) {
 struct Client {
     connection: ClientConnection<Wire>,
     sender: Option<RequestSender>,
-    exchanges: Vec<Exchange>,
+    exchanges: Vec<ScriptedRequest>,
 }
 
 /// A request and its response.
-struct Exchange {
+struct ScriptedRequest {
     plan: u8,
     response: Option<PendingResponse>,
     upload: Option<SendStream>,
@@ -81,7 +81,7 @@ impl Side for Client {
     }
 
     fn held(&self) -> Vec<Rc<Stream>> {
-        self.exchanges.iter().filter_map(Exchange::stream).collect()
+        self.exchanges.iter().filter_map(ScriptedRequest::stream).collect()
     }
 
     fn drop_streams(&mut self) {
@@ -104,11 +104,11 @@ impl Client {
         let (response, upload) = sender.send_request(&request, !has_body).expect("the connection is ready");
         let data = vec![b'd'; if plan & LARGE != 0 { LARGE_SIZE } else { 10 }].into();
         let (response, upload) = (Some(response), has_body.then_some(upload));
-        self.exchanges.push(Exchange { plan, response, upload, data, body: None, turns: 0 });
+        self.exchanges.push(ScriptedRequest { plan, response, upload, data, body: None, turns: 0 });
     }
 }
 
-impl Exchange {
+impl ScriptedRequest {
     fn stream(&self) -> Option<Rc<Stream>> {
         let response = self.response.as_ref().and_then(PendingResponse::handle);
         let upload = self.upload.as_ref().map(|upload| &upload.handle);
