@@ -37,7 +37,7 @@ const LARGE_SIZE: usize = 150_000;
 pub fn http2_client(data: &[u8]) {
     let wire = Wire::default();
     let (sender, connection) = ClientConnection::new(wire.clone(), SETTINGS);
-    let client = Client { connection, sender: Some(sender), exchanges: Vec::new() };
+    let client = FuzzedClient { connection, sender: Some(sender), exchanges: Vec::new() };
     let mut session = Session::new(client, wire, false);
     session.receive(&first_settings());
     for plan in [0, HAS_BODY | LARGE, HEAD] {
@@ -46,14 +46,14 @@ pub fn http2_client(data: &[u8]) {
     session.run(data);
 }
 
-struct Client {
+struct FuzzedClient {
     connection: ClientConnection<Wire>,
     sender: Option<RequestSender>,
-    exchanges: Vec<ScriptedRequest>,
+    exchanges: Vec<SentExchange>,
 }
 
 /// A request and its response.
-struct ScriptedRequest {
+struct SentExchange {
     plan: u8,
     response: Option<PendingResponse>,
     upload: Option<SendStream>,
@@ -62,7 +62,7 @@ struct ScriptedRequest {
     turns: usize,
 }
 
-impl Side for Client {
+impl Side for FuzzedClient {
     fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
         Pin::new(&mut self.connection).poll(cx)
     }
@@ -81,7 +81,7 @@ impl Side for Client {
     }
 
     fn held(&self) -> Vec<Rc<Stream>> {
-        self.exchanges.iter().filter_map(ScriptedRequest::stream).collect()
+        self.exchanges.iter().filter_map(SentExchange::stream).collect()
     }
 
     fn drop_streams(&mut self) {
@@ -89,7 +89,7 @@ impl Side for Client {
     }
 }
 
-impl Client {
+impl FuzzedClient {
     fn send(&mut self, plan: u8, cx: &mut Context<'_>) {
         let Some(sender) = &mut self.sender else { return };
         if !matches!(sender.poll_ready(cx), Poll::Ready(Ok(()))) {
@@ -104,11 +104,11 @@ impl Client {
         let (response, upload) = sender.send_request(&request, !has_body).expect("the connection is ready");
         let data = vec![b'd'; if plan & LARGE != 0 { LARGE_SIZE } else { 10 }].into();
         let (response, upload) = (Some(response), has_body.then_some(upload));
-        self.exchanges.push(ScriptedRequest { plan, response, upload, data, body: None, turns: 0 });
+        self.exchanges.push(SentExchange { plan, response, upload, data, body: None, turns: 0 });
     }
 }
 
-impl ScriptedRequest {
+impl SentExchange {
     fn stream(&self) -> Option<Rc<Stream>> {
         let response = self.response.as_ref().and_then(PendingResponse::handle);
         let upload = self.upload.as_ref().map(|upload| &upload.handle);

@@ -54,9 +54,9 @@ struct SentStream {
 }
 
 /// Counts fields.
-struct PeerFields(usize);
+struct SentFields(usize);
 
-impl FieldSink for PeerFields {
+impl FieldSink for SentFields {
     fn accepts(&mut self, _: usize) -> bool {
         true
     }
@@ -227,7 +227,7 @@ impl Peer {
             self.block = Some((header.stream, block));
             return;
         }
-        let mut fields = PeerFields(0);
+        let mut fields = SentFields(0);
         self.decoder.decode(&block, &mut fields).expect("a valid header section");
         let is_trailers = self.streams[&header.stream].bytes > 0;
         assert!(is_trailers || fields.0 >= if self.is_server { 1 } else { 2 } || self.is_server);

@@ -38,21 +38,21 @@ pub fn http2_server(data: &[u8]) {
     wire.receive(PREFACE);
     let mut cx = Context::from_waker(std::task::Waker::noop());
     assert_eq!(connection.poll_handshake(&mut cx), Poll::Ready(Ok(())));
-    let server = ScriptedServer { connection, exchanges: Vec::new(), plan: 0 };
+    let server = FuzzedServer { connection, exchanges: Vec::new(), plan: 0 };
     let mut session = Session::new(server, wire, true);
     session.receive(&first_settings());
     session.run(data);
 }
 
-struct ScriptedServer {
+struct FuzzedServer {
     connection: ServerConnection<Wire>,
-    exchanges: Vec<ScriptedResponse>,
+    exchanges: Vec<ServedExchange>,
     /// Plan of the next request.
     plan: u8,
 }
 
 /// A request that is responded to.
-struct ScriptedResponse {
+struct ServedExchange {
     plan: u8,
     body: Option<ReceiveStream>,
     responder: Option<Responder>,
@@ -61,12 +61,12 @@ struct ScriptedResponse {
     turns: usize,
 }
 
-impl Side for ScriptedServer {
+impl Side for FuzzedServer {
     fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
         let Self { connection, exchanges, plan } = self;
         connection.poll_requests(cx, |request, responder, cx| {
             *plan = plan.wrapping_mul(5).wrapping_add(1);
-            let mut exchange = ScriptedResponse::new(*plan, request, responder);
+            let mut exchange = ServedExchange::new(*plan, request, responder);
             if exchange.act(cx) {
                 exchanges.push(exchange);
             }
@@ -87,7 +87,7 @@ impl Side for ScriptedServer {
     }
 
     fn held(&self) -> Vec<Rc<Stream>> {
-        self.exchanges.iter().filter_map(ScriptedResponse::stream).collect()
+        self.exchanges.iter().filter_map(ServedExchange::stream).collect()
     }
 
     fn drop_streams(&mut self) {
@@ -95,7 +95,7 @@ impl Side for ScriptedServer {
     }
 }
 
-impl ScriptedResponse {
+impl ServedExchange {
     fn new(plan: u8, request: Request<ReceiveStream>, responder: Responder) -> Self {
         let data = vec![b'd'; if plan & LARGE != 0 { LARGE_SIZE } else { 10 }].into();
         let (body, responder) = (Some(request.into_body()), Some(responder));
