@@ -87,7 +87,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                 break;
             }
             let _ = self.poll_flush(cx)?;
-            let read = ready!(self.input.poll_read(&mut self.stream, cx)).map_err(into_error)?;
+            let read = ready!(self.input.poll_read(&mut self.stream, cx)).map_err(Http2Error::from)?;
             if read == 0 {
                 return Poll::Ready(Err(Http2Error::Io(io::ErrorKind::UnexpectedEof)));
             }
@@ -146,7 +146,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                     self.phase = ConnectionPhase::Closing;
                 }
                 Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(into_error(error))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending => break,
             }
         }
@@ -167,7 +167,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         let end = self.state().end.clone();
         Poll::Ready(match end {
             Some(error @ Http2Error::Violation(_)) => Err(error),
-            _ => closed.map_err(into_error),
+            _ => closed.map_err(Http2Error::from),
         })
     }
 
@@ -179,7 +179,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         let polled = state.output.poll_write(&mut self.stream, cx);
         // Also after a part: streams may wait for room.
         state.wake_waiting();
-        polled.map_err(into_error)
+        polled.map_err(Http2Error::from)
     }
 
     /// Handles the complete frames that have arrived, and appends the requests among them to `accepted`.
@@ -225,8 +225,4 @@ fn start_all(accepted: &mut Vec<AcceptedRequest>, cx: &mut Context<'_>, start: &
             start(request, responder, cx);
         }
     }
-}
-
-fn into_error(error: io::Error) -> Http2Error {
-    Http2Error::Io(error.kind())
 }

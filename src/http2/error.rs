@@ -111,6 +111,12 @@ impl Http2Error {
     }
 }
 
+impl From<io::Error> for Http2Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.kind())
+    }
+}
+
 impl From<Http2Error> for io::Error {
     fn from(error: Http2Error) -> Self {
         match error {
