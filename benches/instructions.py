@@ -27,8 +27,8 @@ import proxy
 PARTS = {
     "memcpy": r"^__mem(cpy|move|set|cmp)",
     "allocation": r"malloc|free|^_int_|_rjem|rust_(de|re)?alloc|rdl_|realloc|unlink_chunk|arena_|tcache|jemalloc|extent_|sdallocx",
-    "HPACK": r"^<?h2::(hpack|frame::headers)",
-    "h2": r"^<?(h2|tokio_util|slab|indexmap)::",
+    "HPACK": r"^<?weir::http2::(hpack|head)",
+    "HTTP/2": r"^<?weir::http2::",
     "headers (http)": r"^<?http::",
     "bytes": r"^<?bytes::",
     "hyper": r"^<?hyper",
