@@ -28,7 +28,7 @@ impl Responder {
             if is_end {
                 connection.end_sending(id, stream);
             }
-            Ok(())
+            Ok::<_, Http2Error>(())
         })?;
         Ok(SendStream { handle: self.handle.clone() })
     }
