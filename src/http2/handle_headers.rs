@@ -94,7 +94,7 @@ impl FrameHandler {
             handle_further_block(state, stream, head, fields)?;
             return Ok(None);
         }
-        if !state.is_server || head.stream % 2 == 0 {
+        if !state.is_server || head.stream.is_multiple_of(2) {
             return if state.is_idle(head.stream) { Err(Reason::PROTOCOL_ERROR) } else { Ok(None) };
         }
         if head.stream <= state.last_peer_stream {
@@ -108,7 +108,7 @@ impl FrameHandler {
         }
         state.last_accepted = head.stream;
         let accepted = accept_request(state, head, fields)?;
-        Ok(accepted.map(|(request, stream)| {
+        Ok(accepted.map(|OpenedStream { request, stream }| {
             let receiver = ReceiveStream { handle: StreamHandle::new(&self.state, &stream) };
             let responder = Responder { handle: StreamHandle::new(&self.state, &stream) };
             (request.map(|()| receiver), responder)
@@ -116,12 +116,18 @@ impl FrameHandler {
     }
 }
 
+/// A request and its stream.
+struct OpenedStream {
+    request: Request<()>,
+    stream: Rc<Stream>,
+}
+
 /// Opens the stream of a request. `None` if it is not accepted.
 fn accept_request(
     state: &mut Http2State,
     head: HeadersFrame,
     fields: HeadBuilder,
-) -> Result<Option<(Request<()>, Rc<Stream>)>, Reason> {
+) -> Result<Option<OpenedStream>, Reason> {
     let id = head.stream;
     let request = match fields.into_request() {
         Err(HeadError::TooLarge) => {
@@ -150,7 +156,7 @@ fn accept_request(
     // The bytes of a tunnel have no length.
     stream.remaining = remaining.filter(|_| request.method() != Method::CONNECT);
     stream.receive_ended = head.is_end;
-    Ok(Some((request, state.add_stream(id, stream))))
+    Ok(Some(OpenedStream { request, stream: state.add_stream(id, stream) }))
 }
 
 /// Responds to a request whose header section is too large.

@@ -13,7 +13,7 @@ use crate::http2::hpack::HpackEncoder;
 /// Serves `/hold` by reading nothing until the stream ends, and everything else by [`echo`].
 async fn hold_or_echo(request: Request<ReceiveStream>, mut responder: Responder) {
     if request.uri().path() == "/hold" {
-        drop(poll_fn(|cx| responder.poll_reset(cx)).await);
+        let _ = poll_fn(|cx| responder.poll_reset(cx)).await;
     } else {
         echo(request, responder).await;
     }
