@@ -67,24 +67,35 @@ fn receive_data(
         0 => {}
         _ => state.floods.data(),
     }
-    if stream.is_unread {
-        state.discard_received(stream);
-    } else {
-        match data {
-            Payload::Small(data) => stream.received.push_small(data),
-            Payload::Large(data) => stream.received.push(data),
-        }
-        // Padding is not read.
-        let padding = length.saturating_sub(u32::try_from(size).unwrap_or(u32::MAX));
-        if padding > 0 {
-            state.release_window(id, stream, padding);
-        }
-        stream.wake_receiver();
-    }
+    store_data(state, stream, header, data);
     if is_end {
         state.end_receiving(id, stream);
     }
     Ok(())
+}
+
+/// Keeps data until it is read.
+fn store_data(state: &mut Http2State, stream: &mut StreamState, header: FrameHeader, data: Payload<'_>) {
+    if stream.is_unread {
+        return state.discard_received(stream);
+    }
+    let size = match data {
+        Payload::Small(data) => {
+            stream.received.push_small(data);
+            data.len()
+        }
+        Payload::Large(data) => {
+            let size = data.len();
+            stream.received.push(data);
+            size
+        }
+    };
+    // Padding is not read.
+    let padding = u32::try_from(header.length.saturating_sub(size)).unwrap_or(u32::MAX);
+    if padding > 0 {
+        state.release_window(header.stream, stream, padding);
+    }
+    stream.wake_receiver();
 }
 
 /// Returns what is wrong with DATA of an open stream, and counts its bytes.
