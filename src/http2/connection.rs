@@ -38,7 +38,7 @@ pub(super) struct Connection<T> {
     phase: ConnectionPhase,
 }
 
-/// ConnectionPhase of a connection.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionPhase {
     /// The preface of the client is expected.
@@ -51,7 +51,7 @@ enum ConnectionPhase {
     Closing,
 }
 
-/// FrameProgress with the frames that have arrived.
+/// Progress with the frames that have arrived.
 enum FrameProgress {
     /// More must be read.
     NeedsInput,

@@ -25,8 +25,7 @@ impl FrameHandler {
             return discard_data(state, header.stream, length);
         };
         let stream = &mut *stream.state.borrow_mut();
-        let size = range.len();
-        input.with_data(header.length, range, |data| receive_data(state, stream, header, size, data))
+        input.with_data(header.length, range, |data| receive_data(state, stream, header, data))
     }
 }
 
@@ -45,10 +44,9 @@ fn receive_data(
     state: &mut Http2State,
     stream: &mut StreamState,
     header: FrameHeader,
-    size: usize,
     data: Payload<'_>,
 ) -> Result<(), Reason> {
-    let (id, is_end) = (header.stream, header.has(flags::END_STREAM));
+    let (id, size, is_end) = (header.stream, data.len(), header.has(flags::END_STREAM));
     let length = u32::try_from(header.length).unwrap_or(u32::MAX);
     if stream.receive_ended {
         // What was received before is complete.
@@ -79,19 +77,12 @@ fn store_data(state: &mut Http2State, stream: &mut StreamState, header: FrameHea
     if stream.is_unread {
         return state.discard_received(stream);
     }
-    let size = match data {
-        Payload::Small(data) => {
-            stream.received.push_small(data);
-            data.len()
-        }
-        Payload::Large(data) => {
-            let size = data.len();
-            stream.received.push(data);
-            size
-        }
-    };
     // Padding is not read.
-    let padding = u32::try_from(header.length.saturating_sub(size)).unwrap_or(u32::MAX);
+    let padding = u32::try_from(header.length.saturating_sub(data.len())).unwrap_or(u32::MAX);
+    match data {
+        Payload::Small(data) => stream.received.push_small(data),
+        Payload::Large(data) => stream.received.push(data),
+    }
     if padding > 0 {
         state.release_window(header.stream, stream, padding);
     }

@@ -36,6 +36,16 @@ pub(super) enum Payload<'a> {
     Large(Bytes),
 }
 
+impl Payload<'_> {
+    /// Returns its size, in bytes.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Small(data) => data.len(),
+            Self::Large(data) => data.len(),
+        }
+    }
+}
+
 impl InputBuf {
     /// Reads once. Returns the number of bytes, 0 at the end of the connection.
     pub(super) fn poll_read(

@@ -24,12 +24,7 @@ impl SendStream {
     pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Http2Error>> {
         let queued = &self.handle.stream;
         self.handle.with(|connection, _, stream| {
-            if let Some(error) = &stream.end {
-                return Poll::Ready(Err(error.clone()));
-            }
-            if stream.send_ended {
-                return Poll::Ready(Err(Http2Error::Cancelled(Reason::NO_ERROR)));
-            }
+            stream.check_open_for_sending()?;
             let window = usize::try_from(stream.send_window).unwrap_or(0);
             let capacity = window.min(connection.capacity());
             if window > 0 && capacity == 0 {

@@ -17,6 +17,7 @@ use super::stream_queue::StreamQueue;
 
 /// Number of streams that were reset here and whose late frames are ignored; more if more may be open.
 const MIN_REMEMBERED_RESETS: usize = 256;
+
 /// State of a connection.
 #[derive(Debug)]
 pub(super) struct Http2State {

@@ -1,16 +1,9 @@
 //! The server against the client of `h2`.
 
-use h2::client;
 use http::Request;
 use tokio::task::spawn_local;
 
 use super::*;
-
-async fn connect(stream: DuplexStream) -> client::SendRequest<Bytes> {
-    let (sender, connection) = client::Builder::new().handshake(stream).await.unwrap();
-    drop(spawn_local(async { drop(connection.await) }));
-    sender.ready().await.unwrap()
-}
 
 async fn read_all(mut body: h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
     let mut all = Vec::new();
@@ -27,7 +20,7 @@ fn request_and_response_pass_with_bodies() {
     run(async {
         let (ours, theirs) = tokio::io::duplex(PIPE);
         start_server(ours, SETTINGS);
-        let sender = connect(theirs).await;
+        let sender = connect_h2(theirs).await;
         for round in 0..20 {
             let id = format!("{round}");
             let request = Request::post("https://a.test/path?query");
@@ -58,7 +51,7 @@ fn stream_that_the_client_resets_ends_and_leaves_the_others() {
                 }
             }
         }));
-        let sender = connect(theirs).await;
+        let sender = connect_h2(theirs).await;
         let waiting = Request::get("https://a.test/wait").body(()).unwrap();
         let (waiting, mut stream) = sender.clone().send_request(waiting, false).unwrap();
         let other = Request::get("https://a.test/").body(()).unwrap();
@@ -82,7 +75,7 @@ fn response_that_is_dropped_resets_the_stream() {
                 _ => drop(responder.send_response(&Response::new(()), false)),
             }
         }));
-        let sender = connect(theirs).await;
+        let sender = connect_h2(theirs).await;
         let send = |path: &str| {
             let request = Request::post(format!("https://a.test{path}")).body(()).unwrap();
             sender.clone().send_request(request, false).unwrap()
@@ -118,7 +111,7 @@ fn graceful_shutdown_finishes_open_streams() {
             })
             .await
         });
-        let sender = connect(theirs).await;
+        let sender = connect_h2(theirs).await;
         let request = Request::post("https://a.test/").body(()).unwrap();
         let (response, mut stream) = sender.clone().send_request(request, false).unwrap();
         let response = response.await.unwrap();

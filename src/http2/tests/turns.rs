@@ -1,6 +1,5 @@
 //! Streams that compete, and frames that arrive when they are not expected any more.
 
-use h2::client;
 use http::Request;
 use tokio::task::spawn_local;
 
@@ -18,12 +17,6 @@ async fn hold_or_echo(request: Request<ReceiveStream>, mut responder: Responder)
     }
 }
 
-async fn connect(stream: DuplexStream) -> client::SendRequest<Bytes> {
-    let (sender, connection) = client::Builder::new().handshake(stream).await.unwrap();
-    drop(spawn_local(async { drop(connection.await) }));
-    sender.ready().await.unwrap()
-}
-
 fn post(path: &str) -> Request<()> {
     Request::post(format!("http://a.test{path}")).body(()).unwrap()
 }
@@ -37,7 +30,7 @@ fn streams_that_compete_for_the_output_have_turns() {
                 let mut stream = responder.send_response(&Response::new(()), false).unwrap();
                 let _ = send(&mut stream, &body(1 << 20), true).await;
             }));
-            let sender = connect(theirs).await;
+            let sender = connect_h2(theirs).await;
             let mut bodies = Vec::new();
             for _ in 0..streams {
                 let response = sender.clone().send_request(post("/"), true).unwrap().0;
@@ -67,7 +60,7 @@ fn data_that_nothing_reads_does_not_stop_other_streams() {
     run(async {
         let (ours, theirs) = tokio::io::duplex(PIPE);
         spawn_local(serve(ours, SETTINGS, hold_or_echo));
-        let sender = connect(theirs).await;
+        let sender = connect_h2(theirs).await;
         // More than half of the connection's window.
         let held: Vec<_> = (0..9)
             .map(|_| {
