@@ -24,6 +24,9 @@ use crate::transport::Transport;
 /// Pause after an accept that failed for lack of file descriptors or memory, so that some can be released.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
+/// Time for the handshakes of connections that began before the drain.
+const HANDSHAKE_TIME: Duration = Duration::from_millis(100);
+
 /// Settings of one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSettings {
@@ -75,10 +78,11 @@ pub struct AcceptedConnection {
     pub peer: SocketAddr,
 }
 
-/// Accepts connections until `stop` completes, then accepts those still queued and closes the socket.
+/// Accepts connections until `stop` completes, then those that have begun, and closes the socket.
 ///
-/// The queue is emptied because closing the socket resets connections that the kernel has completed but Weir has not
-/// accepted. To their clients, the connect has succeeded already.
+/// Closing the socket resets connections that the kernel has completed but Weir has not accepted. To their clients, the
+/// connect has succeeded already. The kernel therefore begins no more connections before the queue is emptied for the
+/// last time.
 ///
 /// `failed` is called each time an accept fails for lack of file descriptors or memory.
 pub async fn serve(
@@ -94,6 +98,22 @@ pub async fn serve(
             return;
         }
     };
+    accept_until(&accepting, stop, &mut handle, &mut failed).await;
+    // Without socket filters, connections that complete while the socket is being closed are reset.
+    if accepting.stop_new_connections().is_ok() {
+        accept_until(&accepting, tokio::time::sleep(HANDSHAKE_TIME), &mut handle, &mut failed).await;
+    }
+    if let Err(error) = empty_queue(accepting, handle) {
+        tracing::warn!(%error, "cannot empty the accept queue");
+    }
+}
+
+async fn accept_until(
+    accepting: &AsyncListener,
+    stop: impl Future<Output = ()>,
+    handle: &mut impl FnMut(AcceptedSocket),
+    failed: &mut impl FnMut(),
+) {
     let mut stop = std::pin::pin!(stop);
     let mut failures = 0_u64;
     loop {
@@ -115,9 +135,6 @@ pub async fn serve(
                 }
             },
         }
-    }
-    if let Err(error) = empty_queue(accepting, handle) {
-        tracing::warn!(%error, "cannot empty the accept queue");
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixS
 use std::path::Path;
 use std::sync::Arc;
 
-use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket as RawSocket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::{AcceptedConnection, ListenAddress};
@@ -19,6 +19,15 @@ const BACKLOG: i32 = 4096;
 
 /// File mode of a Unix socket: its owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
+
+/// Socket filter that discards segments with the SYN flag, which only begin connections: it reads byte 13 of the TCP
+/// header (RFC 9293 section 3.1), and returns 0 bytes of the segment if the flag is set, and all of them otherwise.
+const DISCARD_SYN: [SockFilter; 4] = [
+    SockFilter::new(0x30, 0, 0, 13),       // BPF_LD | BPF_B | BPF_ABS
+    SockFilter::new(0x45, 0, 1, 0x02),     // BPF_JMP | BPF_JSET | BPF_K
+    SockFilter::new(0x06, 0, 0, 0),        // BPF_RET | BPF_K
+    SockFilter::new(0x06, 0, 0, u32::MAX), // BPF_RET | BPF_K
+];
 
 /// Peer address of connections through a Unix socket.
 const LOCAL_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -145,12 +154,19 @@ impl SocketFile {
     }
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
+impl SocketFile {
+    /// Removes the file, unless it has been removed or replaced.
+    fn remove(&self) {
         // A successor may have created its own socket at that path.
         if identity(&self.path).is_ok_and(|there| there == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -182,6 +198,23 @@ impl AsyncListener {
             }
             Self::Unix(listener, _) => {
                 listener.accept().await.map(|(stream, _)| AcceptedSocket::Unix(stream))
+            }
+        }
+    }
+
+    /// Prevents new connections, without closing the socket.
+    ///
+    /// A client that connects to a TCP port sends its SYN again after a second, to the closed port or to the next
+    /// process. Handshakes that have begun are completed.
+    ///
+    /// # Errors
+    /// The error of the system, if it has no socket filters.
+    pub(super) fn stop_new_connections(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => SockRef::from(listener).attach_filter(&DISCARD_SYN),
+            Self::Unix(_, file) => {
+                file.remove();
+                Ok(())
             }
         }
     }
