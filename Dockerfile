@@ -37,6 +37,7 @@ SCRIPT
 # The manifest without tests and benchmarks, whose files are not in the context (.dockerignore).
 FROM tools AS manifest
 COPY Cargo.toml Cargo.lock ./
+COPY .cargo .cargo
 RUN sed -i -e '/^\[\[test\]\]/,/^$/d' -e '/^\[\[bench\]\]/,/^$/d' Cargo.toml
 
 # The dependencies alone, in a layer that changes only with the manifest and the lock file.
@@ -44,10 +45,23 @@ FROM manifest AS dependencies
 RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
     && cargo build --profile dist --features jemalloc --locked --bin weir
 
+# What the program does under load, by which it is optimised. Measured on the platform of the builder, for both platforms.
+FROM manifest AS profile
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends nghttp2-client openssl python3 wrk \
+    && rm -rf /var/lib/apt/lists/* \
+    && rustup component add llvm-tools
+COPY src src
+COPY benches benches
+RUN python3 benches/pgo.py profile --target "$(rustc --print host-tuple)" --profile /weir.profdata
+
 FROM dependencies AS build
+COPY --from=profile /src/benches/pgo benches/pgo
+COPY --from=profile /weir.profdata /weir.profdata
 COPY src src
 # Newer than the empty files of the layer before, whatever the times in the checkout.
 RUN find src -name '*.rs' -exec touch {} + \
+    && export RUSTC_WORKSPACE_WRAPPER=/src/benches/pgo/rustc WEIR_RUSTFLAGS=-Cprofile-use=/weir.profdata \
     && cargo build --profile dist --features jemalloc --locked --bin weir \
     && install -D target/*-unknown-linux-gnu/dist/weir /image/usr/local/bin/weir
 # Started as /bin/ratelimit, the path of envoyproxy/ratelimit in manifests of meshes, the binary acts as `weir rls`.

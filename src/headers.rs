@@ -11,7 +11,7 @@ use http::header::{AsHeaderName, CONNECTION, CONTENT_LENGTH, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-pub use self::names::{PER_REQUEST, is_hop_by_hop, may_be_trailer};
+pub use self::names::{is_hop_by_hop, may_be_trailer};
 pub use self::raw::{FieldLines, RawHeaders, write_field};
 
 /// Headers of a response.
@@ -36,7 +36,7 @@ pub struct Response<B> {
     pub body: B,
 }
 
-/// Headers in the form in which an HTTP/1.1 encoder writes them.
+/// Headers in the form in which an encoder writes them.
 #[derive(Debug)]
 pub enum WritableHeaders<'a> {
     /// May be written unchanged: no header is hop-by-hop, announces trailers or frames the body.
@@ -98,39 +98,19 @@ impl Headers {
     /// Sets a header to a number.
     #[inline]
     pub fn set_number(&mut self, name: &HeaderName, number: u64) {
-        self.set_number_as(name, number, |value| value);
-    }
-
-    /// As [`Self::set_number`], for a number that is different in most messages (see [`unindexed`]).
-    #[inline]
-    pub fn set_varying_number(&mut self, name: &HeaderName, number: u64) {
-        self.set_number_as(name, number, unindexed);
-    }
-
-    #[inline]
-    fn set_number_as(&mut self, name: &HeaderName, number: u64, mark: impl Fn(HeaderValue) -> HeaderValue) {
         match self.raw_without(name) {
             Some(raw) => raw.push_number(name, number),
-            None => self.insert(name, mark(HeaderValue::from(number))),
+            None => self.insert(name, HeaderValue::from(number)),
         }
     }
 
     /// Sets a header to `text`, which must be a valid header value.
     pub fn set_text(&mut self, name: &HeaderName, text: Vec<u8>) {
-        self.set_text_as(name, text, |value| value);
-    }
-
-    /// As [`Self::set_text`], for a text that is different in most messages (see [`unindexed`]).
-    pub fn set_varying_text(&mut self, name: &HeaderName, text: Vec<u8>) {
-        self.set_text_as(name, text, unindexed);
-    }
-
-    fn set_text_as(&mut self, name: &HeaderName, text: Vec<u8>, mark: impl Fn(HeaderValue) -> HeaderValue) {
         match self.raw_without(name) {
             Some(raw) => raw.push(name.as_str().as_bytes(), &text),
             None => {
                 if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(text)) {
-                    self.insert(name, mark(value));
+                    self.insert(name, value);
                 }
             }
         }
@@ -180,7 +160,7 @@ impl Headers {
         if self.is_raw() { self.raw.has_date() } else { self.map.contains_key(http::header::DATE) }
     }
 
-    /// Returns the headers in the form in which an HTTP/1.1 encoder writes them.
+    /// Returns the headers in the form in which an encoder writes them.
     pub fn writable(&mut self) -> WritableHeaders<'_> {
         if self.is_raw() && !self.raw.needs_filtering() {
             WritableHeaders::Raw(&self.raw)
@@ -194,13 +174,6 @@ impl Headers {
         self.map.clear();
         self.map
     }
-}
-
-/// Marks a value that is different in most messages, so that HTTP/2 does not add it to the table of a connection (RFC 7541
-/// section 6.2.3). Such values would displace those that repeat, and `h2` would compare each with all of the same name.
-pub fn unindexed(mut value: HeaderValue) -> HeaderValue {
-    value.set_sensitive(true);
-    value
 }
 
 impl From<HeaderMap> for Headers {

@@ -36,6 +36,7 @@ mod windows;
 
 pub use self::client::{ClientConnection, PendingResponse, RequestSender};
 pub use self::error::{Http2Error, Reason};
+pub use self::head::{FieldWriter, PseudoHeaders};
 pub use self::hpack::Protocol;
 pub use self::receive::ReceiveStream;
 pub use self::responder::Responder;

@@ -111,14 +111,6 @@ impl Transport {
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Sets `TCP_NODELAY`, so that small responses do not wait for the acknowledgement of earlier ones.
-    pub fn set_nodelay(&self) {
-        if let Self::Tcp(stream) = self {
-            // A failure only makes the connection slower.
-            let _ = stream.set_nodelay(true);
-        }
-    }
-
     /// Enables TCP keep-alive probes: after `silence` without traffic, three probes, each `silence / 3` apart. This
     /// costs nothing on connections with traffic.
     pub fn set_tcp_keepalive(&self, silence: Duration) {

@@ -6,10 +6,6 @@ use http::header::{
     EXPECT, FORWARDED, HOST, MAX_FORWARDS, SET_COOKIE, TRAILER, VIA,
 };
 
-/// Request headers that are different in most requests. HTTP/2 should not index them (see [`unindexed`](super::unindexed)).
-pub static PER_REQUEST: [HeaderName; 2] =
-    [HeaderName::from_static("x-request-id"), HeaderName::from_static("traceparent")];
-
 /// Whether a header is hop-by-hop: those of RFC 9110 section 7.6.1 and further ones that are hop-by-hop in practice.
 /// The name may be in any case. `Trailer` is not among them: the encoder of a message decides on its trailers.
 #[inline]

@@ -5,11 +5,15 @@ use std::ops::Range;
 use bytes::Bytes;
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
 use super::names::is_hop_by_hop;
 
 /// Bytes reserved for the headers that Weir usually adds to a message.
 const ADDED_FIELDS_CAPACITY: usize = 320;
+
+/// Length up to which a name is converted to lower case without an allocation.
+const TYPICAL_NAME_LENGTH: usize = 48;
 
 /// Header lines in wire format, each with its line ending.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +55,11 @@ impl FieldLines {
     /// Appends a header with a number as its value.
     pub fn push_number(&mut self, name: &HeaderName, number: u64) {
         self.push(name.as_str().as_bytes(), itoa::Buffer::new().format(number).as_bytes());
+    }
+
+    /// Iterates over the names and values, as they were pushed.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        fields(&self.0)
     }
 
     /// Returns all lines, each with its line ending.
@@ -167,6 +176,18 @@ impl RawHeaders {
         let text = &self.lines.0;
         out.extend_from_slice(&text[..self.content_length.start as usize]);
         out.extend_from_slice(&text[self.content_length.end as usize..]);
+    }
+
+    /// Calls `visit` with the names, in lower case, and the values of all headers, including the length of the body.
+    #[inline]
+    pub fn for_each_in_lower_case(&self, mut visit: impl FnMut(&[u8], &[u8])) {
+        let mut lower = SmallVec::<[u8; TYPICAL_NAME_LENGTH]>::new();
+        for (name, value) in self.lines.iter() {
+            lower.clear();
+            lower.extend_from_slice(name);
+            lower.make_ascii_lowercase();
+            visit(&lower, value);
+        }
     }
 
     /// Returns the first value of a header.

@@ -12,7 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::connection::Connection;
 use super::error::{Http2Error, Reason};
 use super::handle::StreamHandle;
-use super::head::encode_request;
+use super::head::{FieldWriter, PseudoHeaders, encode_request};
+use super::hpack::HpackEncoder;
 use super::receive::ReceiveStream;
 use super::send::SendStream;
 use super::settings::{Http2Settings, MAX_WINDOW};
@@ -115,19 +116,45 @@ impl RequestSender {
         head: &Request<()>,
         is_end: bool,
     ) -> Result<(PendingResponse, SendStream), Http2Error> {
+        self.send_head(head.method(), is_end, |encoder, out| encode_request(head, encoder, out))
+    }
+
+    /// As [`Self::send_request`], with fields that `write` appends after those of `pseudo`.
+    ///
+    /// # Errors
+    /// If the connection accepts no more requests. The request was not sent.
+    pub fn send_fields(
+        &mut self,
+        pseudo: &PseudoHeaders<'_>,
+        is_end: bool,
+        write: impl FnOnce(&mut FieldWriter<'_>),
+    ) -> Result<(PendingResponse, SendStream), Http2Error> {
+        self.send_head(pseudo.method, is_end, |encoder, out| {
+            let mut fields = FieldWriter::new(encoder, out);
+            fields.push_pseudo_headers(pseudo);
+            write(&mut fields);
+        })
+    }
+
+    fn send_head(
+        &mut self,
+        method: &Method,
+        is_end: bool,
+        encode: impl FnOnce(&mut HpackEncoder, &mut Vec<u8>),
+    ) -> Result<(PendingResponse, SendStream), Http2Error> {
         let mut state = self.connection.borrow_mut();
         check_open(&state)?;
         let id = state.next_stream;
         state.next_stream += 2;
         let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window);
-        stream.response_length = match *head.method() {
+        stream.response_length = match *method {
             Method::HEAD => ResponseLength::OfGet,
             Method::CONNECT => ResponseLength::Ignored,
             _ => ResponseLength::OfContent,
         };
         stream.send_ended = is_end;
         let stream = state.add_stream(id, stream);
-        state.put_head(id, is_end, |encoder, out| encode_request(head, encoder, out));
+        state.put_head(id, is_end, encode);
         drop(state);
         let handle = StreamHandle::new(&self.connection, &stream);
         Ok((PendingResponse { handle: Some(handle.clone()) }, SendStream { handle }))

@@ -129,6 +129,7 @@ fn accept_request(
     fields: HeadBuilder,
 ) -> Result<Option<OpenedStream>, Reason> {
     let id = head.stream;
+    let length = fields.content_length();
     let request = match fields.into_request() {
         Err(HeadError::TooLarge) => {
             reject_head(state, head);
@@ -145,8 +146,7 @@ fn accept_request(
         state.floods.refused_stream(state.settings.max_streams)?;
         return Ok(None);
     }
-    let remaining = content_length(request.headers());
-    let remaining = remaining.ok().filter(|length| !head.is_end || length.is_none_or(|length| length == 0));
+    let remaining = length.ok().filter(|length| !head.is_end || length.is_none_or(|length| length == 0));
     let is_allowed = state.settings.connect_protocol || request.extensions().get::<Protocol>().is_none();
     let Some(remaining) = remaining.filter(|_| is_allowed) else {
         state.reset_for_error(id, None, Reason::PROTOCOL_ERROR)?;

@@ -1,6 +1,6 @@
 //! Header sections: what RFC 9113 section 8 demands of them, and their conversion to requests and responses.
 
-use http::header::{CONNECTION, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
@@ -33,6 +33,7 @@ pub(super) struct HeadBuilder {
     /// Bytes that are left of the maximum size.
     left: usize,
     has_headers: bool,
+    has_length: bool,
     error: Option<HeadError>,
 }
 
@@ -49,8 +50,17 @@ impl HeadBuilder {
             headers: HeaderMap::new(),
             left: max_size as usize,
             has_headers: false,
+            has_length: false,
             error: None,
         }
+    }
+
+    /// Returns the length of the body as the section states it; `None` if it does not.
+    ///
+    /// # Errors
+    /// If the first `content-length` is not a number.
+    pub(super) fn content_length(&self) -> Result<Option<u64>, HeadError> {
+        if self.has_length { content_length(&self.headers) } else { Ok(None) }
     }
 
     /// Returns a request.
@@ -138,6 +148,7 @@ impl HeadBuilder {
         if is_connection_specific(&name, &value) {
             return self.fail(HeadError::Malformed);
         }
+        self.has_length |= name == CONTENT_LENGTH;
         if self.headers.try_append(name, value).is_err() {
             self.fail(HeadError::TooLarge);
         }
@@ -192,6 +203,50 @@ impl FieldSink for HeadBuilder {
     }
 }
 
+/// Pseudo-header fields of a request (RFC 9113 section 8.3.1).
+#[derive(Clone, Copy, Debug)]
+pub struct PseudoHeaders<'a> {
+    /// `:method`.
+    pub method: &'a Method,
+    /// `:scheme`.
+    pub scheme: &'a Scheme,
+    /// `:authority`.
+    pub authority: &'a str,
+    /// `:path`.
+    pub path: &'a str,
+}
+
+/// Appends header fields to a header section that is being encoded.
+#[derive(Debug)]
+pub struct FieldWriter<'a> {
+    encoder: &'a mut HpackEncoder,
+    out: &'a mut Vec<u8>,
+}
+
+impl<'a> FieldWriter<'a> {
+    pub(super) fn new(encoder: &'a mut HpackEncoder, out: &'a mut Vec<u8>) -> Self {
+        Self { encoder, out }
+    }
+
+    /// Appends a field of a map.
+    pub fn push(&mut self, name: &HeaderName, value: &HeaderValue) {
+        debug_assert!(!is_connection_specific(name, value), "{name} is not allowed in HTTP/2");
+        self.encoder.header(name, value, self.out);
+    }
+
+    /// Appends a valid field. The name is in lower case and not connection-specific.
+    pub fn push_raw(&mut self, name: &[u8], value: &[u8]) {
+        self.encoder.raw_header(name, value, self.out);
+    }
+
+    pub(super) fn push_pseudo_headers(&mut self, fields: &PseudoHeaders<'_>) {
+        self.encoder.method(fields.method, self.out);
+        self.encoder.scheme(fields.scheme, self.out);
+        self.encoder.authority(fields.authority, self.out);
+        self.encoder.path(fields.path, self.out);
+    }
+}
+
 /// Appends the fields of a response.
 pub(super) fn encode_response(head: &Response<()>, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
     encoder.status(head.status(), out);
@@ -222,9 +277,9 @@ pub(super) fn encode_request(head: &Request<()>, encoder: &mut HpackEncoder, out
 
 /// Appends header fields or trailers.
 pub(super) fn encode_headers(headers: &HeaderMap, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
+    let mut fields = FieldWriter::new(encoder, out);
     for (name, value) in headers {
-        debug_assert!(!is_connection_specific(name, value), "{name} is not allowed in HTTP/2");
-        encoder.header(name, value, out);
+        fields.push(name, value);
     }
 }
 
@@ -233,7 +288,7 @@ pub(super) fn encode_headers(headers: &HeaderMap, encoder: &mut HpackEncoder, ou
 /// # Errors
 /// If the first `content-length` is not a number.
 pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, HeadError> {
-    let Some(value) = headers.get(http::header::CONTENT_LENGTH) else { return Ok(None) };
+    let Some(value) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
     let mut length = 0_u64;
     for digit in value.as_bytes() {
         let digit = char::from(*digit).to_digit(10).ok_or(HeadError::Malformed)?;

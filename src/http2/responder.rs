@@ -2,11 +2,12 @@
 
 use std::task::{Context, Poll};
 
-use http::Response;
+use http::{Response, StatusCode};
 
 use super::error::{Http2Error, Reason};
 use super::handle::StreamHandle;
-use super::head::encode_response;
+use super::head::{FieldWriter, encode_response};
+use super::hpack::HpackEncoder;
 use super::send::{SendStream, poll_reset};
 
 /// Sends the response to a request. If it is dropped without a response, and the request's body too, the stream is reset.
@@ -21,10 +22,34 @@ impl Responder {
     /// # Errors
     /// Why the stream has ended.
     pub fn send_response(&mut self, head: &Response<()>, is_end: bool) -> Result<SendStream, Http2Error> {
+        self.send_head(is_end, |encoder, out| encode_response(head, encoder, out))
+    }
+
+    /// As [`Self::send_response`], with fields that `write` appends.
+    ///
+    /// # Errors
+    /// Why the stream has ended.
+    pub fn send_fields(
+        &mut self,
+        status: StatusCode,
+        is_end: bool,
+        write: impl FnOnce(&mut FieldWriter<'_>),
+    ) -> Result<SendStream, Http2Error> {
+        self.send_head(is_end, |encoder, out| {
+            encoder.status(status, out);
+            write(&mut FieldWriter::new(encoder, out));
+        })
+    }
+
+    fn send_head(
+        &mut self,
+        is_end: bool,
+        encode: impl FnOnce(&mut HpackEncoder, &mut Vec<u8>),
+    ) -> Result<SendStream, Http2Error> {
         self.handle.with(|connection, id, stream| {
             stream.check_open_for_sending()?;
             stream.has_response = true;
-            connection.put_head(id, is_end, |encoder, out| encode_response(head, encoder, out));
+            connection.put_head(id, is_end, encode);
             if is_end {
                 connection.end_sending(id, stream);
             }

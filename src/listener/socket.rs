@@ -102,6 +102,8 @@ fn open(address: SocketAddr) -> io::Result<RawSocket> {
     socket.set_reuse_address(true)?;
     // Accepted connections inherit this option. If it is not supported, the system's socket buffer limits apply.
     let _ = socket.set_tcp_notsent_lowat(MAX_UNSENT);
+    // Inherited too: small responses do not wait for acknowledgements of earlier ones.
+    socket.set_tcp_nodelay(true)?;
     Ok(socket)
 }
 
@@ -314,6 +316,14 @@ mod tests {
         let ports: std::collections::HashSet<_> =
             sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
         assert_eq!((sockets.len(), ports.len()), (3, 1));
+    }
+
+    #[test]
+    fn accepted_connections_send_without_delay() {
+        let listener = bind_tcp(loopback(), 1).unwrap().remove(0);
+        let _client = StdTcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        assert!(listener.accept().unwrap().0.nodelay().unwrap());
     }
 
     #[test]

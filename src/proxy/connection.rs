@@ -228,7 +228,6 @@ async fn set_up(
     accepted: AcceptedConnection,
     permit: ConnectionPermit,
 ) -> Option<(Rc<DownstreamConnection>, DownstreamIo)> {
-    accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
     worker.metrics.downstream_connection_opened(settings.listener);
     let mut connection = DownstreamConnection::new(worker, settings, Rc::clone(&timer), peer, permit);

@@ -153,7 +153,7 @@ pub(super) fn rate_limited(
     if cached.is_some() || rejection.degraded.is_some() {
         return fallback_reply(context, limits, rejected, cached, &head.method, pending);
     }
-    let headers = match rejected.raw_headers(limits).filter(|_| context.owns_connection()) {
+    let headers = match rejected.raw_headers(limits) {
         Some(raw) => Headers::from_raw(raw, head.headers),
         None => rejected.headers(limits),
     };

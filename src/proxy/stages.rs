@@ -129,7 +129,8 @@ pub(super) fn prepare(
     context.hides_client |= rewrite.is_some_and(|rewrite| rewrite.hides_client);
     let hop = &Hop { hides_client: context.hides_client, ..*hop };
     let mut added_headers = FieldLines::default();
-    let added = can_serialize_directly(context, pending, upstream).then_some(&mut added_headers);
+    // A rate limit service that has yet to decide may change headers of the request.
+    let added = (!pending.is_pending()).then_some(&mut added_headers);
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(&mut head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
@@ -143,17 +144,5 @@ pub(super) fn prepare(
     if let Some(rewrite) = rewrite {
         headers::rewrite::rewrite_head(&mut head, rewrite);
     }
-    // HTTP/2 has no raw headers.
-    let wants_map = !context.owns_connection();
-    (OutgoingRequest { head, added_headers, parse_to_map: wants_map }, asked.overrides)
-}
-
-/// Whether headers added to the request may be kept in wire format, because nothing else reads them.
-fn can_serialize_directly(
-    context: &RequestContext,
-    pending: &PendingLimits,
-    upstream: Option<&Upstream>,
-) -> bool {
-    let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !context.is_grpc);
-    by_http1 && !pending.is_pending()
+    (OutgoingRequest { head, added_headers, parse_to_map: false }, asked.overrides)
 }

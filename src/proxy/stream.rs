@@ -74,6 +74,16 @@ impl DownstreamIo {
         let _ = Pin::new(&mut self.transport).poll_flush(&mut cx);
     }
 
+    /// Prepares for closing the socket, which is to be dropped then. Without TLS and unread bytes, that sends the
+    /// response and FIN, so a shutdown before it would be one more system call.
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let is_plain = matches!(self.transport, Transport::Tcp(_) | Transport::Unix(_));
+        match is_plain && !self.timer.start_linger(self.peer) {
+            true => Poll::Ready(Ok(())),
+            false => Pin::new(self).poll_shutdown(cx),
+        }
+    }
+
     fn record_read(&self, moved: usize) {
         if moved > 0 {
             self.timer.bytes_read();

@@ -100,7 +100,7 @@ pub fn write(headers: &mut Headers, limits: &[ServiceLimit<'_>]) {
         push_limit(&mut state, limit);
     }
     if !limits.is_empty() {
-        headers.set_varying_text(&RATELIMIT, state);
+        headers.set_text(&RATELIMIT, state);
         headers.set_text(&RATELIMIT_POLICY, policy);
     }
 }

@@ -127,7 +127,7 @@ pub fn write_envoy(headers: &mut Headers, standings: &[LimitStatus<'_>]) {
             headers.set_text(&X_RATELIMIT_LIMIT, text);
         }
     }
-    headers.set_varying_number(&X_RATELIMIT_REMAINING, least.usage.remaining.into());
+    headers.set_number(&X_RATELIMIT_REMAINING, least.usage.remaining.into());
     headers.set_number(&X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
 }
 

@@ -273,8 +273,12 @@ impl Endpoint {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let head = || http2::head::for_http2(request, scheme.clone(), &self.host.name);
-        http2::send(permit, &self.http2_pool, async || self.open_http2().await, head, interims, body).await
+        let request = http2::head::Http2Request {
+            outgoing: request,
+            scheme: &scheme,
+            default_authority: &self.host.name,
+        };
+        http2::send(permit, &self.http2_pool, async || self.open_http2().await, request, interims, body).await
     }
 
     async fn send_by_http1<B>(

@@ -25,7 +25,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 pub(in crate::upstream) use self::check::check;
 use self::extended_connect::ExtendedConnect;
-use self::head::Http2RequestHead;
+use self::head::{Http2Request, SentRequest};
 use self::pool::{Http2Pool, StreamPermit};
 use self::response_body::Http2ResponseBody;
 use self::tunnel::Http2Tunnel;
@@ -64,7 +64,7 @@ pub(in crate::upstream) async fn send<B>(
     permit: StreamPermit,
     pool: &Http2Pool,
     open: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), UpstreamError>,
-    head: impl Fn() -> Http2RequestHead,
+    request: Http2Request<'_>,
     interims: &InterimResponses,
     body: B,
 ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
@@ -73,7 +73,7 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut upload = Http2Upload::new(body);
-    match send_request(&permit, head(), &mut upload, interims).await {
+    match send_request(&permit, request, &mut upload, interims).await {
         Ok(asked) => return Ok(asked.into_response(upload, permit)),
         Err(failure) if !(upload.is_untouched() && failure.is_unprocessed()) => return Err(failure.into()),
         Err(_) => permit.retire(),
@@ -83,12 +83,11 @@ where
         Ok(permit) => permit,
         Err(error) => return Err(SendError::retryable(error, upload.into_body())),
     };
-    let head = head();
-    if head.extended.is_some() && !permit.allows_extended_connect().await {
+    if request.is_upgrade() && !permit.allows_extended_connect().await {
         let error = UpstreamError::Reset(io::ErrorKind::Unsupported.into());
         return Err(SendError::retryable(error, upload.into_body()));
     }
-    match send_request(&permit, head, &mut upload, interims).await {
+    match send_request(&permit, request, &mut upload, interims).await {
         Ok(asked) => Ok(asked.into_response(upload, permit)),
         Err(failure) if upload.is_untouched() && failure.is_unprocessed() => {
             permit.retire();
@@ -108,7 +107,7 @@ struct StreamResponse {
 /// Opens a stream and waits for the response's header section, sending the available part of the body meanwhile.
 async fn send_request<B>(
     permit: &StreamPermit,
-    Http2RequestHead { request, extended }: Http2RequestHead,
+    request: Http2Request<'_>,
     upload: &mut Http2Upload<B>,
     interims: &InterimResponses,
 ) -> Result<StreamResponse, StreamError>
@@ -118,9 +117,8 @@ where
 {
     let mut sender = permit.sender();
     poll_fn(|cx| sender.poll_ready(cx)).await.map_err(StreamError::Unsent)?;
-    // A stream that may be upgraded has no body, and stays open after the header section.
-    let ends = upload.is_empty() && extended.is_none();
-    let (mut answer, stream) = sender.send_request(&request, ends).map_err(StreamError::Unsent)?;
+    let sent = request.send(&mut sender, upload.is_empty()).map_err(StreamError::Unsent)?;
+    let SentRequest { response: mut answer, stream, extended } = sent;
     let extended = match extended {
         Some(extended) => Some((extended, stream)),
         None => {

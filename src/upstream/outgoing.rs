@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, request};
 
-use crate::headers::{FieldLines, PER_REQUEST};
+use crate::headers::FieldLines;
 
 /// Header section of a request to an upstream.
 #[derive(Clone, Debug)]
@@ -24,15 +24,10 @@ impl From<request::Parts> for OutgoingRequest {
 }
 
 impl OutgoingRequest {
-    /// Returns all headers in a map, for protocols other than HTTP/1.1.
+    /// Returns all headers in a map.
     pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = self.head.headers.clone();
         self.added_headers.copy_into(&mut headers);
-        for name in &PER_REQUEST {
-            if let Some(value) = headers.get_mut(name) {
-                value.set_sensitive(true);
-            }
-        }
         headers
     }
 }

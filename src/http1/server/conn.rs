@@ -89,6 +89,11 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
         Some((stream, self.read_buf.bytes.split().freeze()))
     }
 
+    /// Returns the stream, unless the connection has ended.
+    pub fn stream_mut(&mut self) -> Option<&mut S> {
+        self.stream.as_mut()
+    }
+
     /// Returns the bytes that have been read but not decoded.
     pub fn unread_bytes(&self) -> &[u8] {
         &self.read_buf.bytes

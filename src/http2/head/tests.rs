@@ -104,7 +104,7 @@ proptest! {
 
     #[test]
     fn length_is_read_or_an_error(value in "[ -~]{0,25}") {
-        let headers = HeaderMap::from_iter([(http::header::CONTENT_LENGTH, HeaderValue::from_str(&value).unwrap())]);
+        let headers = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_str(&value).unwrap())]);
         let expected = match value.is_empty() {
             true => Ok(Some(0)),
             false => value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok()).flatten().map(Some).ok_or(HeadError::Malformed),

@@ -150,7 +150,16 @@ impl HpackEncoder {
         if value.is_sensitive() {
             literal(NEVER_INDEXED, name, value.as_bytes(), out);
         } else {
-            self.field(name, value.as_bytes(), out);
+            self.raw_header(name, value.as_bytes(), out);
+        }
+    }
+
+    /// Appends a field with a name in lower case. Neither is checked.
+    pub fn raw_header(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        if is_varying(name) {
+            literal(UNINDEXED, name, value, out);
+        } else {
+            self.field(name, value, out);
         }
     }
 
@@ -208,6 +217,18 @@ fn indexed(index: usize, out: &mut Vec<u8>) {
 /// the lengths of blocks could guess one that is in the table (RFC 7541, section 7.1).
 fn is_secret(name: &[u8]) -> bool {
     matches!(name, b"authorization" | b"cookie" | b"proxy-authorization" | b"set-cookie")
+}
+
+/// Whether values of this name usually differ from message to message, so that a search for them would be in vain.
+fn is_varying(name: &[u8]) -> bool {
+    match name.len() {
+        4 => name == b"date",
+        9 => name == b"ratelimit",
+        11 => name == b"traceparent",
+        12 => name == b"x-request-id",
+        21 => name == b"x-ratelimit-remaining",
+        _ => false,
+    }
 }
 
 /// Appends a literal field, with the index of its name if the static table has it.

@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use tokio::io::AsyncWrite as _;
 
 use super::{DownstreamConnection, malformed};
 use crate::headers::{Response, remove_hop_by_hop};
@@ -201,7 +200,7 @@ async fn run_loop(
             break;
         }
     }
-    shut_down(conn).await?;
+    close(conn).await?;
     Ok(LoopEnd::Closed)
 }
 
@@ -323,14 +322,16 @@ async fn write_error_and_close(
     if let Err(error) = poll_fn(|cx| write_buf.poll_write(&mut ConnWriter(conn), cx)).await {
         return error.into();
     }
-    match shut_down(conn).await {
+    match close(conn).await {
         Ok(()) => malformed.into(),
         Err(error) => error,
     }
 }
 
-async fn shut_down(conn: &RefCell<DownstreamConn>) -> Result<(), ConnectionError> {
-    poll_fn(|cx| Pin::new(&mut ConnWriter(conn)).poll_shutdown(cx)).await?;
+/// Prepares for closing the socket after the last response.
+async fn close(conn: &RefCell<DownstreamConn>) -> Result<(), ConnectionError> {
+    poll_fn(|cx| conn.borrow_mut().stream_mut().map_or(Poll::Ready(Ok(())), |stream| stream.poll_close(cx)))
+        .await?;
     Ok(())
 }
 

@@ -171,7 +171,11 @@ fn has_one_host(head: &request::Parts, hosts: SingleValue<'_>) -> bool {
         }
         if head.version == Version::HTTP_2 {
             let same = |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority);
-            return head.headers.get_all(HOST).iter().all(same);
+            return match hosts {
+                SingleValue::None => true,
+                SingleValue::Value(host) => same(host),
+                SingleValue::Multiple => head.headers.get_all(HOST).iter().all(same),
+            };
         }
     }
     match hosts {

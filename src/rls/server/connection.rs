@@ -67,7 +67,6 @@ pub(super) async fn serve(
     accepted: AcceptedConnection,
     permit: GrpcConnectionPermit,
 ) {
-    accepted.stream.set_nodelay();
     accepted.stream.set_tcp_keepalive(TCP_KEEPALIVE_IDLE);
     let stream = tokio::select! {
         stream = accept_tls(&port, &worker.handshake_limiter, accepted.stream) => stream,

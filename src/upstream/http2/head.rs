@@ -1,47 +1,116 @@
 //! Conversion of a request's header section to HTTP/2: the host becomes `:authority`, and hop-by-hop headers are
 //! removed.
 
-use http::header::{CONNECTION, HOST};
+use http::header::{CONNECTION, HOST, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Request, Uri, Version};
+use http::{HeaderValue, Request, Uri, Version};
 
 use super::extended_connect::ExtendedConnect;
+use crate::http2::{Http2Error, PendingResponse, PseudoHeaders, RequestSender, SendStream};
 use crate::upstream::outgoing::OutgoingRequest;
 
-/// Header section of an HTTP/2 request.
+/// Authority of a request if there is no other.
+const UNKNOWN_AUTHORITY: &str = "localhost";
+
+/// A request in origin-form and what HTTP/2 states beside it (RFC 9113 section 8.3.1).
+#[derive(Clone, Copy, Debug)]
+pub(in crate::upstream) struct Http2Request<'a> {
+    /// The request.
+    pub(in crate::upstream) outgoing: &'a OutgoingRequest,
+    /// Scheme of the upstream.
+    pub(in crate::upstream) scheme: &'a Scheme,
+    /// Authority if the request has no host, as HTTP/1.0 permits.
+    pub(in crate::upstream) default_authority: &'a str,
+}
+
+/// A request whose head was sent.
 #[derive(Debug)]
-pub(in crate::upstream) struct Http2RequestHead {
-    /// The header section.
-    pub(super) request: Request<()>,
+pub(super) struct SentRequest {
+    pub(super) response: PendingResponse,
+    /// The sending side of the stream.
+    pub(super) stream: SendStream,
     /// The requested upgrade, for an extended CONNECT.
     pub(super) extended: Option<ExtendedConnect>,
 }
 
-/// Converts a request in origin-form to HTTP/2 (RFC 9113 section 8.3.1), with extended CONNECT for an upgrade. If the
-/// request has no host, as HTTP/1.0 permits, `otherwise` is used.
-pub(in crate::upstream) fn for_http2(
-    outgoing: &OutgoingRequest,
-    scheme: Scheme,
-    otherwise: &str,
-) -> Http2RequestHead {
-    let parts = &outgoing.head;
-    let mut headers = outgoing.headers();
-    let host = headers.remove(HOST);
-    let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-    let authority = named.or_else(|| Authority::try_from(otherwise).ok());
-    let mut uri = http::uri::Parts::default();
-    uri.path_and_query = parts.uri.path_and_query().cloned().or(Some(PathAndQuery::from_static("/")));
-    uri.scheme = Some(scheme);
-    uri.authority = Some(authority.unwrap_or_else(|| Authority::from_static("localhost")));
-    // `te: trailers` stays. In HTTP/1.1, `connection` had to name it.
-    headers.remove(CONNECTION);
-    let mut request = Request::new(());
-    *request.method_mut() = parts.method.clone();
-    *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
-    *request.version_mut() = Version::HTTP_2;
-    *request.headers_mut() = headers;
-    let extended = ExtendedConnect::from_upgrade(&mut request);
-    Http2RequestHead { request, extended }
+impl Http2Request<'_> {
+    /// Whether the request asks for an upgrade, and is thus sent as an extended CONNECT.
+    pub(super) fn is_upgrade(&self) -> bool {
+        self.outgoing.head.headers.contains_key(UPGRADE)
+    }
+
+    /// Sends the head. `is_bodiless`: there is no body. A stream that may be upgraded stays open.
+    ///
+    /// # Errors
+    /// If the connection accepts no more requests. The request was not sent.
+    pub(super) fn send(
+        &self,
+        sender: &mut RequestSender,
+        is_bodiless: bool,
+    ) -> Result<SentRequest, Http2Error> {
+        if self.is_upgrade() {
+            return self.send_upgrade(sender);
+        }
+        let parts = &self.outgoing.head;
+        let authority = authority(parts.headers.get(HOST), self.default_authority);
+        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let pseudo = PseudoHeaders { method: &parts.method, scheme: self.scheme, authority, path };
+        let (response, stream) = sender.send_fields(&pseudo, is_bodiless, |fields| {
+            for (name, value) in &parts.headers {
+                // `te: trailers` stays. In HTTP/1.1, `connection` had to name it.
+                if name != HOST && name != CONNECTION {
+                    fields.push(name, value);
+                }
+            }
+            for (name, value) in self.outgoing.added_headers.iter() {
+                fields.push_raw(name, value);
+            }
+        })?;
+        Ok(SentRequest { response, stream, extended: None })
+    }
+
+    fn send_upgrade(&self, sender: &mut RequestSender) -> Result<SentRequest, Http2Error> {
+        let mut request = self.to_request();
+        let extended = ExtendedConnect::from_upgrade(&mut request);
+        let (response, stream) = sender.send_request(&request, false)?;
+        Ok(SentRequest { response, stream, extended })
+    }
+
+    /// Returns the request as a map of its headers.
+    fn to_request(self) -> Request<()> {
+        let parts = &self.outgoing.head;
+        let mut headers = self.outgoing.headers();
+        let host = headers.remove(HOST);
+        headers.remove(CONNECTION);
+        let authority = authority(host.as_ref(), self.default_authority);
+        let mut uri = http::uri::Parts::default();
+        uri.path_and_query = parts.uri.path_and_query().cloned().or(Some(PathAndQuery::from_static("/")));
+        uri.scheme = Some(self.scheme.clone());
+        uri.authority = Authority::try_from(authority).ok();
+        let mut request = Request::new(());
+        *request.method_mut() = parts.method.clone();
+        *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
+        *request.version_mut() = Version::HTTP_2;
+        *request.headers_mut() = headers;
+        request
+    }
+}
+
+/// Returns the authority of a request: its `Host` if that is valid, or `default`.
+fn authority<'a>(host: Option<&'a HeaderValue>, default: &'a str) -> &'a str {
+    let host = host.and_then(|host| host.to_str().ok());
+    let is_valid = |text: &&str| is_name_and_port(text) || Authority::try_from(*text).is_ok();
+    host.into_iter().chain([default]).find(is_valid).unwrap_or(UNKNOWN_AUTHORITY)
+}
+
+/// Whether `text` is a domain name or an IPv4 address, perhaps with a port. Other authorities are valid too.
+fn is_name_and_port(text: &str) -> bool {
+    let (name, port) = text.split_once(':').unwrap_or((text, "0"));
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    !name.is_empty()
+        && name.bytes().all(is_name)
+        && (1..=5).contains(&port.len())
+        && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -51,10 +120,13 @@ mod tests {
     use super::*;
 
     fn http2_request(request: request::Builder) -> Request<()> {
-        let Http2RequestHead { request, extended } =
-            for_http2(&request.body(()).unwrap().into_parts().0.into(), Scheme::HTTP, "127.0.0.1:80");
-        assert!(extended.is_none());
-        request
+        to_request(&request.body(()).unwrap().into_parts().0.into())
+    }
+
+    fn to_request(outgoing: &OutgoingRequest) -> Request<()> {
+        let request = Http2Request { outgoing, scheme: &Scheme::HTTP, default_authority: "127.0.0.1:80" };
+        assert!(!request.is_upgrade());
+        request.to_request()
     }
 
     #[test]
@@ -67,19 +139,36 @@ mod tests {
     }
 
     #[test]
-    fn authority_defaults_to_the_upstreams_without_host() {
-        assert_eq!(http2_request(Request::get("/")).uri(), "http://127.0.0.1:80/");
-        assert_eq!(http2_request(Request::get("/").header("host", "")).uri(), "http://127.0.0.1:80/");
+    fn authority_is_the_default_unless_the_host_is_valid() {
+        for (host, expected) in [
+            (None, "d.test"),
+            (Some(""), "d.test"),
+            (Some("a b"), "d.test"),
+            (Some("a.test"), "a.test"),
+            (Some("a-b.test:8080"), "a-b.test:8080"),
+            (Some("[::1]:80"), "[::1]:80"),
+        ] {
+            let host = host.map(HeaderValue::from_static);
+            assert_eq!(authority(host.as_ref(), "d.test"), expected, "{host:?}");
+        }
+        assert_eq!(authority(None, "/run/a socket"), UNKNOWN_AUTHORITY);
     }
 
     #[test]
-    fn ids_of_a_request_are_not_indexed() {
-        let request = Request::get("/").header("x-request-id", "1").header("accept", "*/*");
-        let mut outgoing = OutgoingRequest::from(request.body(()).unwrap().into_parts().0);
-        outgoing.added_headers.push(b"traceparent", b"00-1-2-01");
-        let request = for_http2(&outgoing, Scheme::HTTP, "127.0.0.1:80").request;
-        let unindexed = |name| request.headers()[name].is_sensitive();
-        assert!(unindexed("x-request-id") && unindexed("traceparent") && !unindexed("accept"));
+    fn plain_names_are_valid_authorities() {
+        for (text, is_plain) in [
+            ("a", true),
+            ("127.0.0.1:80", true),
+            ("a-1.b", true),
+            ("", false),
+            ("a:", false),
+            ("a:x", false),
+            ("a@b", false),
+            ("[::1]", false),
+        ] {
+            assert_eq!(is_name_and_port(text), is_plain, "{text}");
+            assert!(!is_plain || Authority::try_from(text).is_ok(), "{text}");
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderMap, HeaderValue};
 use hyper::body::Body as _;
 
-use crate::headers::Response;
-use crate::http2::{Http2Error, Responder, SendStream};
+use crate::headers::{Headers, Response, WritableHeaders};
+use crate::http2::{FieldWriter, Http2Error, Responder, SendStream};
 use crate::proxy::Worker;
 use crate::proxy::body::ResponseBody;
 use crate::proxy::local_reply::{self, DownstreamResponse};
@@ -40,26 +40,34 @@ pub(super) fn start(
     if let Some(context) = reply.body.prefetch(cx) {
         reply = local_reply::response_broken_off(context);
     }
-    let Response { status, headers, mut body } = reply;
-    let mut headers = headers.into_map();
+    let Response { status, mut headers, mut body } = reply;
     if is_head_request {
-        withhold_content(&mut headers, &mut body);
+        withhold_content(headers.map_mut(), &mut body);
     }
     let has_body = !body.is_end_stream();
-    if has_body && let Some(length) = body.size_hint().exact() {
-        headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
-    }
-    // See `unindexed`.
-    headers.entry(DATE).or_insert_with(|| worker.date.value()).set_sensitive(true);
-    let mut head = http::Response::new(());
-    *head.status_mut() = status;
-    *head.headers_mut() = headers;
-    let stream = responder.send_response(&head, !has_body && !is_tunnel)?;
+    let length = body.size_hint().exact().filter(|_| has_body && !headers.contains(&CONTENT_LENGTH));
+    let stream = responder.send_fields(status, !has_body && !is_tunnel, |fields| {
+        write_headers(&mut headers, fields);
+        if let Some(length) = length {
+            fields
+                .push_raw(CONTENT_LENGTH.as_str().as_bytes(), itoa::Buffer::new().format(length).as_bytes());
+        }
+        if !headers.has_date() {
+            fields.push_raw(DATE.as_str().as_bytes(), worker.date.value().as_bytes());
+        }
+    })?;
     Ok(match (is_tunnel, has_body) {
         (true, _) => StartedResponse::Tunnel(stream),
         (false, true) => StartedResponse::Body(SentBody::new(stream, body)),
         (false, false) => StartedResponse::Complete,
     })
+}
+
+fn write_headers(headers: &mut Headers, fields: &mut FieldWriter<'_>) {
+    match headers.writable() {
+        WritableHeaders::Raw(raw) => raw.for_each_in_lower_case(|name, value| fields.push_raw(name, value)),
+        WritableHeaders::Map(map) => map.iter().for_each(|(name, value)| fields.push(name, value)),
+    }
 }
 
 /// Removes the content of a response to HEAD (RFC 9110 section 9.3.2).
