@@ -45,7 +45,8 @@ FROM manifest AS dependencies
 RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
     && cargo build --profile dist --features jemalloc --locked --bin weir
 
-# What the program does under load, by which it is optimised. Measured on the platform of the builder, for both platforms.
+# What the program does under load, by which it is optimised. A profile belongs to a platform, so that of the builder has no effect on an
+# image for another platform.
 FROM manifest AS profile
 RUN apt-get update \
     && apt-get install -y --no-install-recommends nghttp2-client openssl python3 wrk \
@@ -61,7 +62,7 @@ COPY --from=profile /weir.profdata /weir.profdata
 COPY src src
 # Newer than the empty files of the layer before, whatever the times in the checkout.
 RUN find src -name '*.rs' -exec touch {} + \
-    && export RUSTC_WORKSPACE_WRAPPER=/src/benches/pgo/rustc WEIR_RUSTFLAGS=-Cprofile-use=/weir.profdata \
+    && export RUSTC_WORKSPACE_WRAPPER=/src/benches/pgo/rustc WEIR_RUSTC_FLAG=-Cprofile-use=/weir.profdata \
     && cargo build --profile dist --features jemalloc --locked --bin weir \
     && install -D target/*-unknown-linux-gnu/dist/weir /image/usr/local/bin/weir
 # Started as /bin/ratelimit, the path of envoyproxy/ratelimit in manifests of meshes, the binary acts as `weir rls`.

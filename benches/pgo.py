@@ -7,7 +7,8 @@
 
 The profile is made by a program with counters, for the platform of this machine. It is under load in everything that
 `protocols.py`, `proxy.py`, `log_cost.py`, `rls.py`, `many_rules.py` and `replay.py` measure, and with TLS. A profile
-belongs to a version of the source: functions that have changed since are optimised as without it.
+belongs to a version of the source, to the path of the checkout and to a platform: functions with other names or other
+code are optimised as without it.
 
 Only Weir's crates are compiled twice, not their dependencies, whose generic code belongs to them. Needs wrk, h2load,
 openssl, and llvm-profdata (`rustup component add llvm-tools`).
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from pathlib import Path
 
@@ -30,7 +32,7 @@ import rls
 from proxy import free_port, wait_until_open
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "pgo"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "pgo"
 CARGO = ["cargo", "build", "--profile", "dist", "--features", "jemalloc", "--locked", "--bin", "weir"]
 ADMIN = "admin: { address: 127.0.0.1:0 }\nworkers: 1\n"
 SERVICE = """\
@@ -48,12 +50,12 @@ def rustc(*arguments):
     return subprocess.run(["rustc", *arguments], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
 
 
-def build(flags, target):
-    """Returns the path of the program, whose crates of the workspace are compiled with `flags`."""
+def build(flag, target):
+    """Returns the path of the program, whose crates of the workspace are compiled with `flag`."""
     arguments = ["--target-dir", str(TARGET), *(["--target", target] if target else [])]
     # Cargo does not know that the wrapper reads the environment.
     subprocess.run(["cargo", "clean", "--package", "weir", "--profile", "dist", *arguments], check=True, cwd=ROOT)
-    wrapped = {"RUSTC_WORKSPACE_WRAPPER": str(ROOT / "benches/pgo/rustc"), "WEIR_RUSTFLAGS": flags, "CARGO_INCREMENTAL": "0"}
+    wrapped = {"RUSTC_WORKSPACE_WRAPPER": str(ROOT / "benches/pgo/rustc"), "WEIR_RUSTC_FLAG": flag, "CARGO_INCREMENTAL": "0"}
     command = [*CARGO, *arguments, "--message-format", "json-render-diagnostics"]
     report = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, env={**os.environ, **wrapped})
     found = (json.loads(line).get("executable") for line in report.stdout.splitlines())
@@ -136,7 +138,7 @@ class Training:
             before = config.generation()
             config.write(version)
             while config.generation() == before:
-                process.poll() is None or sys.exit("weir has ended")
+                time.sleep(0.05)
         self.http1(f"http://127.0.0.1:{config.port}/s7/r1/item", *BROWSER)
         end(process)
 

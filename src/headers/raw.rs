@@ -69,16 +69,8 @@ impl FieldLines {
 
     /// Returns the first value of a header whose name was pushed as it is in `name`.
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
-        let mut rest = &self.0[..];
-        loop {
-            let (line, following) = rest.split_at(memchr::memchr(b'\n', rest)?);
-            if let Some(value) = line.strip_prefix(name.as_str().as_bytes())
-                && let Some(value) = value.strip_prefix(b": ")
-            {
-                return Some(value.strip_suffix(b"\r").unwrap_or(value));
-            }
-            rest = &following[1..];
-        }
+        let name = name.as_str().as_bytes();
+        lines(&self.0).find_map(|line| line.strip_prefix(name)?.strip_prefix(b": "))
     }
 
     /// Appends copies of the headers to a map. For few lines, this costs less than to share their memory.
@@ -224,10 +216,21 @@ fn append_fields(
 
 /// Iterates over the names and values of header lines.
 fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    text.split(|byte| *byte == b'\n').filter_map(|line| {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let colon = line.iter().position(|byte| *byte == b':')?;
+    lines(text).filter_map(|line| {
+        let colon = memchr::memchr(b':', line)?;
         Some((&line[..colon], line[colon + 1..].trim_ascii()))
+    })
+}
+
+/// Iterates over lines, without their endings.
+fn lines(mut text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        if text.is_empty() {
+            return None;
+        }
+        let (line, rest) = text.split_at(memchr::memchr(b'\n', text).unwrap_or(text.len()));
+        text = rest.get(1..).unwrap_or_default();
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
     })
 }
 
