@@ -43,7 +43,7 @@ impl<'a> Query<'a> {
         self.peer.map_or_else(|| "-".to_owned(), |peer| peer.to_string())
     }
 
-    /// Returns whether the client wants JSON (`format=json`, as in Envoy).
+    /// Returns whether the client requests JSON (`format=json`, as in Envoy).
     pub(super) fn is_json_requested(&self) -> bool {
         self.get("format").as_deref() == Some("json")
     }

@@ -50,13 +50,13 @@ pub(super) async fn serve_and_drain(
     workers: &ThreadGroup,
     admin: &ThreadGroup,
 ) -> Result<(), Box<str>> {
-    let asked_by = tokio::select! {
+    let cause = tokio::select! {
         signal = signals.recv() => signal,
         () = drain.wait_for_exit_request() => "the admin port",
         thread = workers.wait_for_failure() => log_failed_thread(&thread),
         thread = admin.wait_for_failure() => log_failed_thread(&thread),
     };
-    tracing::info!(asked_by, "draining");
+    tracing::info!(cause, "draining");
     drain.advance(DrainPhase::NotReady);
     let outcome = tokio::select! {
         outcome = run_drain_phases(drain, settings, workers) => outcome,

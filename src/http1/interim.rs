@@ -29,7 +29,7 @@ pub struct InterimResponses {
 }
 
 impl InterimResponses {
-    /// Starts the next request; `takes` tells whether its client accepts interim responses.
+    /// Starts the next request; `takes`: whether its client accepts interim responses.
     pub fn start_request(&self, takes: bool) {
         self.remaining_size.set(if takes { MAX_HEADS_SIZE } else { 0 });
     }

@@ -10,7 +10,7 @@ const MAX_EMPTY_FRAMES: u32 = 1000;
 
 /// Maximum changes of the initial window that are more than the streams that have ended as they should.
 const MAX_WINDOW_CHANGES: u32 = 1000;
-/// Maximum streams beyond the maximum, as a multiple of the maximum. A client may open some before it knows the maximum.
+/// Maximum streams beyond the maximum, as a multiple of the maximum. A client may open some before it has received the maximum.
 const MAX_REFUSED_FACTOR: u32 = 10;
 
 /// Counters of one connection.
@@ -39,7 +39,7 @@ impl FloodCounters {
         count(&mut self.error_resets, max)
     }
 
-    /// Counts a stream that is refused because `max_streams` are open.
+    /// Counts a stream that is rejected because `max_streams` are open.
     pub(super) fn refused_stream(&mut self, max_streams: u32) -> Result<(), Reason> {
         count(&mut self.refused_streams, max_streams.saturating_mul(MAX_REFUSED_FACTOR))
     }

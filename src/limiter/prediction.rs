@@ -33,7 +33,7 @@ impl Verdict {
         let Some((quota, usage)) = self.quota().zip(self.usage(now)) else { return Duration::ZERO };
         let own = match self.outcome {
             Outcome::Conform => Duration::ZERO,
-            // The store knows.
+            // It is in the store.
             Outcome::Exceed { .. } if self.needs_lease() => Duration::ZERO,
             Outcome::Exceed { .. } => self.retry_after(),
         };

@@ -48,7 +48,7 @@ pub(super) struct DownstreamConnection {
     pub(super) peer_text: HeaderValue,
     /// Maximum sizes of requests, and maximum streams per connection.
     pub(super) limits: ListenerLimits,
-    /// What TLS tells about the peer; `None` without TLS.
+    /// What TLS states about the peer; `None` without TLS.
     pub(super) tls: Option<Box<PeerTls>>,
     timer: Rc<ConnectionTimer>,
     /// The connection's permit.

@@ -29,7 +29,7 @@ const X_FORWARDED_CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded
 /// Identifies the request in logs and for the upstream.
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What TLS tells about a client.
+/// What TLS states about a client.
 #[derive(Debug, Default)]
 pub(super) struct PeerTls {
     /// The client's verified certificate, if it has presented one.
@@ -41,7 +41,7 @@ pub(super) struct PeerTls {
 /// Properties of the connection over which a request arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop<'a> {
-    /// What TLS tells about the peer; `None` without TLS.
+    /// What TLS states about the peer; `None` without TLS.
     pub(super) tls: Option<&'a PeerTls>,
     /// Address of the peer.
     pub(super) peer: IpAddr,

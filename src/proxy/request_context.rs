@@ -75,7 +75,7 @@ pub(super) struct UpgradeRequest {
     pub(super) protocol: Option<HeaderValue>,
     /// Whether it is an extended CONNECT (RFC 8441), over HTTP/2.
     pub(super) is_extended_connect: bool,
-    /// Whether the method is CONNECT: the client wants a tunnel to the destination.
+    /// Whether the method is CONNECT: the client requests a tunnel to the destination.
     pub(super) is_connect: bool,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct UploadProgress {
 pub(super) struct UpgradedRequest {
     /// The upstream's side.
     pub(super) upstream: Tunnel,
-    /// The request that asked for the tunnel.
+    /// The request for the tunnel.
     pub(super) context: Box<RequestContext>,
 }
 

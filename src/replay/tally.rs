@@ -255,7 +255,7 @@ impl DecidedRequest<'_> {
         self.with_attributes(|attributes| attributes.client_ip().map(|_| attributes.client_network)).flatten()
     }
 
-    /// Whether the request counts under a rule, as far as its logged end tells.
+    /// Whether the request counts under a rule, as far as its logged end shows.
     fn counts(&self, rule: RuleIndex) -> bool {
         let Some(Action::Limit(limiting)) = self.policy.rules.get(rule).map(|rule| &rule.action) else {
             return true;

@@ -89,7 +89,7 @@ pub enum WaitOrder {
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FairOrder {
-    /// Parts of the key that tells flows apart, as in `key`. Each flow gets the same share, whatever its number of
+    /// Parts of the key that distinguishes flows, as in `key`. Each flow gets the same share, whatever its number of
     /// requests.
     #[cfg_attr(test, schemars(required))]
     pub fair: Option<OneOrMany<KeyPart>>,

@@ -45,7 +45,7 @@ pub struct SharedKeyState {
 /// When a key is published: the smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PublishingTurn {
-    /// Whether the store knows the last decrease and the pause.
+    /// Whether the store has the last decrease and the pause.
     is_known: bool,
     published_at: Timestamp,
 }

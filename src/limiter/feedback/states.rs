@@ -70,7 +70,7 @@ pub(super) struct KeyState {
     pub(super) paused_until: Timestamp,
     /// Epoch of the last decrease; 0 if the store does not know it.
     pub(super) epoch: u64,
-    /// End of the pause that the store knows.
+    /// End of the pause in the store.
     pub(super) shared_pause: Timestamp,
     /// When the state was last published.
     pub(super) published_at: Timestamp,

@@ -258,7 +258,7 @@ impl UpstreamAttempt {
             if let Some(log) = &mut context.log {
                 log.upstream_time = Some(took);
             }
-            // The 200 of a tunnel is Weir's own: it tells nothing of what the destination will respond, nor when.
+            // The 200 of a tunnel is Weir's own: it does not show what the destination will respond, nor when.
             if !context.upgrade.is_connect {
                 metrics.record_response_time(took);
                 if context.followed.is_some() {

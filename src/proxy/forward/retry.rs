@@ -93,7 +93,7 @@ pub(super) async fn with_retries(
     }
 }
 
-/// Whether another attempt is to be made after `result`. `other` tells whether there is an endpoint that has not been
+/// Whether another attempt is to be made after `result`. `other`: whether there is an endpoint that has not been
 /// tried.
 fn is_retriable(
     plan: &RetryPlan<'_>,

@@ -68,7 +68,7 @@ impl MinRate {
         self.ready.set(bytes);
     }
 
-    /// Records that the client has taken that part. `counts` tells whether its bytes have not been counted yet.
+    /// Records that the client has taken that part. `counts`: whether its bytes have not been counted yet.
     pub(super) fn data_taken(&self, counts: bool) {
         self.waits_for_reader.set(false);
         let taken = self.ready.replace(0);

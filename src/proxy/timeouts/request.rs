@@ -97,7 +97,7 @@ impl RequestTimer {
         self.idle_timeout.set(super::ticks(timeout));
     }
 
-    /// Requires a minimum rate of the client while permits are scarce. `counts_upload` tells whether it also applies to
+    /// Requires a minimum rate of the client while permits are scarce. `counts_upload`: whether it also applies to
     /// the request body.
     pub(in crate::proxy) fn require_min_rate(&self, scarce: Rc<RequestScarcity>, counts_upload: bool) {
         self.min_rate.require(scarce, counts_upload);
