@@ -57,9 +57,10 @@ class Config:
     def __init__(self, options, directory):
         self.options, self.port, self.admin = options, free_port(), free_port()
         self.path = Path(directory) / f"{self.port}.yaml"
-        self.write(0)
+        self.write(self.text(0))
 
-    def write(self, version):
+    def text(self, version):
+        """Returns the configuration. Each version has other limits."""
         lines = [HEAD.format(port=self.port, admin=self.admin, workers=self.options.workers)]
         for number in range(self.options.rules):
             service, kind = divmod(number, len(KINDS))
@@ -67,8 +68,11 @@ class Config:
             rule = re.sub(r"\bN\b", str(100 + (number * 7 + version) % 900), rule)
             rule = re.sub(r"S\b", str(service), rule.replace("POST", "\0")).replace("\0", "POST")
             lines.append(f"  - {{ name: r{number}, {rule} }}\n")
+        return "".join(lines)
+
+    def write(self, text):
         following = self.path.with_suffix(".next")
-        following.write_text("".join(lines))
+        following.write_text(text)
         following.rename(self.path)
 
     def get(self, path):
@@ -117,13 +121,15 @@ def send(config, until, latencies):
 
 def latency(config, options, reloads):
     latencies = []
+    # Generated before, because Python runs one thread at a time: the clients would wait for it.
+    texts = [config.text(version) for version in range(1, reloads + 1)]
     until = time.monotonic() + options.seconds
     clients = [threading.Thread(target=send, args=(config, until, latencies)) for _ in range(4)]
     for client in clients:
         client.start()
-    for version in range(1, reloads + 1):
+    for text in texts:
         before = config.generation()
-        config.write(version)
+        config.write(text)
         while config.generation() == before:
             time.sleep(0.05)
     for client in clients:

@@ -136,7 +136,7 @@ class Training:
         config.until_ready(process)
         for version in range(1, 4):
             before = config.generation()
-            config.write(version)
+            config.write(config.text(version))
             while config.generation() == before:
                 time.sleep(0.05)
         self.http1(f"http://127.0.0.1:{config.port}/s7/r1/item", *BROWSER)

@@ -60,10 +60,6 @@ use crate::telemetry::panics;
 use crate::telemetry::spans::{self, Tracer};
 use crate::worker::{ThreadGroup, WorkerFailed};
 
-/// Nice value (setpriority(2)) of threads that are not part of a request's path. A worker that competes with one of them
-/// gets nine tenths of the processor.
-const BACKGROUND_NICE: i32 = 10;
-
 /// Why the process cannot serve.
 #[derive(Debug)]
 pub enum AppError {
@@ -334,19 +330,6 @@ fn generate_secret() -> Result<[u64; 2], AppError> {
 fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, AppError> {
     let named = std::thread::Builder::new().name(name.to_owned());
     named.spawn(run).map_err(AppError::system("cannot start a thread"))
-}
-
-/// Starts a thread that prepares what the workers use later, with a lower priority than theirs: when it reads thousands
-/// of rules on a processor that a worker needs, requests do not wait for it.
-fn spawn_background_thread(
-    name: &str,
-    run: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, AppError> {
-    spawn_thread(name, move || {
-        // Linux applies it to the calling thread. If it is not permitted, the thread has the same priority as workers.
-        let _ = rustix::process::setpriority_process(None, BACKGROUND_NICE);
-        run();
-    })
 }
 
 /// Serves every socket on this thread until all have ended.

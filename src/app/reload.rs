@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::central::CentralHandle;
-use super::{AppError, RunningApp, alerts, spawn_background_thread};
+use super::{AppError, RunningApp, alerts, spawn_thread};
 use crate::config::Config;
 use crate::config::reload::{Reload, Reloader, UnusableSetting};
 use crate::telemetry::access_log::{AccessLog, AccessLogManager};
@@ -73,7 +73,7 @@ pub(super) fn start(
             || generations.engine.drop_unused(),
         );
     };
-    spawn_background_thread("reload", follow).map(drop)
+    spawn_thread("reload", follow).map(drop)
 }
 
 /// Opens the access log of a new configuration, which may still be rejected.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::generation::Generations;
-use super::{AppError, resource_limits, serve_all, spawn_background_thread, spawn_thread};
+use super::{AppError, resource_limits, serve_all, spawn_thread};
 use crate::config::Config;
 use crate::drain::DrainPhase;
 use crate::listener::ListenAddress;
@@ -194,7 +194,7 @@ impl RlsRuntime {
                 Arc::clone(&self.handler),
             );
             *self.rules_follower.lock() = Some(follower.handle());
-            spawn_background_thread("rules", move || follower.run())?;
+            spawn_thread("rules", move || follower.run())?;
         }
         Ok(())
     }
