@@ -75,6 +75,13 @@ class Config:
         following.write_text(text)
         following.rename(self.path)
 
+    def reload(self, text):
+        """Writes the configuration and waits until it is applied."""
+        before = self.generation()
+        self.write(text)
+        while self.generation() == before:
+            time.sleep(0.05)
+
     def get(self, path):
         connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=60)
         connection.request("GET", path)
@@ -128,10 +135,7 @@ def latency(config, options, reloads):
     for client in clients:
         client.start()
     for text in texts:
-        before = config.generation()
-        config.write(text)
-        while config.generation() == before:
-            time.sleep(0.05)
+        config.reload(text)
     for client in clients:
         client.join()
     return [1e6 * part for part in statistics.quantiles(latencies, n=1000)]

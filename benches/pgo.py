@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import types
 from pathlib import Path
 
@@ -46,10 +45,6 @@ BROWSER = ["-H", f"user-agent: {log_cost.AGENT}", "-H", "accept: text/html,*/*",
 GRPC = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
 
 
-def rustc(*arguments):
-    return subprocess.run(["rustc", *arguments], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
-
-
 def build(flag, target):
     """Returns the path of the program, whose crates of the workspace are compiled with `flag`."""
     arguments = ["--target-dir", str(TARGET), *(["--target", target] if target else [])]
@@ -64,7 +59,9 @@ def build(flag, target):
 
 def profdata():
     """Returns the path of llvm-profdata: that of the toolchain, which reads every profile that its compiler writes."""
-    tool = Path(rustc("--print", "target-libdir")).parent / "bin/llvm-profdata"
+    command = ["rustc", "--print", "target-libdir"]
+    libraries = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    tool = Path(libraries).parent / "bin/llvm-profdata"
     return tool if tool.exists() else sys.exit("llvm-profdata is missing: run `rustup component add llvm-tools`")
 
 
@@ -135,10 +132,7 @@ class Training:
         process = many_rules.run(self.weir, config)
         config.until_ready(process)
         for version in range(1, 4):
-            before = config.generation()
-            config.write(config.text(version))
-            while config.generation() == before:
-                time.sleep(0.05)
+            config.reload(config.text(version))
         self.http1(f"http://127.0.0.1:{config.port}/s7/r1/item", *BROWSER)
         end(process)
 

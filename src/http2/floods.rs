@@ -10,7 +10,8 @@ const MAX_EMPTY_FRAMES: u32 = 1000;
 
 /// Maximum changes of the initial window that are more than the streams that have ended as they should.
 const MAX_WINDOW_CHANGES: u32 = 1000;
-/// Maximum streams beyond the maximum, as a multiple of the maximum. A client may open some before it has received the maximum.
+/// Maximum streams beyond the maximum, as a multiple of the maximum. A client may open some before it has received the
+/// maximum.
 const MAX_REFUSED_FACTOR: u32 = 10;
 
 /// Counters of one connection.

@@ -8,7 +8,7 @@ use super::error::Reason;
 use super::frame::{FrameHeader, flags, read_u32};
 use super::handle::StreamHandle;
 use super::handle_frame::{AcceptedRequest, FrameHandler};
-use super::head::{HeadBuilder, HeadError, content_length, encode_response};
+use super::head::{HeadBuilder, HeadError, encode_response};
 use super::hpack::Protocol;
 use super::receive::ReceiveStream;
 use super::responder::Responder;
@@ -182,7 +182,10 @@ fn handle_further_block(
     let is_trailers = state.is_server || stream.has_response;
     let handled = match is_trailers {
         true => fields.into_trailers().and_then(|trailers| receive_trailers(stream, head, trailers)),
-        false => fields.into_response().and_then(|response| receive_response(stream, head, response)),
+        false => {
+            let length = fields.content_length();
+            fields.into_response().and_then(|response| receive_response(stream, head, response, length))
+        }
     };
     if handled.is_err() || head.depends_on_itself {
         state.reset_for_error(head.stream, Some(stream), Reason::PROTOCOL_ERROR)?;
@@ -214,6 +217,7 @@ fn receive_response(
     stream: &mut StreamState,
     head: HeadersFrame,
     response: Response<()>,
+    length: Result<Option<u64>, HeadError>,
 ) -> Result<(), HeadError> {
     let status = response.status();
     if status.is_informational() {
@@ -225,7 +229,7 @@ fn receive_response(
         stream.interims.push_back(response);
         return Ok(());
     }
-    stream.remaining = response_length(stream.response_length, &response)?;
+    stream.remaining = response_length(stream.response_length, status, length)?;
     if head.is_end && stream.remaining.is_some_and(|remaining| remaining > 0) {
         return Err(HeadError::Malformed);
     }
@@ -234,13 +238,17 @@ fn receive_response(
     Ok(())
 }
 
-/// Returns the length of the content of a response; `None` if it is not known.
-fn response_length(meaning: ResponseLength, response: &Response<()>) -> Result<Option<u64>, HeadError> {
+/// Returns the length of the content of a response, whose head states `length`; `None` if it is not known.
+fn response_length(
+    meaning: ResponseLength,
+    status: StatusCode,
+    length: Result<Option<u64>, HeadError>,
+) -> Result<Option<u64>, HeadError> {
     match meaning {
         ResponseLength::Ignored => Ok(None),
         ResponseLength::OfGet => Ok(Some(0)),
         // They have no content (RFC 9110 section 6.4.1).
-        ResponseLength::OfContent if matches!(response.status().as_u16(), 204 | 304) => Ok(Some(0)),
-        ResponseLength::OfContent => content_length(response.headers()),
+        ResponseLength::OfContent if matches!(status.as_u16(), 204 | 304) => Ok(Some(0)),
+        ResponseLength::OfContent => length,
     }
 }

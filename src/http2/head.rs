@@ -287,7 +287,7 @@ pub(super) fn encode_headers(headers: &HeaderMap, encoder: &mut HpackEncoder, ou
 ///
 /// # Errors
 /// If the first `content-length` is not a number.
-pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, HeadError> {
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, HeadError> {
     let Some(value) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
     let mut length = 0_u64;
     for digit in value.as_bytes() {

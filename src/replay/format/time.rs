@@ -102,8 +102,8 @@ fn common_seconds(text: &[u8]) -> Option<i64> {
     Some(seconds - offset_seconds(zone.trim_ascii_start())?)
 }
 
-/// Parses a number since the epoch, with or without a fraction. Its size determines the unit: seconds up to the year 5138,
-/// then milliseconds, microseconds and nanoseconds.
+/// Parses a number since the epoch, with or without a fraction. Its size determines the unit: seconds up to the year
+/// 5138, then milliseconds, microseconds and nanoseconds.
 pub(super) fn epoch(text: &[u8]) -> Option<Timestamp> {
     let (whole, fraction) = decimal(text)?;
     let unit = match whole {
