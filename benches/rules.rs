@@ -12,9 +12,9 @@ use http::{HeaderMap, HeaderValue, Method, Uri};
 use weir::identify::{IdentifySettings, identify};
 use weir::limiter::elastic::Headroom;
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{self, Limiter};
+use weir::limiter::{self, InstanceCounts, Limiter};
 use weir::rules::selection::Selection;
-use weir::rules::{RuleSet, limit_specs};
+use weir::rules::{RequiredLimits, RuleSet};
 
 /// The allocator of the program.
 #[global_allocator]
@@ -81,8 +81,9 @@ fn load_rule_set(kind: MatcherKind, count: usize) -> RuleSet {
     std::fs::write(file.path(), text).expect("the file is written");
     let rules = weir::config::load(file.path()).expect("a valid configuration").policy.rules;
     let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
-    let meters = limiter.install(&limit_specs(&rules), NOW);
-    RuleSet::bind(rules, &meters, limiter.hasher())
+    let limits = RequiredLimits::from_rules(&rules, &InstanceCounts::single());
+    let handles = limiter.install(limits.specs(), NOW);
+    RuleSet::bind(rules, &limits, &handles, limiter.hasher())
 }
 
 /// Returns the nanoseconds per selection.

@@ -26,7 +26,7 @@ use crate::response;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
-use crate::rules::{RuleSet, limit_specs_for};
+use crate::rules::{RequiredLimits, RuleSet};
 
 /// The part of a configuration that decides requests.
 #[derive(Clone, Debug, Default)]
@@ -34,9 +34,9 @@ pub struct PolicySpec {
     /// How the client's address and identity are determined.
     pub identify: identify::IdentifySettings,
     /// The rules, in file order.
-    pub rules: Vec<Rule>,
+    pub rules: Arc<[Rule]>,
     /// The local reply of each rule's rejections, in the order of `rules`.
-    pub rejections: Vec<RejectionResponse>,
+    pub rejections: Arc<[RejectionResponse]>,
     /// Assignment of requests to upstreams.
     pub routes: Routes,
     /// Rate limit headers of responses.
@@ -62,19 +62,21 @@ pub struct Engine<S> {
 impl PolicySpec {
     /// Installs the limits in `limiter` and returns the policy.
     pub fn install(&self, generation: u64, limiter: &Limiter, now: Timestamp) -> Arc<Policy> {
-        let specs = limit_specs_for(&self.rules, &limiter.instance_counts());
-        self.bind(generation, &limiter.install(&specs, now), limiter, now)
+        let limits = RequiredLimits::from_rules(&self.rules, &limiter.instance_counts());
+        let handles = limiter.install(limits.specs(), now);
+        self.bind(generation, &limits, &handles, limiter, now)
     }
 
-    /// Returns the policy for limits that have been installed as `handles`.
+    /// Returns the policy for `limits` that have been installed as `handles`.
     fn bind(
         &self,
         generation: u64,
+        limits: &RequiredLimits,
         handles: &[LimitHandle],
         limiter: &Limiter,
         now: Timestamp,
     ) -> Arc<Policy> {
-        let rules = RuleSet::bind(self.rules.clone(), handles, limiter.hasher())
+        let rules = RuleSet::bind(Arc::clone(&self.rules), limits, handles, limiter.hasher())
             .with_adaptive_limits(|handle, has_key| limiter.adaptive_limits(handle, has_key));
         let follows =
             |name: &str| self.rules.iter().any(|rule| rule.feedback().is_some() && rule.counter() == name);
@@ -84,7 +86,7 @@ impl PolicySpec {
             generation,
             identify: self.identify.clone(),
             rules: rules.in_fleet(limiter.fleet().hasher).with_feedback(limiter, now),
-            rejections: self.rejections.clone().into(),
+            rejections: Arc::clone(&self.rejections),
             routes: self.routes.clone(),
             denied: RejectionResponse::denied(),
             response: self.response,
@@ -105,13 +107,11 @@ impl<S> Engine<S> {
         now: Timestamp,
         create_snapshot: impl FnOnce(Arc<Policy>) -> Result<S, E>,
     ) -> Result<Self, E> {
-        let mut specs = limit_specs_for(&spec.rules, &limiter.instance_counts());
-        let rule_limit_count = specs.len();
-        specs.extend_from_slice(permanent);
-        let handles = limiter.install(&specs, now);
+        let limits = RequiredLimits::from_rules(&spec.rules, &limiter.instance_counts());
+        let handles = limiter.install(&[limits.specs(), permanent].concat(), now);
         limiter.retire_others(&handles, now);
-        let (handles, permanent) = handles.split_at(rule_limit_count);
-        let policy = spec.bind(1, handles, limiter, now);
+        let (handles, permanent) = handles.split_at(limits.specs().len());
+        let policy = spec.bind(1, &limits, handles, limiter, now);
         let snapshot = create_snapshot(Arc::clone(&policy))?;
         limiter.configuration_changed(policy.limit_handles().chain(permanent.iter().copied()));
         Ok(Self {

@@ -46,7 +46,7 @@ use self::key::KeyMemo;
 use self::matcher::Match;
 use self::pattern::Route;
 use self::planned_checks::PlannedCheck;
-pub use self::planned_checks::{StoreLossFallback, limit_specs, limit_specs_for};
+pub use self::planned_checks::{RequiredLimits, StoreLossFallback, limit_specs};
 use self::remote_limit::RemoteQuery;
 use self::rule::{Action, LimitAction, LimitSource, OnMissing, Rule};
 use self::selection::{CheckRole, Denial, SelectedCheck, Selection};
@@ -69,7 +69,7 @@ pub struct RuleIndex(pub usize);
 /// All rules of one configuration, bound to the limit handles that count for them.
 #[derive(Debug)]
 pub struct RuleSet {
-    rules: Box<[Rule]>,
+    rules: Arc<[Rule]>,
     /// Index of the rules for proxied requests.
     index: CandidateIndex,
     /// Index of the rules of each Envoy domain.
@@ -125,16 +125,21 @@ enum ActionKind {
 }
 
 impl RuleSet {
-    /// Creates a rule set of `rules` in file order, counted by `handles` as the limiter returned them for
-    /// [`limit_specs`].
-    pub fn bind(rules: Vec<Rule>, meters: &[LimitHandle], hasher: KeyHasher) -> Self {
+    /// Creates a rule set of `rules` in file order, whose `limits` are counted by `handles`, as the limiter returned
+    /// them.
+    pub fn bind(
+        rules: Arc<[Rule]>,
+        limits: &RequiredLimits,
+        handles: &[LimitHandle],
+        hasher: KeyHasher,
+    ) -> Self {
         let kind = |rule: &Rule| match &rule.action {
             Action::Allow => ActionKind::Allow,
             Action::Deny => ActionKind::Deny,
             Action::Limit(limiting) if limiting.deferral.is_some() => ActionKind::Defer,
             Action::Limit(_) => ActionKind::Limit,
         };
-        let plans = planned_checks::planned_checks(&rules, meters);
+        let plans = limits.planned_checks(&rules, handles);
         let planned = plans.iter().flatten();
         Self {
             store_loss_fallbacks: planned
@@ -149,7 +154,7 @@ impl RuleSet {
             elastic: rules.iter().any(Rule::is_elastic),
             adaptive_limits: rules.iter().map(|_| None).collect(),
             feedback: Box::default(),
-            rules: rules.into(),
+            rules,
             hasher,
             fleet_hasher: hasher,
         }

@@ -45,8 +45,8 @@ fn per_ip() -> Rule {
 }
 
 fn policy(limiter: &Limiter) -> Arc<Policy> {
-    let rules = vec![rule("health", Action::Allow), per_ip()];
-    let rejections = vec![RejectionResponse::default(), RejectionResponse::default()];
+    let rules = [rule("health", Action::Allow), per_ip()].into();
+    let rejections = [RejectionResponse::default(), RejectionResponse::default()].into();
     let spec = PolicySpec { rules, rejections, ..PolicySpec::default() };
     spec.install(1, limiter, NOW)
 }

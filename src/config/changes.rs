@@ -28,7 +28,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
         let counters = if carry_over.keeps_counters_of(rule) { COUNTERS_KEPT } else { COUNTERS_DROPPED };
         lines.push(format!("rule {}: removed; {counters}", rule.name));
     }
-    for (rule, rejection) in new.policy.rules.iter().zip(&new.policy.rejections) {
+    for (rule, rejection) in new.policy.rules.iter().zip(&*new.policy.rejections) {
         let Some(&index) = before.get(&*rule.name) else {
             let counters =
                 if carry_over.keeps_counters_of(rule) { format!("; {COUNTERS_KEPT}") } else { String::new() };

@@ -64,6 +64,7 @@ use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
 use crate::limiter::elastic::signal::SignalSet;
+use crate::response::rejection::RejectionResponse;
 use crate::rules::rule::Rule;
 use crate::{drain, identify, response};
 
@@ -110,11 +111,7 @@ pub(super) fn compile(
         used_claims: RefCell::default(),
     };
     context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context, report);
-    let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), &mut context, report));
-    let rules = rules.unwrap_or_default();
-    let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
-    plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
-    let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+    let (rules, rejections) = compile_rules(raw, &mut context, report);
     access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
@@ -147,6 +144,21 @@ pub(super) fn compile(
         notices: Vec::new(),
         content_hashes: ContentHashes::default(),
     })
+}
+
+/// Compiles the rules, and the local reply of each.
+fn compile_rules(
+    raw: &raw::Root,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> (Arc<[Rule]>, Arc<[RejectionResponse]>) {
+    let root = ConfigPath::ROOT;
+    let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), context, report));
+    let rules = rules.unwrap_or_default();
+    let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
+    plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
+    let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+    (rules.into(), rejections.into())
 }
 
 /// Adds notes on rules that are valid and may not do what was meant.

@@ -5,6 +5,7 @@
 //! decodes every value that passes.
 
 pub(super) mod alternatives;
+mod map_schema;
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -14,6 +15,7 @@ use serde_json::Value as Schema;
 use serde_yaml::{Mapping, Number, Value};
 
 use self::alternatives::{Alternatives, describe_value, resolve_reference};
+use self::map_schema::MapSchema;
 use super::config_path::ConfigPath;
 use super::diagnostic::{Diagnostics, ValueError, backquoted, backquoted_list};
 use super::parse::nearest_name;
@@ -27,7 +29,12 @@ static ANY: Schema = Schema::Bool(true);
 /// Converts text that consists of a single variable (`references`) to the number or boolean that is expected
 /// there. Removes what is invalid: keys are deleted, list items become null.
 pub(super) fn check(value: &mut Value, references: &HashSet<String>, report: &mut Diagnostics<'_>) -> bool {
-    let mut check = SchemaCheck { references, diagnostics: report, known: HashMap::default() };
+    let mut check = SchemaCheck {
+        references,
+        diagnostics: report,
+        alternatives: HashMap::default(),
+        maps: HashMap::default(),
+    };
     check.check_value(value, schema(), ConfigPath::ROOT)
 }
 
@@ -35,7 +42,9 @@ struct SchemaCheck<'a, 'r> {
     references: &'a HashSet<String>,
     diagnostics: &'a mut Diagnostics<'r>,
     /// Alternatives by the address of their schema. Thousands of rules have the same few dozen.
-    known: HashMap<*const Schema, Rc<Alternatives<'static>>>,
+    alternatives: HashMap<*const Schema, Rc<Alternatives<'static>>>,
+    /// Schemas of maps by their address.
+    maps: HashMap<*const Schema, Rc<MapSchema<'static>>>,
 }
 
 impl SchemaCheck<'_, '_> {
@@ -69,8 +78,13 @@ impl SchemaCheck<'_, '_> {
     }
 
     fn alternatives(&mut self, schema: &'static Schema) -> Rc<Alternatives<'static>> {
-        let known = self.known.entry(std::ptr::from_ref(schema));
+        let known = self.alternatives.entry(std::ptr::from_ref(schema));
         Rc::clone(known.or_insert_with(|| Rc::new(Alternatives::from_schema(schema))))
+    }
+
+    fn map_schema(&mut self, schema: &'static Schema) -> Rc<MapSchema<'static>> {
+        let known = self.maps.entry(std::ptr::from_ref(schema));
+        Rc::clone(known.or_insert_with(|| Rc::new(MapSchema::new(schema))))
     }
 
     fn is_reference(&self, at: ConfigPath<'_>) -> bool {
@@ -104,9 +118,8 @@ impl SchemaCheck<'_, '_> {
     }
 
     fn check_map(&mut self, map: &mut Mapping, schema: &'static Schema, at: ConfigPath<'_>) -> bool {
-        self.check_key_count(map, schema, at);
-        let properties = schema.get("properties").and_then(Schema::as_object);
-        let others = schema.get("additionalProperties").filter(|others| !others.is_boolean());
+        let known = self.map_schema(schema);
+        self.check_key_count(map, &known, at);
         map.retain(|key, value| {
             let Value::String(key) = key else {
                 let is_secret = has_secret_keys(schema);
@@ -116,12 +129,12 @@ impl SchemaCheck<'_, '_> {
                     ValueError::new(format!("a key must be text{got}")).with_hint("put it in quotes"),
                 );
             };
-            match properties.and_then(|properties| properties.get(key)).or(others) {
+            match known.properties.get(&**key).copied().or(known.others) {
                 Some(schema) => self.check_value(value, schema, at.key(key)),
                 None => self.reject_unknown_key(key, schema, at),
             }
         });
-        self.report_missing_keys(map, schema, at);
+        self.report_missing_keys(map, &known, at);
         true
     }
 
@@ -143,9 +156,8 @@ impl SchemaCheck<'_, '_> {
         false
     }
 
-    fn report_missing_keys(&mut self, map: &Mapping, schema: &Schema, at: ConfigPath<'_>) {
-        let Some(required) = schema.get("required").and_then(Schema::as_array) else { return };
-        for key in required.iter().filter_map(Schema::as_str).filter(|key| !map.contains_key(*key)) {
+    fn report_missing_keys(&mut self, map: &Mapping, schema: &MapSchema<'_>, at: ConfigPath<'_>) {
+        for key in schema.required.iter().filter(|key| !map.contains_key(**key)) {
             if !self.diagnostics.is_reported(at.key(key)) {
                 self.diagnostics
                     .add_value_error(at.key(key), format!("missing, {} is required", backquoted(key)));
@@ -153,15 +165,11 @@ impl SchemaCheck<'_, '_> {
         }
     }
 
-    fn check_key_count(&mut self, map: &Mapping, schema: &Schema, at: ConfigPath<'_>) {
-        let bound = |name| schema.get(name).and_then(Schema::as_u64);
+    fn check_key_count(&mut self, map: &Mapping, schema: &MapSchema<'_>, at: ConfigPath<'_>) {
         let given = u64::try_from(map.len()).unwrap_or(u64::MAX);
-        if bound("maxProperties").is_some_and(|max| given > max)
-            || bound("minProperties").is_some_and(|min| given < min)
-        {
-            let properties = schema.get("properties").and_then(Schema::as_object);
-            let known = backquoted_list(properties.into_iter().flatten().map(|(key, _)| key.as_str()));
-            let quantity = if bound("maxProperties").is_some() { "exactly" } else { "at least" };
+        if schema.max_keys.is_some_and(|max| given > max) || schema.min_keys.is_some_and(|min| given < min) {
+            let known = backquoted_list(schema.property_names());
+            let quantity = if schema.max_keys.is_some() { "exactly" } else { "at least" };
             self.diagnostics
                 .add_value_error(at, format!("expected {quantity} one of {known}, got {given} keys"));
         }

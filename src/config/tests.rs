@@ -49,8 +49,8 @@ fn with_rule(lines: &str) -> String {
 }
 
 fn limit_action(lines: &str) -> LimitAction {
-    match config(&with_rule(lines)).policy.rules.remove(0).action {
-        Action::Limit(limiting) => limiting,
+    match &config(&with_rule(lines)).policy.rules[0].action {
+        Action::Limit(limiting) => limiting.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -73,7 +73,7 @@ fn quick_start_config_is_valid() {
         UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 }
     );
     assert_eq!(config.policy.rules[0].limits()[0].quota.burst().get(), 200);
-    assert_eq!(config.policy.rejections, [RejectionResponse::default()]);
+    assert_eq!(*config.policy.rejections, [RejectionResponse::default()]);
     assert_eq!(config.notices, []);
 }
 
@@ -213,7 +213,7 @@ fn rule_without_key_has_one_counter_for_all_requests() {
 #[test]
 fn rejection_response_has_configured_status_body_and_headers() {
     let lines = "limit: 1/s\non_limit:\n  status: 503\n  body: { json: { b: 1, a: [~, x] } }\n  headers: { X-By: \"weir {rule}\" }";
-    let rejection = config(&with_rule(lines)).policy.rejections.remove(0);
+    let rejection = config(&with_rule(lines)).policy.rejections[0].clone();
     assert_eq!((rejection.status.as_u16(), &rejection.body[..]), (503, &br#"{"b":1,"a":[null,"x"]}"#[..]));
     assert_eq!(rejection.headers["content-type"], "application/json");
     assert_eq!(rejection.headers["x-by"], "weir a");

@@ -1,5 +1,7 @@
 //! An applied configuration generation, as a request uses it; immutable.
 
+use std::sync::Arc;
+
 use http::HeaderName;
 
 use crate::identify;
@@ -21,7 +23,7 @@ pub struct Policy {
     /// The rules.
     pub rules: RuleSet,
     /// The local reply of each rule's rejections, in the order of the rules.
-    pub rejections: Box<[RejectionResponse]>,
+    pub rejections: Arc<[RejectionResponse]>,
     /// Assignment of requests to upstreams.
     pub routes: Routes,
     /// The local reply of `deny` rules.

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Bytes reserved for a read: more than most responses take. A read that does not fill them shows that nothing more is
 /// available.
-const READ_SIZE: usize = 8 * 1024;
+pub const READ_SIZE: usize = 8 * 1024;
 /// The buffer is enlarged if less than this is free.
 const MIN_READ_SIZE: usize = 2 * 1024;
 /// Maximum size of one read of a large body. Larger reads cost fewer system calls and wake-ups, but a body that is not
@@ -41,7 +41,14 @@ pub struct ReadBuf {
 
 impl Default for ReadBuf {
     fn default() -> Self {
-        Self { bytes: BytesMut::new(), read_size: READ_SIZE, drained: false }
+        Self::from(BytesMut::new())
+    }
+}
+
+impl From<BytesMut> for ReadBuf {
+    /// With bytes that have been read already.
+    fn from(bytes: BytesMut) -> Self {
+        Self { bytes, read_size: READ_SIZE, drained: false }
     }
 }
 

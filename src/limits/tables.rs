@@ -57,7 +57,7 @@ impl LimitTables {
             };
         let prepared = rules
             .iter()
-            .zip(&policy.rejections)
+            .zip(&*policy.rejections)
             .zip(header_tables.notations.iter().map(|of| &**of))
             .map(prepare);
         let of_worker = |worker| sketches(rules, top_keys, worker, log_keys);

@@ -85,7 +85,7 @@ impl Fallbacks {
         let personal: Arc<[_]> = policy.identifying_headers().into();
         // If further headers identify clients now, older responses may have been meant for one client only.
         let known: &[_] = if personal == before.personal_headers { &before.caches } else { &[] };
-        let rules = policy.rules.rules().iter().zip(&policy.rejections);
+        let rules = policy.rules.rules().iter().zip(&*policy.rejections);
         let memory = |(rule, keeping): (&str, &FallbackCacheSettings)| {
             let known =
                 known.iter().flatten().find(|memory| &*memory.rule == rule && memory.settings == *keeping);

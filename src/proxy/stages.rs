@@ -144,5 +144,5 @@ pub(super) fn prepare(
     if let Some(rewrite) = rewrite {
         headers::rewrite::rewrite_head(&mut head, rewrite);
     }
-    (OutgoingRequest { head, added_headers, parse_to_map: false }, asked.overrides)
+    (OutgoingRequest { head, added_headers }, asked.overrides)
 }

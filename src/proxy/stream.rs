@@ -7,14 +7,15 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::timeouts::{ConnectionTimer, TimeoutKind};
-use crate::http1::read_buf::ReadSource;
+use crate::http1::read_buf::{READ_SIZE, ReadSource};
 use crate::transport::Transport;
 use crate::upstream::coalesced_write::poll_write_coalesced;
 
@@ -25,16 +26,13 @@ pub(super) const MAX_DISCARDED_BODY: usize = 64 * 1024;
 const MAX_LINGERED: u64 = 64 << 20;
 const LINGER_READ_SIZE: usize = 16 * 1024;
 
-/// Maximum bytes read by one peek. Most requests fit, so that no read is wasted.
-const PEEK_SIZE: usize = 2048;
-
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct DownstreamIo {
     transport: Transport,
     timer: Rc<ConnectionTimer>,
     /// Bytes that were read for protocol detection, or from a parked connection, and are to be read again.
-    peeked: Vec<u8>,
+    peeked: BytesMut,
     closed_for_writing: bool,
     discarded: u64,
     /// Address of the peer, for IPv6 its network.
@@ -43,17 +41,26 @@ pub(super) struct DownstreamIo {
 
 impl DownstreamIo {
     pub(super) fn new(transport: Transport, timer: Rc<ConnectionTimer>, peer: IpAddr) -> Self {
-        Self { transport, timer, peeked: Vec::new(), closed_for_writing: false, discarded: 0, peer }
+        Self { transport, timer, peeked: BytesMut::new(), closed_for_writing: false, discarded: 0, peer }
     }
 
     /// Reads some bytes, which are kept to be read again. Returns their number.
     pub(super) fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut scratch = [0; PEEK_SIZE];
-        let mut buffer = ReadBuf::new(&mut scratch);
-        ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer))?;
-        self.peeked.extend_from_slice(buffer.filled());
-        self.record_read(buffer.filled().len());
-        Poll::Ready(Ok(buffer.filled().len()))
+        ready!(self.transport.poll_readable(cx));
+        self.peeked.reserve(READ_SIZE);
+        let polled = pin!(self.transport.read_buf(&mut self.peeked)).poll(cx);
+        // A connection that only waits has no buffer.
+        if self.peeked.is_empty() {
+            self.peeked = BytesMut::new();
+        }
+        let read = ready!(polled)?;
+        self.record_read(read);
+        Poll::Ready(Ok(read))
+    }
+
+    /// Takes the bytes that are kept to be read again.
+    pub(super) fn take_peeked(&mut self) -> BytesMut {
+        std::mem::take(&mut self.peeked)
     }
 
     /// Puts back bytes that were read elsewhere, so that they are read again.
@@ -132,9 +139,9 @@ impl AsyncRead for DownstreamIo {
         if !self.peeked.is_empty() {
             let length = self.peeked.len().min(buffer.remaining());
             buffer.put_slice(&self.peeked[..length]);
-            self.peeked.drain(..length);
+            self.peeked.advance(length);
             if self.peeked.is_empty() {
-                self.peeked = Vec::new();
+                self.peeked = BytesMut::new();
             }
             return Poll::Ready(Ok(()));
         }

@@ -234,7 +234,7 @@ fn checks_of(selection: &Selection) -> impl Iterator<Item = &Check> {
 /// Returns `spec` with shared limits counted here: a fleet admits no more than one instance would.
 fn without_fleet(spec: &PolicySpec) -> PolicySpec {
     let mut spec = spec.clone();
-    for rule in &mut spec.rules {
+    for rule in Arc::make_mut(&mut spec.rules) {
         let Action::Limit(limiting) = &mut rule.action else { continue };
         if let LimitSource::Shared(_) = limiting.source {
             limiting.source = LimitSource::Local;

@@ -1,6 +1,6 @@
 //! Set of path patterns, which finds whether any of thousands matches a path.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use regex::Regex;
 
@@ -16,7 +16,7 @@ pub struct PathSet<'p> {
     /// Each ends in `/`.
     prefixes: HashSet<&'p str>,
     templates: SegmentTree<'p>,
-    regexes: Vec<PrefixedRegex<'p>>,
+    regexes: PrefixedRegexes<'p>,
 }
 
 /// Templates by their segments.
@@ -29,11 +29,11 @@ struct SegmentTree<'p> {
     ends_open: bool,
 }
 
-/// A regex and the text that whatever it matches begins with.
-#[derive(Debug)]
-struct PrefixedRegex<'p> {
-    prefix: &'p str,
-    regex: &'p Regex,
+/// Regexes by the text that whatever they match begins with.
+#[derive(Debug, Default)]
+struct PrefixedRegexes<'p> {
+    by_prefix: HashMap<&'p str, Vec<&'p Regex>>,
+    prefix_lengths: BTreeSet<usize>,
 }
 
 impl<'p> Extend<&'p PathPattern> for PathSet<'p> {
@@ -43,9 +43,7 @@ impl<'p> Extend<&'p PathPattern> for PathSet<'p> {
                 PathKind::Exact(path) => _ = self.exact.insert(path),
                 PathKind::Prefix(prefix) => _ = self.prefixes.insert(prefix),
                 PathKind::Template { segments, open } => self.templates.insert(segments, *open),
-                PathKind::Regex(regex) => {
-                    self.regexes.push(PrefixedRegex { prefix: literal_prefix(regex.as_str()), regex });
-                }
+                PathKind::Regex(regex) => self.regexes.insert(regex),
             }
         }
     }
@@ -65,10 +63,20 @@ impl PathSet<'_> {
         self.exact.contains(path)
             || path.match_indices('/').any(|(slash, _)| self.prefixes.contains(&path[..=slash]))
             || path.strip_prefix('/').is_some_and(|rest| self.templates.matches(Some(rest)))
-            || self
-                .regexes
-                .iter()
-                .any(|PrefixedRegex { prefix, regex }| path.starts_with(prefix) && regex.is_match(path))
+            || self.regexes.matches(path)
+    }
+}
+
+impl<'p> PrefixedRegexes<'p> {
+    fn insert(&mut self, regex: &'p Regex) {
+        let prefix = literal_prefix(regex.as_str());
+        self.by_prefix.entry(prefix).or_default().push(regex);
+        self.prefix_lengths.insert(prefix.len());
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        let prefixes = self.prefix_lengths.iter().filter_map(|length| path.get(..*length));
+        prefixes.filter_map(|prefix| self.by_prefix.get(prefix)).flatten().any(|regex| regex.is_match(path))
     }
 }
 

@@ -4,8 +4,7 @@
 //! limit as written marks. So exactly the requests above the written limit are marked. Permits and bans are
 //! checks, too.
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashMapExt as _};
 use http::HeaderMap;
 
 use super::RuleIndex;
@@ -64,39 +63,10 @@ pub enum StoreLossFallback {
     Denied,
 }
 
-/// Returns the limits that `rules` need, in the order in which rules are bound. Rules with one counter share
-/// its limits.
+/// Returns the limits that `rules` need in an instance that is not part of a fleet. Rules with one counter share its
+/// limits.
 pub fn limit_specs(rules: &[Rule]) -> Vec<LimitSpec> {
-    limit_specs_for(rules, &InstanceCounts::single())
-}
-
-/// As [`limit_specs`], for an instance of a fleet, which divides some limits by `divisors`.
-pub fn limit_specs_for(rules: &[Rule], divisors: &InstanceCounts) -> Vec<LimitSpec> {
-    RequiredLimits::from_rules(rules, divisors).specs
-}
-
-/// Returns the checks of each rule, bound to `meters` as the limiter returned them for [`limit_specs`].
-pub(super) fn planned_checks(rules: &[Rule], meters: &[LimitHandle]) -> Box<[Box<[PlannedCheck]>]> {
-    let needs = RequiredLimits::from_rules(rules, &InstanceCounts::single());
-    let of_rule = |(index, rule): (usize, &Rule)| {
-        let Action::Limit(limiting) = &rule.action else { return Box::default() };
-        let bind = |&(part, spec, away): &(CheckRole, usize, Option<usize>)| {
-            let meter = *meters.get(spec)?;
-            // Requests of another rule may hold reservations on the counter, which have not been charged yet.
-            let is_beside_holds = needs.is_held[spec]
-                && limiting.cost_model.charge_timing() == ChargeTiming::OnArrival
-                && part != CheckRole::Permit;
-            let terms = options_of_role(index, limiting, part)
-                .or_else(|| is_beside_holds.then(|| default_options(index)));
-            Some(PlannedCheck {
-                template: template(RuleIndex(index), limiting, part, meter, terms),
-                is_constant: is_constant(limiting, part),
-                fallback: store_loss_fallback(limiting, away.and_then(|away| meters.get(away))),
-            })
-        };
-        needs.of_rules[index].iter().filter_map(bind).collect()
-    };
-    rules.iter().enumerate().map(of_rule).collect()
+    RequiredLimits::from_rules(rules, &InstanceCounts::single()).specs
 }
 
 /// Returns the check with the role `part` of a request for which the rule is enforced. It has no key, and the cost of a
@@ -148,7 +118,7 @@ fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
 
 /// The limits that rules need.
 #[derive(Debug, Default)]
-struct RequiredLimits {
+pub struct RequiredLimits {
     specs: Vec<LimitSpec>,
     /// Indexed as `specs`: whether some rule only reserves units of the limit until the response decides.
     is_held: Vec<bool>,
@@ -158,7 +128,9 @@ struct RequiredLimits {
 }
 
 impl RequiredLimits {
-    fn from_rules(rules: &[Rule], divisors: &InstanceCounts) -> Self {
+    /// Creates the limits of `rules` for an instance of a fleet, which divides some of them by `divisors`. Rules with
+    /// one counter share its limits.
+    pub fn from_rules(rules: &[Rule], divisors: &InstanceCounts) -> Self {
         let (mut needs, mut places) = (Self::default(), HashMap::new());
         for rule in rules {
             let mut checks = Vec::new();
@@ -197,6 +169,39 @@ impl RequiredLimits {
             needs.of_rules.push(checks);
         }
         needs
+    }
+
+    /// Returns all limits, each once.
+    pub fn specs(&self) -> &[LimitSpec] {
+        &self.specs
+    }
+
+    /// Returns the checks of each of `rules`, from which the limits were created, bound to `handles` as the limiter
+    /// returned them for [`Self::specs`].
+    pub(super) fn planned_checks(
+        &self,
+        rules: &[Rule],
+        handles: &[LimitHandle],
+    ) -> Box<[Box<[PlannedCheck]>]> {
+        let of_rule = |(index, rule): (usize, &Rule)| {
+            let Action::Limit(limiting) = &rule.action else { return Box::default() };
+            let bind = |&(part, spec, away): &(CheckRole, usize, Option<usize>)| {
+                let handle = *handles.get(spec)?;
+                // Requests of another rule may hold reservations on the counter, which have not been charged yet.
+                let is_beside_holds = self.is_held[spec]
+                    && limiting.cost_model.charge_timing() == ChargeTiming::OnArrival
+                    && part != CheckRole::Permit;
+                let options = options_of_role(index, limiting, part)
+                    .or_else(|| is_beside_holds.then(|| default_options(index)));
+                Some(PlannedCheck {
+                    template: template(RuleIndex(index), limiting, part, handle, options),
+                    is_constant: is_constant(limiting, part),
+                    fallback: store_loss_fallback(limiting, away.and_then(|away| handles.get(away))),
+                })
+            };
+            self.of_rules[index].iter().filter_map(bind).collect()
+        };
+        rules.iter().enumerate().map(of_rule).collect()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::limiter::decision::Decision;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::quota::{Limit, Period, Quota, TimeUnit};
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{self, Limiter};
+use crate::limiter::{self, InstanceCounts, Limiter};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
@@ -68,8 +68,9 @@ struct BoundRules {
 
 fn bound(rules: Vec<Rule>) -> BoundRules {
     let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [7, 11] });
-    let meters = limiter.install(&limit_specs(&rules), START);
-    BoundRules { rules: RuleSet::bind(rules, &meters, limiter.hasher()), limiter }
+    let limits = RequiredLimits::from_rules(&rules, &InstanceCounts::single());
+    let handles = limiter.install(limits.specs(), START);
+    BoundRules { rules: RuleSet::bind(rules.into(), &limits, &handles, limiter.hasher()), limiter }
 }
 
 impl BoundRules {

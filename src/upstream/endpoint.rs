@@ -300,7 +300,7 @@ impl Endpoint {
             std::mem::take(&mut connection.conn.buffer),
         );
         let to_head = request.head.method == Method::HEAD;
-        let mut waiting = ResponseHeadReader::new(to_head, request.parse_to_map, interims);
+        let mut waiting = ResponseHeadReader::new(to_head, interims);
         // A request that cannot be repeated must not be sent on a connection that has been closed without notice yet.
         let is_gone = is_reused && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
         let sent = match is_gone {

@@ -11,15 +11,12 @@ pub struct OutgoingRequest {
     pub head: request::Parts,
     /// Additional raw headers, none of which is in `head`.
     pub added_headers: FieldLines,
-    /// Whether to parse the response's headers into a map at once, because they will be needed. Affects performance
-    /// only.
-    pub parse_to_map: bool,
 }
 
 impl From<request::Parts> for OutgoingRequest {
     /// Without additional headers.
     fn from(head: request::Parts) -> Self {
-        Self { head, added_headers: FieldLines::default(), parse_to_map: true }
+        Self { head, added_headers: FieldLines::default() }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::map_items;
-use super::rules::check_name;
+use super::rules::{check_name, name_line};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::config::parse::nearest_name;
@@ -29,12 +29,24 @@ pub(super) fn read_name(
     Some(counter.into())
 }
 
-/// A rule and its line.
+/// A rule and its index in the list.
 #[derive(Clone, Copy)]
 struct CounterUser<'r> {
     rule: &'r Rule,
     action: &'r LimitAction,
-    line: usize,
+    index: Option<usize>,
+}
+
+impl CounterUser<'_> {
+    /// Returns the position of the rule in the list at `rules`.
+    fn position<'p>(self, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
+        self.index.map_or_else(|| rules.single_item(), |index| rules.item(index))
+    }
+
+    /// Returns the rule's name and line for a message. It is in the list at `rules`.
+    fn describe(self, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> String {
+        format!("{} in line {}", backquoted(&self.rule.name), name_line(self.index, rules, report))
+    }
 }
 
 /// Checks that the `rules` at `at` can share counters as configured.
@@ -45,15 +57,15 @@ pub(super) fn check(
     report: &mut Diagnostics<'_>,
 ) {
     let mut counters: HashMap<&str, Vec<CounterUser<'_>>> = HashMap::new();
-    let mut compiled = rules.iter();
-    map_items(raw, at, |raw, at| {
-        let (rule, _) = compiled.next()?;
+    let mut compiled = rules.iter().zip(raw.items().map(|(index, _)| index));
+    map_items(raw, at, |raw, rule_at| {
+        let ((rule, _), index) = compiled.next()?;
         let Action::Limit(limiting) = &rule.action else { return None };
-        let user = CounterUser { rule, action: limiting, line: report.line_of(at.key("name")) };
+        let user = CounterUser { rule, action: limiting, index };
         let others = counters.entry(rule.counter()).or_default();
         // A rule with problems is not compared: they are reported already, and may be the reason for a
         // difference.
-        let is_comparable = raw.name.is_some() && !report.is_reported(at);
+        let is_comparable = raw.name.is_some() && !report.is_reported(rule_at);
         if let Some(first) = others.first().filter(|_| is_comparable) {
             compare_definitions(*first, user, at, report);
         }
@@ -68,7 +80,7 @@ pub(super) fn check(
     note_unshared(raw, &counters, at, report);
 }
 
-/// Reports what a rule does not have in common with the first rule of its counter.
+/// Reports what a rule in the list at `at` does not have in common with the first rule of its counter.
 fn compare_definitions(
     first: CounterUser<'_>,
     other: CounterUser<'_>,
@@ -94,7 +106,7 @@ fn compare_definitions(
     }
 }
 
-/// Reports differences between two rules of a counter in settings that may be absent from either.
+/// Reports differences between two rules of a counter, in the list at `at`, in settings that may be absent from either.
 fn compare_optional_settings(
     earlier: CounterUser<'_>,
     later: CounterUser<'_>,
@@ -116,16 +128,14 @@ fn compare_optional_settings(
     for (delaying, charging) in [(earlier, later), (later, earlier)] {
         if delays(delaying) && charges_on_response(charging) {
             let fault = ValueError::new(format!(
-                "rule {} in line {} delays requests, but the charges of rule {} in line {} to the same \
-                 counter {} depend on the response",
-                backquoted(&delaying.rule.name),
-                delaying.line,
-                backquoted(&charging.rule.name),
-                charging.line,
+                "rule {} delays requests, but the charges of rule {} to the same counter {} depend on the \
+                 response",
+                delaying.describe(at, report),
+                charging.describe(at, report),
                 backquoted(later.rule.counter()),
             ));
             report.add_value_error(
-                at.key(counter_yaml_key(later.rule)),
+                later.position(&at).key(counter_yaml_key(later.rule)),
                 fault.with_hint("delays are computed before the response"),
             );
         }
@@ -142,16 +152,13 @@ fn report_difference(
     report: &mut Diagnostics<'_>,
 ) {
     let fault = ValueError::new(format!(
-        "rules sharing counter {} need the same `{what}`: {} in line {} has {first_value}, \
-         {} in line {} has {other_value}",
+        "rules sharing counter {} need the same `{what}`: {} has {first_value}, {} has {other_value}",
         backquoted(other.rule.counter()),
-        backquoted(&first.rule.name),
-        first.line,
-        backquoted(&other.rule.name),
-        other.line,
+        first.describe(at, report),
+        other.describe(at, report),
     ));
     report.add_value_error(
-        at.key(counter_yaml_key(other.rule)),
+        other.position(&at).key(counter_yaml_key(other.rule)),
         fault.with_hint("use another `counter` to count separately"),
     );
 }

@@ -7,19 +7,17 @@
 mod covered;
 mod keys;
 mod unreachable;
+mod wide_rules;
 
 use std::collections::BTreeSet;
 
 use super::map_items;
+use super::rules::name_line;
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, backquoted};
 use crate::config::raw;
 use crate::rules::matcher::Matcher;
 use crate::rules::rule::{Action, LimitAction, Rule, Throttle};
-
-/// Maximum number of rules that every other rule is compared with: those with the fewest conditions. A file may contain
-/// ten thousand rules.
-const MAX_WIDE_RULES: usize = 100;
 
 /// Maximum number of paths of a rule that are compared one by one.
 const MAX_SINGLE_PATHS: usize = 200;
@@ -31,7 +29,6 @@ struct RuleEntry<'r> {
     rule: &'r Rule,
     /// Index in the list; `None` for a single rule in place of a list.
     index: Option<usize>,
-    line: usize,
 }
 
 /// Adds notes on the compiled `rules` at `at`, which have no errors. A client is an IPv6 network with a prefix of
@@ -43,23 +40,13 @@ pub(super) fn add_notes(
     ipv6_prefix: u8,
     report: &mut Diagnostics<'_>,
 ) {
-    let entries: Vec<RuleEntry<'_>> = raw
-        .items()
-        .zip(rules)
-        .map(|((index, raw), rule)| RuleEntry { raw, rule, index, line: line_of(index, at, report) })
-        .collect();
+    let entries: Vec<RuleEntry<'_>> =
+        raw.items().zip(rules).map(|((index, raw), rule)| RuleEntry { raw, rule, index }).collect();
     covered::add_notes(&entries, at, report);
     // The limit of a rule with `respond` applies to other requests than it matches: those that it sends.
     let of_arrivals: Vec<_> = entries.iter().copied().filter(|entry| entry.raw.respond.is_none()).collect();
     unreachable::add_notes(&of_arrivals, ipv6_prefix, at, report);
     keys::add_notes(&entries, at, report);
-}
-
-fn line_of(index: Option<usize>, at: ConfigPath<'_>, report: &Diagnostics<'_>) -> usize {
-    match index {
-        Some(index) => report.line_of(at.item(index).key("name")),
-        None => report.line_of(at.key("name")),
-    }
 }
 
 impl<'r> RuleEntry<'r> {
@@ -86,34 +73,11 @@ impl<'r> RuleEntry<'r> {
         })
     }
 
-    /// Returns the rule's name and line for a message.
-    fn describe(&self) -> String {
-        format!("rule {} in line {}", backquoted(&self.rule.name), self.line)
+    /// Returns the rule's name and line for a message. It is in the list at `rules`.
+    fn describe(&self, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> String {
+        let line = name_line(self.index, rules, report);
+        format!("rule {} in line {line}", backquoted(&self.rule.name))
     }
-}
-
-/// Returns the rules that `is_candidate` selects; if there are many, those with the fewest conditions.
-fn widest_rules<'e, 'r>(
-    entries: &'e [RuleEntry<'r>],
-    is_candidate: impl Fn(&RuleEntry<'r>) -> bool,
-) -> Vec<&'e RuleEntry<'r>> {
-    let mut wide: Vec<_> = entries.iter().filter(|entry| is_candidate(entry)).collect();
-    wide.sort_by_key(|entry| condition_count(&entry.rule.matcher));
-    wide.truncate(MAX_WIDE_RULES);
-    wide
-}
-
-fn condition_count(matcher: &Matcher) -> usize {
-    let Matcher { paths, methods, hosts, client_ip, schedule, conditions, entries } = matcher;
-    let given = [
-        !paths.is_empty(),
-        !methods.is_empty(),
-        !hosts.is_empty(),
-        client_ip.is_some(),
-        schedule.is_some(),
-        entries.is_some(),
-    ];
-    given.into_iter().filter(|given| *given).count() + conditions.len()
 }
 
 /// Returns the conditions for each of the path patterns alone; none if there is one pattern, or too many.

@@ -24,21 +24,31 @@ pub(super) fn compile(
     context: &mut CompileContext<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Vec<(Rule, RejectionResponse)> {
-    let mut lines = HashMap::new();
-    let rules = map_items(raw, at, |raw, at| {
+    let mut indices = raw.items().map(|(index, _)| index);
+    let mut first_uses = HashMap::new();
+    let rules = map_items(raw, at, |raw, rule_at| {
+        let index = indices.next().flatten();
         let name = raw.name.as_deref().unwrap_or_default();
         if raw.name.is_some() {
-            let name_at = at.key("name");
+            let name_at = rule_at.key("name");
             report.ok_or_report(name_at, check_name(name));
-            if let Some(first) = lines.insert(name, report.line_of(name_at)) {
+            if let Some(first) = first_uses.insert(name, index) {
+                let first = name_line(first, at, report);
                 let fault = ValueError::new(format!("duplicate rule name {}", backquoted(name)));
                 report.add_value_error(name_at, fault.with_hint(format!("first in line {first}")));
             }
         }
-        Some(compile_rule(raw, name, at, context, report))
+        Some(compile_rule(raw, name, rule_at, context, report))
     });
     counters::check(raw, &rules, at, report);
     rules
+}
+
+/// Returns the line of the name of the rule with this index in the list at `rules`; `None` for a single rule in place of
+/// a list.
+pub(super) fn name_line(index: Option<usize>, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> usize {
+    let rule = index.map_or_else(|| rules.single_item(), |index| rules.item(index));
+    report.line_of(rule.key("name"))
 }
 
 /// Checks a name, which becomes part of metrics, headers and log lines without escaping.

@@ -1,16 +1,17 @@
 //! Types of values in the configuration. The schema describes the form of each, with an example that error messages
 //! also use. [`crate::config::parse`] parses the texts.
 
+mod list;
+
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// A list of items, or a single item in its place.
 // Invalid items are `None`, so that the indices of the others are right.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug)]
 #[cfg_attr(test, derive(JsonSchema))]
-#[serde(untagged)]
-#[cfg_attr(test, schemars(inline))]
+#[cfg_attr(test, schemars(inline, untagged))]
 pub enum List<T, const MIN: usize> {
     /// List of items.
     Many(#[cfg_attr(test, schemars(length(min = MIN)))] Vec<Option<T>>),

@@ -45,13 +45,10 @@ pub struct ResponseHeadReader<'a> {
 }
 
 impl<'a> ResponseHeadReader<'a> {
-    /// Creates the state for the response to a request. `to_head`: the method is HEAD. `parse_to_map`:
-    /// headers are parsed into a map rather than kept raw. Interim responses are stored in `interims`.
-    pub fn new(to_head: bool, parse_to_map: bool, interims: &'a InterimResponses) -> Self {
-        Self {
-            decoder: ResponseHeadDecoder::new(to_head, parse_to_map).with_interims(interims),
-            send_error: None,
-        }
+    /// Creates the state for the response to a request. `to_head`: the method is HEAD. Interim responses are stored in
+    /// `interims`.
+    pub fn new(to_head: bool, interims: &'a InterimResponses) -> Self {
+        Self { decoder: ResponseHeadDecoder::new(to_head).with_interims(interims), send_error: None }
     }
 
     /// Resets the state for sending the same request on another connection.

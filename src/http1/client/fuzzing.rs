@@ -82,7 +82,7 @@ pub fn chunks(data: &[u8]) {
 }
 
 fn read(data: &[u8], to_head: bool, step: usize) -> Result<ReadOutcome, MalformedMessage> {
-    let mut reader = ResponseHeadDecoder::new(to_head, false);
+    let mut reader = ResponseHeadDecoder::new(to_head);
     let mut buffer = BytesMut::new();
     let mut pieces = data.chunks(step.max(1));
     let head = loop {

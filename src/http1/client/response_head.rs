@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::headers::{Headers, RawHeaders};
 use crate::http1::chunked::ChunkedDecoder;
@@ -20,8 +20,6 @@ const MAX_HEAD_SIZE: usize = 128 * 1024;
 const MAX_FIELDS: usize = 256;
 /// Maximum length of a name in a `HeaderMap`.
 const MAX_NAME_LENGTH: usize = u16::MAX as usize;
-/// Room for headers that a proxy adds, so that the map need not grow.
-const ADDED_FIELDS: usize = 6;
 
 /// Head of a response.
 #[derive(Debug, PartialEq)]
@@ -41,8 +39,6 @@ pub struct ResponseHead {
 pub struct ResponseHeadDecoder<'a> {
     /// The request was HEAD, so the response has no body, whatever its headers say.
     to_head: bool,
-    /// Whether headers are parsed into a map at once; otherwise they stay raw.
-    parse_to_map: bool,
     /// Where interim responses are stored; `None` drops them.
     interims: Option<&'a InterimResponses>,
     /// Number of bytes known not to hold a complete head.
@@ -58,10 +54,9 @@ struct StatusLine {
 }
 
 impl<'a> ResponseHeadDecoder<'a> {
-    /// Creates a decoder for the response to one request. `to_head`: its method is HEAD. `parse_to_map`:
-    /// headers are parsed into a map rather than kept raw.
-    pub fn new(to_head: bool, parse_to_map: bool) -> Self {
-        Self { to_head, parse_to_map, interims: None, scanned: 0 }
+    /// Creates a decoder for the response to one request. `to_head`: its method is HEAD.
+    pub fn new(to_head: bool) -> Self {
+        Self { to_head, interims: None, scanned: 0 }
     }
 
     /// Returns the decoder with a place to store interim responses.
@@ -77,47 +72,36 @@ impl<'a> ResponseHeadDecoder<'a> {
         while self.scanned == 0 || may_be_complete(read, self.scanned) {
             let mut places = FieldSpans::new();
             let Some(start) = parse(read, &mut places)? else { break };
-            let head = self.take_bytes(read, start.end);
             self.scanned = 0;
+            let head = &read[..start.end];
             if start.status.is_informational() && start.status != StatusCode::SWITCHING_PROTOCOLS {
                 if let Some(interims) = self.interims.filter(|_| start.is_http11) {
-                    interims.push(start.status, head.len(), || interim(&head, &places))?;
+                    interims.push(start.status, head.len(), || interim(head, &places))?;
                 }
+                read.advance(start.end);
                 if read.is_empty() {
                     return Ok(None);
                 }
                 continue;
             }
-            return self.complete(&start, &head, &places).map(Some);
+            let completed = self.complete(&start, head, &places)?;
+            read.advance(start.end);
+            return Ok(Some(completed));
         }
         self.scanned = read.len();
         if self.scanned >= MAX_HEAD_SIZE { Err(MalformedMessage::FieldsTooLarge) } else { Ok(None) }
     }
 
-    /// Takes the bytes of a head from `read`. For a map they are copied: an HTTP/2 connection keeps values of headers in
-    /// its compression table, each of which would otherwise hold a read buffer.
-    fn take_bytes(&self, read: &mut BytesMut, length: usize) -> Bytes {
-        if !self.parse_to_map {
-            return read.split_to(length).freeze();
-        }
-        let head = Bytes::copy_from_slice(&read[..length]);
-        read.advance(length);
-        head
-    }
-
     fn complete(
         &self,
         start: &StatusLine,
-        head: &Bytes,
+        head: &[u8],
         spans: &[FieldSpan],
     ) -> Result<ResponseHead, MalformedMessage> {
         let status = start.status;
         // A 204 response must not have a `Content-Length` (RFC 9110 section 8.6).
         let is_lengthless = status == StatusCode::NO_CONTENT;
-        let (headers, framing) = match self.parse_to_map {
-            true => mapped(head, spans, is_lengthless)?,
-            false => raw(head, spans, is_lengthless)?,
-        };
+        let (headers, framing) = parse_fields(head, spans, is_lengthless)?;
         let length = framing.body_decoder(start.is_http11)?;
         let bodiless = self.to_head
             || matches!(
@@ -134,37 +118,9 @@ impl<'a> ResponseHeadDecoder<'a> {
     }
 }
 
-/// Parses all headers into a map, and their framing information.
-fn mapped(
-    head: &Bytes,
-    spans: &[FieldSpan],
-    is_lengthless: bool,
-) -> Result<(Headers, ResponseFraming), MalformedMessage> {
-    let mut headers = HeaderMap::with_capacity(spans.len() + ADDED_FIELDS);
-    let mut framing = ResponseFraming::default();
-    // Most lengths are in normal form already and need not be rewritten.
-    let mut is_written = true;
-    for place in spans {
-        let (name, value) = place.field(head)?;
-        let is_first = framing.content_length.is_none();
-        match framing.record_header(name.as_str().as_bytes(), value.as_bytes())? {
-            HeaderScope::HopByHop => continue,
-            HeaderScope::Framing => is_written &= is_first && content_length::is_normal(value.as_bytes()),
-            HeaderScope::EndToEnd => {}
-        }
-        headers.append(name, value);
-    }
-    match framing.content_length {
-        Some(_) if is_lengthless || framing.is_ambiguous() => drop(headers.remove(CONTENT_LENGTH)),
-        Some(octets) if !is_written => drop(headers.insert(CONTENT_LENGTH, HeaderValue::from(octets))),
-        _ => {}
-    }
-    Ok((headers.into(), framing))
-}
-
-/// As [`mapped`], but keeps the headers raw.
-fn raw(
-    head: &Bytes,
+/// Copies the headers that are to be passed on, and parses their framing information.
+fn parse_fields(
+    head: &[u8],
     spans: &[FieldSpan],
     is_lengthless: bool,
 ) -> Result<(Headers, ResponseFraming), MalformedMessage> {
@@ -200,10 +156,11 @@ fn raw(
 }
 
 /// Parses the headers of an interim response into a map, without framing headers: it has no body.
-fn interim(head: &Bytes, spans: &[FieldSpan]) -> Result<HeaderMap, MalformedMessage> {
+fn interim(head: &[u8], spans: &[FieldSpan]) -> Result<HeaderMap, MalformedMessage> {
+    let head = Bytes::copy_from_slice(head);
     let mut headers = HeaderMap::with_capacity(spans.len());
     for place in spans {
-        let (name, value) = place.field(head)?;
+        let (name, value) = place.field(&head)?;
         if !matches!(name, CONTENT_LENGTH | TRANSFER_ENCODING) {
             headers.append(name, value);
         }

@@ -61,11 +61,11 @@ pub enum ConnectionError {
 }
 
 impl<S: ReadSource + AsyncWrite> ServerConn<S> {
-    /// Wraps a stream from which nothing has been read.
-    pub fn new(stream: S) -> Self {
+    /// Wraps a stream from which only `read` has been read.
+    pub fn new(stream: S, read: BytesMut) -> Self {
         Self {
             stream: Some(stream),
-            read_buf: ReadBuf::default(),
+            read_buf: ReadBuf::from(read),
             decoder: BodyDecoder::Length(0),
             expects_continue: false,
             interim_buf: BytesMut::new(),

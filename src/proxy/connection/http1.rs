@@ -45,9 +45,10 @@ const REQUEST_TIMEOUT_RESPONSE: &[u8] =
 /// Serves a connection until it ends, or has had no request for a while. Returns its stream in the second case.
 pub(super) async fn serve(
     connection: &Rc<DownstreamConnection>,
-    stream: DownstreamIo,
+    mut stream: DownstreamIo,
 ) -> Option<DownstreamIo> {
-    let conn = OwnedConn(Rc::new(RefCell::new(DownstreamConn::new(stream))));
+    let read = stream.take_peeked();
+    let conn = OwnedConn(Rc::new(RefCell::new(DownstreamConn::new(stream, read))));
     let ended = run(connection, &conn.0).await;
     // Taken in any case: it refers to the connection that holds it, and the cycle would leak both.
     let upgraded = connection.upgraded.take();

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::flags::RequestHeaderFlags;
@@ -58,7 +59,7 @@ pub(super) fn set_forwarded_headers(
 pub(in crate::proxy) fn address_value(ip: IpAddr) -> HeaderValue {
     let mut text = Vec::with_capacity(40);
     forwarded::write_ip(&mut text, ip);
-    header_value(&text)
+    HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 /// Returns text of valid bytes as a header value.

@@ -78,7 +78,7 @@ fn notes(
     replay: &Replay,
 ) -> Vec<String> {
     let mut notes = Vec::new();
-    let of_both = || rules.policy.rules.iter().chain(against.into_iter().flat_map(|it| &it.policy.rules));
+    let of_both = || rules.policy.rules.iter().chain(against.into_iter().flat_map(|it| &*it.policy.rules));
     if of_both().any(|rule| rule.shared().is_some()) {
         notes.push(
             "shared limits were counted by one limiter: together, the instances admit no more than that"

@@ -37,6 +37,19 @@ impl PathPattern {
         }
     }
 
+    /// Returns the segment that every matching path begins with, if there is only one.
+    pub fn first_segment(&self) -> Option<&str> {
+        match self.kind() {
+            PathKind::Exact(path) => path.split('/').nth(1),
+            PathKind::Prefix(prefix) => complete_segments(prefix).next(),
+            PathKind::Template { segments, .. } => match segments.first()? {
+                Segment::Literal(literal) => Some(literal),
+                Segment::Any => None,
+            },
+            PathKind::Regex(_) => None,
+        }
+    }
+
     /// Whether no path matches both patterns.
     pub fn is_disjoint(&self, other: &Self) -> bool {
         match (self.kind(), other.kind()) {

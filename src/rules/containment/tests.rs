@@ -162,8 +162,13 @@ proptest! {
         wide in path_patterns(),
         paths in prop::collection::vec(request_paths(), 1..40),
     ) {
+        if let Some(first) = wide.first_segment() {
+            prop_assert!(!narrow.is_within(&wide) || narrow.first_segment() == Some(first), "{narrow:?} {wide:?}");
+        }
         for given in paths.iter().filter(|given| narrow.matches(given)) {
             prop_assert!(!narrow.is_within(&wide) || wide.matches(given), "{narrow:?} {wide:?} {given}");
+            let first = given.split('/').nth(1);
+            prop_assert!(narrow.first_segment().is_none_or(|only| Some(only) == first), "{narrow:?} {given}");
             prop_assert!(!narrow.is_disjoint(&wide) || !wide.matches(given), "{narrow:?} {wide:?} {given}");
         }
     }

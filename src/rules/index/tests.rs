@@ -7,13 +7,13 @@ use super::*;
 use crate::identify::{IdentifySettings, identify};
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{self, Limiter};
+use crate::limiter::{self, InstanceCounts, Limiter};
 use crate::rules::attribute::Attribute;
 use crate::rules::matcher::Condition;
 use crate::rules::pattern::{HeaderPattern, PathPattern};
 use crate::rules::rule::{Action, OnMissing};
 use crate::rules::tests::limiting;
-use crate::rules::{RuleSet, limit_specs};
+use crate::rules::{RequiredLimits, RuleSet};
 
 const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
 
@@ -148,8 +148,9 @@ fn requests() -> impl Strategy<Value = IndexRequest> {
 
 fn bound(rules: Vec<Rule>) -> RuleSet {
     let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [7, 11] });
-    let meters = limiter.install(&limit_specs(&rules), NOW);
-    RuleSet::bind(rules, &meters, limiter.hasher())
+    let limits = RequiredLimits::from_rules(&rules, &InstanceCounts::single());
+    let handles = limiter.install(limits.specs(), NOW);
+    RuleSet::bind(rules.into(), &limits, &handles, limiter.hasher())
 }
 
 fn with_attributes<T>(request: &IndexRequest, inspect: impl FnOnce(&Attributes<'_>) -> T) -> T {

@@ -137,9 +137,10 @@ fn route_moved_to_another_rule_of_its_counter_keeps_usage() {
     let after = vec![rule_with_shared_counter("c", "/a", with_fixed_cost(6))];
     let bound = bound(before);
     assert!(bound.passes("/a"));
-    let meters = bound.limiter.install(&limit_specs(&after), START);
-    bound.limiter.retire_others(&meters, START);
-    let rules = RuleSet::bind(after, &meters, bound.limiter.hasher());
+    let limits = RequiredLimits::from_rules(&after, &InstanceCounts::single());
+    let handles = bound.limiter.install(limits.specs(), START);
+    bound.limiter.retire_others(&handles, START);
+    let rules = RuleSet::bind(after.into(), &limits, &handles, bound.limiter.hasher());
     let bound = BoundRules { rules, limiter: bound.limiter };
     assert!(!bound.passes("/a"));
 }

@@ -1,7 +1,8 @@
 //! Rules without effect: those whose requests another rule exempts or rejects, and those whose exceptions match
 //! everything that they match.
 
-use super::{RuleEntry, map_items, single_path_matchers, widest_rules, with_path};
+use super::wide_rules::WideRules;
+use super::{RuleEntry, map_items, single_path_matchers, with_path};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::rules::matcher::Matcher;
@@ -12,9 +13,9 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
     let is_general =
         |entry: &RuleEntry<'_>| entry.rule.matcher.holds_for_all() && entry.rule.except.is_empty();
     let allowing =
-        widest_rules(entries, |entry| matches!(entry.rule.action, Action::Allow) && !is_general(entry));
+        WideRules::select(entries, |entry| matches!(entry.rule.action, Action::Allow) && !is_general(entry));
     let denying =
-        widest_rules(entries, |entry| matches!(entry.rule.action, Action::Deny) && !is_general(entry));
+        WideRules::select(entries, |entry| matches!(entry.rule.action, Action::Deny) && !is_general(entry));
     for entry in entries {
         if is_excepted(entry) {
             let note =
@@ -27,11 +28,8 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
         }
         match entry.rule.action {
             Action::Allow => {}
-            Action::Deny => note_covered(entry, &allowing, at, report),
-            Action::Limit(_) => {
-                let wide: Vec<_> = allowing.iter().chain(&denying).copied().collect();
-                note_covered(entry, &wide, at, report);
-            }
+            Action::Deny => note_covered(entry, &[&allowing], at, report),
+            Action::Limit(_) => note_covered(entry, &[&allowing, &denying], at, report),
         }
     }
 }
@@ -49,24 +47,28 @@ fn is_excepted(entry: &RuleEntry<'_>) -> bool {
 /// Adds a note if other rules cover the rule, or a path of it.
 fn note_covered(
     entry: &RuleEntry<'_>,
-    wide: &[&RuleEntry<'_>],
+    wide: &[&WideRules<'_, '_>],
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) {
-    let find =
-        |matcher: &Matcher| wide.iter().find(|other| entry.rule.is_within(matcher, other.rule)).copied();
-    let at = entry.position(&at);
+    let find = |matcher: &Matcher| {
+        let mut candidates = wide.iter().flat_map(|wide| wide.candidates(matcher));
+        candidates.find(|other| entry.rule.is_within(matcher, other.rule))
+    };
+    let rule_at = entry.position(&at);
     if let Some(other) = find(&entry.rule.matcher) {
-        return report.add_note(at.key(effect_key(entry)), covered_note("has no effect", entry, other));
+        let note = covered_note("has no effect", entry, &other.describe(at, report), other);
+        return report.add_note(rule_at.key(effect_key(entry)), note);
     }
     if single_path_matchers(&entry.rule.matcher).is_empty() {
         return;
     }
-    let (at, matching) = (at.key("match"), entry.raw.matching.as_ref());
+    let (match_at, matching) = (rule_at.key("match"), entry.raw.matching.as_ref());
     let Some(paths) = matching.and_then(|matching| matching.path.as_ref()) else { return };
-    map_items(paths, at.key("path"), |path, at| {
+    map_items(paths, match_at.key("path"), |path, path_at| {
         let other = find(&with_path(&entry.rule.matcher, &path.0))?;
-        report.add_note(at, covered_note("this path has no effect", entry, other));
+        let note = covered_note("this path has no effect", entry, &other.describe(at, report), other);
+        report.add_note(path_at, note);
         Some(())
     });
 }
@@ -76,12 +78,13 @@ fn effect_key(entry: &RuleEntry<'_>) -> &'static str {
     if entry.raw.action.is_some() { "action" } else { "name" }
 }
 
-fn covered_note(subject: &str, entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> ValueError {
+/// Returns the note that `other`, as `described`, covers the rule.
+fn covered_note(subject: &str, entry: &RuleEntry<'_>, described: &str, other: &RuleEntry<'_>) -> ValueError {
     let reason = match (&entry.rule.action, &other.rule.action) {
         (_, Action::Deny) => "rejects the same requests with 403",
         (Action::Limit(_), _) => "exempts the same requests from all limits",
         (Action::Allow | Action::Deny, _) => "allows the same requests, and `allow` overrides `deny`",
     };
-    ValueError::new(format!("{subject}: {} {reason}", other.describe()))
+    ValueError::new(format!("{subject}: {described} {reason}"))
         .with_hint(format!("exclude them in {} with `except`", backquoted(&other.rule.name)))
 }

@@ -3,7 +3,8 @@
 
 use http::header::HOST;
 
-use super::{RuleEntry, map_items, single_path_matchers, widest_rules};
+use super::wide_rules::WideRules;
+use super::{RuleEntry, map_items, single_path_matchers};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::rules::attribute::Attribute;
@@ -12,7 +13,7 @@ use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::{Action, OnMissing};
 
 pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
-    let wide = widest_rules(entries, |_| true);
+    let wide = WideRules::select(entries, |_| true);
     // A rule for requests without an attribute shows that the author has thought of them.
     let conditions = entries.iter().flat_map(|entry| &entry.rule.matcher.conditions);
     let mut considered: Vec<&Attribute> = Vec::new();
@@ -36,8 +37,9 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
                 return None;
             }
             let lacking = entry.rule.matcher.without(part);
-            let is_caught =
-                |lacking: &Matcher| wide.iter().any(|other| is_caught_by(entry, part, lacking, other));
+            let is_caught = |lacking: &Matcher| {
+                wide.candidates(lacking).any(|other| is_caught_by(entry, part, lacking, other))
+            };
             // Several rules may catch the requests of one path each.
             let is_each_path_caught = || {
                 let single = single_path_matchers(&lacking);

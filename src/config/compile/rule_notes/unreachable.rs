@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{RuleEntry, widest_rules};
+use super::RuleEntry;
+use super::wide_rules::WideRules;
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::limiter::check_options::OnDenied;
@@ -18,7 +19,7 @@ pub(super) fn add_notes(
 ) {
     let mut counter_users: HashMap<&str, usize> = HashMap::new();
     entries.iter().for_each(|entry| *counter_users.entry(entry.rule.counter()).or_default() += 1);
-    let strict = widest_rules(entries, is_strict);
+    let strict = WideRules::select(entries, is_strict);
     // Other rules of a counter may charge it for requests that the tighter rule does not see, or ahead of time for
     // requests that they delay.
     let has_own_counter = |entry: &RuleEntry<'_>| counter_users.get(entry.rule.counter()) == Some(&1);
@@ -26,18 +27,19 @@ pub(super) fn add_notes(
         for (index, limit) in entry.rule.limits().iter().enumerate() {
             let tighter = find_in_rule(entry, index, limit).or_else(|| {
                 // Limits are compared first, because most are not tighter, and to compare conditions costs more.
+                let candidates = strict.candidates(&entry.rule.matcher);
                 let tighter =
-                    strict.iter().filter_map(|other| Some((other, tighter_limit(entry, limit, other)?)));
+                    candidates.filter_map(|other| Some((other, tighter_limit(entry, limit, other)?)));
                 let mut covering = tighter.filter(|(other, _)| covers(entry, other, ipv6_prefix));
-                covering.next().map(|(other, tighter)| note_on_other(other, tighter))
+                covering.next().map(|(other, tighter)| note_on_other(other, tighter, at, report))
             });
             if let Some(note) = tighter {
                 add_note(entry, index, note, at, report);
             }
         }
-        let fewer = strict.iter().filter(|other| has_fewer_in_flight(entry, other));
+        let fewer = strict.candidates(&entry.rule.matcher).filter(|other| has_fewer_in_flight(entry, other));
         let mut covering = fewer.filter(|other| covers(entry, other, ipv6_prefix));
-        if let Some(note) = covering.find_map(|other| note_on_in_flight(other)) {
+        if let Some(note) = covering.find_map(|other| note_on_in_flight(other, at, report)) {
             report.add_note(entry.position(&at).key("in_flight"), note);
         }
     }
@@ -110,9 +112,14 @@ fn tighter_limit<'r>(
 }
 
 /// Returns the note that the limit `tighter` of `other`, which covers the rule, is reached first.
-fn note_on_other(other: &RuleEntry<'_>, tighter: &RuleLimit) -> ValueError {
-    let note =
-        format!("never reached: {} limits the same requests to {}", other.describe(), tighter.quota.limit());
+fn note_on_other(
+    other: &RuleEntry<'_>,
+    tighter: &RuleLimit,
+    at: ConfigPath<'_>,
+    report: &Diagnostics<'_>,
+) -> ValueError {
+    let (other_rule, limit) = (other.describe(at, report), tighter.quota.limit());
+    let note = format!("never reached: {other_rule} limits the same requests to {limit}");
     ValueError::new(note).with_hint(format!(
         "exclude these requests in {} with `except`, or remove this limit",
         backquoted(&other.rule.name)
@@ -128,9 +135,14 @@ fn has_fewer_in_flight(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> bool {
 }
 
 /// Returns the note that `other`, which covers the rule, has a lower maximum of requests in flight.
-fn note_on_in_flight(other: &RuleEntry<'_>) -> Option<ValueError> {
+fn note_on_in_flight(
+    other: &RuleEntry<'_>,
+    at: ConfigPath<'_>,
+    report: &Diagnostics<'_>,
+) -> Option<ValueError> {
     let fewer = other.limiting()?.in_flight?;
-    let note = format!("never reached: {} admits {fewer} of the same requests in flight", other.describe());
+    let other_rule = other.describe(at, report);
+    let note = format!("never reached: {other_rule} admits {fewer} of the same requests in flight");
     let hint = format!(
         "exclude these requests in {} with `except`, or remove this maximum",
         backquoted(&other.rule.name)

@@ -12,7 +12,7 @@ fn decode_in_pieces(
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
-    let (mut reader, mut read) = (ResponseHeadDecoder::new(to_head, false), BytesMut::new());
+    let (mut reader, mut read) = (ResponseHeadDecoder::new(to_head), BytesMut::new());
     for (index, pair) in cuts.windows(2).enumerate() {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
         if pair[0] == pair[1] && index > 0 {
@@ -27,7 +27,7 @@ fn decode_in_pieces(
 }
 
 fn decode(text: &str) -> Result<Option<ResponseHead>, MalformedMessage> {
-    ResponseHeadDecoder::new(false, false).decode(&mut BytesMut::from(text))
+    ResponseHeadDecoder::new(false).decode(&mut BytesMut::from(text))
 }
 
 fn decode_headers(fields: &str) -> ResponseHead {
@@ -88,7 +88,7 @@ fn bodiless_responses_ignore_content_length() {
         assert_eq!(decode(&text).unwrap().expect(status).decoder, BodyDecoder::Length(0), "{status}");
     }
     let mut read = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
-    let answer = ResponseHeadDecoder::new(true, false).decode(&mut read).unwrap().unwrap();
+    let answer = ResponseHeadDecoder::new(true).decode(&mut read).unwrap().unwrap();
     assert_eq!((answer.decoder, answer.keep_alive), (BodyDecoder::Length(0), true));
 }
 
@@ -128,7 +128,7 @@ fn interim_responses_are_skipped() {
     let text =
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\nbody";
     let mut read = BytesMut::from(text);
-    let answer = ResponseHeadDecoder::new(false, false).decode(&mut read).unwrap().unwrap();
+    let answer = ResponseHeadDecoder::new(false).decode(&mut read).unwrap().unwrap();
     assert_eq!((answer.status, answer.headers.into_map().len()), (StatusCode::OK, 0));
     assert_eq!(&read[..], b"body");
 }
@@ -228,28 +228,14 @@ proptest! {
             Err(_) => prop_assert!(!matches!(&in_pieces, Ok(Some(_))), "{in_pieces:?}"),
         }
     }
-
-    /// A response is the same whether its headers are parsed into a map or stay raw.
-    #[test]
-    fn raw_and_mapped_headers_hold_the_same_response(bytes in random_bytes(), to_head: bool) {
-        let read = |wants_map| ResponseHeadDecoder::new(to_head, wants_map).decode(&mut BytesMut::from(&bytes[..]));
-        let (raw, mapped) = (read(false), read(true));
-        if let (Ok(Some(raw)), Ok(Some(mapped))) = (&raw, &mapped) {
-            for name in mapped.headers.clone().into_map().keys() {
-                let (raw, mapped) = (raw.headers.get_all(name), mapped.headers.get_all(name));
-                prop_assert_eq!(raw.collect::<Vec<_>>(), mapped.collect::<Vec<_>>(), "{}", name);
-            }
-        }
-        prop_assert_eq!(raw, mapped);
-    }
 }
 
 #[test]
-fn headers_in_a_map_do_not_hold_the_read_buffer() {
+fn headers_do_not_hold_the_read_buffer() {
     const CAPACITY: usize = 8 * 1024;
     let mut read = BytesMut::with_capacity(CAPACITY);
     read.extend_from_slice(b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\nhi");
-    let head = ResponseHeadDecoder::new(false, true).decode(&mut read).unwrap().expect("a complete head");
+    let head = ResponseHeadDecoder::new(false).decode(&mut read).unwrap().expect("a complete head");
     assert_eq!(&read[..], b"hi");
     read.clear();
     assert!(read.try_reclaim(CAPACITY), "the buffer is held");

@@ -28,7 +28,7 @@ async fn held_request_keeps_little_of_its_body_and_is_read_completely_afterwards
     const LENGTH: usize = 60 * 1024;
     let (mut client, server) = tokio::io::duplex(64 * 1024);
     client.write_all(&[b'x'; LENGTH]).await.unwrap();
-    let conn = Rc::new(RefCell::new(ServerConn::new(server)));
+    let conn = Rc::new(RefCell::new(ServerConn::new(server, BytesMut::new())));
     conn.borrow_mut().start_body(BodyDecoder::Length(LENGTH as u64), false);
     let mut cx = Context::from_waker(Waker::noop());
     let others: Vec<_> = std::iter::from_fn(ReadAheadPermit::acquire).collect();
@@ -50,7 +50,7 @@ async fn held_request_keeps_little_of_its_body_and_is_read_completely_afterwards
 async fn client_that_leaves_a_held_request_with_a_small_body_is_noticed() {
     let (mut client, server) = tokio::io::duplex(64 * 1024);
     client.write_all(b"xxx").await.unwrap();
-    let mut conn = ServerConn::new(server);
+    let mut conn = ServerConn::new(server, BytesMut::new());
     conn.start_body(BodyDecoder::Length(100), false);
     let mut cx = Context::from_waker(Waker::noop());
     assert!(conn.poll_closed_while_held(&mut cx).is_pending());
