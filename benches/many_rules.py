@@ -3,8 +3,8 @@
 
 Start: time from the start of the process until its admin port reports that it is ready.
 
-Reload: a client sends requests on four connections for some seconds, first without, then with reloads. The configuration
-differs in every limit, so each reload replaces all of them. The result has percentiles of latency.
+Reload: h2load sends requests at an even rate on four connections for some seconds, first without, then with reloads. The
+configuration differs in every limit, so each reload replaces all of them. The result has percentiles of latency.
 
 Instructions (--instructions): callgrind counts those of `weir check`, and of a process that starts and ends. They do not
 depend on other load of the machine.
@@ -13,12 +13,10 @@ import argparse
 import http.client
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -115,30 +113,23 @@ def start_time(binary, config):
     return took
 
 
-def send(config, until, latencies):
-    stream = socket.create_connection(("127.0.0.1", config.port))
-    request = b"GET /s1/r0 HTTP/1.1\r\nhost: a\r\nx-api-key: k\r\n\r\n"
-    while time.monotonic() < until:
-        began = time.perf_counter()
-        stream.sendall(request)
-        stream.recv(4096)
-        latencies.append(time.perf_counter() - began)
-        time.sleep(0.001)
-
-
 def latency(config, options, reloads):
-    latencies = []
-    # Generated before, because Python runs one thread at a time: the clients would wait for it.
+    """Returns the 999 quantiles of latency in microseconds."""
+    # Generated before, because that takes the processor of the client.
     texts = [config.text(version) for version in range(1, reloads + 1)]
-    until = time.monotonic() + options.seconds
-    clients = [threading.Thread(target=send, args=(config, until, latencies)) for _ in range(4)]
-    for client in clients:
-        client.start()
+    log = config.path.with_suffix(".log")
+    load = ["h2load", "--h1", "-c4", f"--rps={options.rate}", f"-D{options.seconds}", f"--log-file={log}"]
+    client = subprocess.Popen(
+        [*load, "-H", "x-api-key: k", f"http://127.0.0.1:{config.port}/s1/r0"], stdout=subprocess.DEVNULL
+    )
     for text in texts:
         config.reload(text)
-    for client in clients:
-        client.join()
-    return [1e6 * part for part in statistics.quantiles(latencies, n=1000)]
+    if client.wait(600) != 0:
+        sys.exit("h2load has failed")
+    # Each line has the start of a request, its status and its time in microseconds.
+    times = [int(line.split()[2]) for line in log.read_text().splitlines()]
+    log.unlink()
+    return statistics.quantiles(times, n=1000)
 
 
 def compare_times(options, directory):
@@ -183,12 +174,14 @@ def main():
     parser.add_argument("--workers", type=int, default=1, help="number of workers (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=5, help="number of starts (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=10, help="length of each measurement of latency (default: %(default)s)")
+    parser.add_argument("--rate", type=int, default=1000, help="requests a second on each connection (default: %(default)s)")
     parser.add_argument("--reloads", type=int, default=5, help="reloads during the second one (default: %(default)s)")
     parser.add_argument("--instructions", action="store_true", help="count instructions with callgrind")
     options = parser.parse_args()
     options.weir = options.weir or ["target/dist/weir"]
-    if options.instructions and not shutil.which("valgrind"):
-        sys.exit("valgrind is not installed")
+    tool = "valgrind" if options.instructions else "h2load"
+    if not shutil.which(tool):
+        sys.exit(f"{tool} is not installed")
     with tempfile.TemporaryDirectory(prefix="many-rules-bench-") as directory:
         (count_instructions if options.instructions else compare_times)(options, directory)
 

@@ -136,15 +136,17 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     main.block_on(instances.resolve_at_startup());
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
     let workers = start_workers(config.workers.get(), &mut bound, grpc_sockets, &running)?;
-    let admin = admin.serve(&config, addresses, levels, &running)?;
+    let auxiliary = Arc::new(ThreadGroup::default());
+    // Before the admin port, whose readiness includes that changes of the rules are noticed.
     if let (Some(running), Some(sockets), Some(options)) = (&running.rls_runtime, rls_sockets, &config.rls) {
-        running.start(sockets, options, &admin)?;
+        running.start(sockets, options, &auxiliary)?;
     }
+    admin.serve(&config, addresses, levels, &running, &auxiliary)?;
     let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
     reload::start(reloader, &running, central_handle)?;
     let ended = main.block_on(async {
         let drain = &running.shared.drain;
-        let serving = shutdown::serve_and_drain(drain, config.drain, signals, &workers, &admin);
+        let serving = shutdown::serve_and_drain(drain, config.drain, signals, &workers, &auxiliary);
         tokio::select! {
             ended = serving => ended,
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),

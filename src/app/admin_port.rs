@@ -57,14 +57,15 @@ impl AdminPort {
         self.sockets.iter().filter_map(|(socket, _)| socket.local_addr().ok())
     }
 
-    /// Serves the admin port on a thread of its own until the process ends.
+    /// Serves the admin port on a thread of `threads` until the process ends.
     pub(super) fn serve(
         self,
         config: &Config,
         listeners: Vec<admin::ListenerInfo>,
         levels: LevelHandle,
         running: &RunningApp,
-    ) -> Result<Arc<ThreadGroup>, AppError> {
+        threads: &Arc<ThreadGroup>,
+    ) -> Result<(), AppError> {
         let shared = &running.shared;
         let state = Arc::new(AdminState {
             process: Box::new(ProcessInspector::new(running)),
@@ -86,7 +87,6 @@ impl AdminPort {
             events: EventHub::default(),
             key_counts: KeyCounts::default(),
         });
-        let threads = Arc::new(ThreadGroup::default());
         for (socket, surface) in &self.sockets {
             if let Ok(address) = socket.local_addr() {
                 tracing::info!(%address, surface = surface.as_str(), "admin listening");
@@ -94,8 +94,7 @@ impl AdminPort {
         }
         let serve_one = move |socket, surface| admin::serve(socket, Arc::clone(&state), surface);
         let spawned = threads.spawn("admin".to_owned(), move || serve_all(self.sockets, serve_one));
-        spawned.map_err(AppError::system("cannot start the admin port"))?;
-        Ok(threads)
+        spawned.map_err(AppError::system("cannot start the admin port"))
     }
 }
 

@@ -9,8 +9,9 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Size at which no more DATA is accepted, in bytes.
-const MAX_OUTPUT: usize = 64 * 1024;
+/// Size at which no more DATA is accepted, in bytes: as much as one read of a body, which stays in memory while the peer
+/// does not read.
+const MAX_OUTPUT: usize = 32 * 1024;
 /// Size of replies at which nothing more is read, in bytes.
 const MAX_REPLIES: usize = 64 * 1024;
 /// Payloads up to this size are copied; larger ones are written in place.
