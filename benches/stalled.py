@@ -46,6 +46,7 @@ ROWS = (
 def stall(port, request):
     """Returns the connection of a client that has requested the download and does not read."""
     client = socket.socket()
+    client.settimeout(20)
     # A small buffer, so that as much as possible stays in the proxy.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", port))

@@ -16,12 +16,19 @@ from pathlib import Path
 import proxy
 
 
+# Settings of the number of workers.
+WORKERS = {"nginx": "worker_processes", "haproxy": "nbthread", "weir": "workers:"}
+
+
 def switches(pid):
     """Returns the voluntary context switches of a process and its descendants, by the name of the thread."""
     counts = Counter()
     for member in proxy.family(pid):
         for task in Path(f"/proc/{member}/task").iterdir():
-            status = (task / "status").read_text()
+            try:
+                status = (task / "status").read_text()
+            except OSError:
+                continue  # The thread has ended.
             name = re.search(r"^Name:\t(.*)", status)[1]
             counts[name] += int(re.search(r"^voluntary_ctxt_switches:\t(\d+)", status, re.MULTILINE)[1])
     return counts
@@ -35,9 +42,9 @@ def commands(options, directory, upstream):
         command = command(port, proxy.FAR_ABOVE[name])
         path = Path(next(word for word in command if word.startswith(directory)))
         text = path.read_text()
-        for one, two in (("workers: 1", "workers: 2"), ("worker_processes 1", "worker_processes 2"), ("nbthread 1", "nbthread 2")):
-            text = text.replace(one, two)
-        path.write_text(text)
+        setting = WORKERS[name]
+        assert f"{setting} 1\n" in text.replace(";", ""), path
+        path.write_text(text.replace(f"{setting} 1", f"{setting} 2"))
         found[name] = port, command
     return found
 
@@ -49,7 +56,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=20, help="length of the measurement (default: %(default)s)")
     options = parser.parse_args()
     options.envoy = None
-    for tool in ("nginx", "haproxy"):
+    for tool in {"nginx", *options.proxies.split(",")} - {"weir"}:
         if not shutil.which(tool):
             sys.exit(f"{tool} is not installed")
     print("| proxy | thread | wake-ups per second |\n|---|---|---|")

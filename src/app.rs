@@ -137,7 +137,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
     let workers = start_workers(config.workers.get(), &mut bound, grpc_sockets, &running)?;
     let auxiliary = Arc::new(ThreadGroup::default());
-    // Before the admin port, whose readiness includes that changes of the rules are noticed.
+    // Before the admin port: once it is ready, changes of the rate limit service's rules are noticed.
     if let (Some(running), Some(sockets), Some(options)) = (&running.rls_runtime, rls_sockets, &config.rls) {
         running.start(sockets, options, &auxiliary)?;
     }

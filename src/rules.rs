@@ -125,8 +125,8 @@ enum ActionKind {
 }
 
 impl RuleSet {
-    /// Creates a rule set of `rules` in file order, whose `limits` are counted by `handles`, as the limiter returned
-    /// them.
+    /// Creates a rule set of `rules` in file order, from which `limits` were created. The limiter has returned `handles`
+    /// for them.
     pub fn bind(
         rules: Arc<[Rule]>,
         limits: &RequiredLimits,

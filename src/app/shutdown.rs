@@ -48,13 +48,13 @@ pub(super) async fn serve_and_drain(
     settings: drain::DrainSettings,
     mut signals: TerminationSignals,
     workers: &ThreadGroup,
-    admin: &ThreadGroup,
+    auxiliary: &ThreadGroup,
 ) -> Result<(), Box<str>> {
     let cause = tokio::select! {
         signal = signals.recv() => signal,
         () = drain.wait_for_exit_request() => "the admin port",
         thread = workers.wait_for_failure() => log_failed_thread(&thread),
-        thread = admin.wait_for_failure() => log_failed_thread(&thread),
+        thread = auxiliary.wait_for_failure() => log_failed_thread(&thread),
     };
     tracing::info!(cause, "draining");
     drain.advance(DrainPhase::NotReady);
@@ -68,7 +68,7 @@ pub(super) async fn serve_and_drain(
     drain.advance(DrainPhase::Terminated);
     let _ = tokio::time::timeout(THREAD_EXIT_GRACE, workers.wait_for_exit()).await;
     tracing::info!(outcome, "ended");
-    workers.first_failure().or_else(|| admin.first_failure()).map_or(Ok(()), Err)
+    workers.first_failure().or_else(|| auxiliary.first_failure()).map_or(Ok(()), Err)
 }
 
 fn log_failed_thread(thread: &str) -> &'static str {
@@ -129,7 +129,7 @@ mod tests {
     #[tokio::test]
     async fn worker_panic_drains_the_other_workers_and_fails_the_process() {
         let drain = Arc::new(DrainManager::default());
-        let (workers, admin) = (Arc::new(ThreadGroup::default()), ThreadGroup::default());
+        let (workers, auxiliary) = (Arc::new(ThreadGroup::default()), ThreadGroup::default());
         let other = Arc::clone(&drain);
         let last = move || async move {
             other.wait_for_phase(DrainPhase::Draining).await;
@@ -139,7 +139,7 @@ mod tests {
         workers.spawn("worker-0".to_owned(), last).unwrap();
         let signals = TerminationSignals::listen().unwrap();
         let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
-        let serving = serve_and_drain(&drain, settings, signals, &workers, &admin);
+        let serving = serve_and_drain(&drain, settings, signals, &workers, &auxiliary);
         let dying = async {
             assert!(drain.is_ready());
             workers.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     #[tokio::test]
     async fn requested_shutdown_succeeds() {
         let drain = Arc::new(DrainManager::default());
-        let (workers, admin) = (Arc::new(ThreadGroup::default()), ThreadGroup::default());
+        let (workers, auxiliary) = (Arc::new(ThreadGroup::default()), ThreadGroup::default());
         let watched = Arc::clone(&drain);
         let work = move || async move {
             watched.wait_for_phase(DrainPhase::Draining).await;
@@ -162,6 +162,6 @@ mod tests {
         drain.request_exit();
         let signals = TerminationSignals::listen().unwrap();
         let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
-        assert_eq!(serve_and_drain(&drain, settings, signals, &workers, &admin).await, Ok(()));
+        assert_eq!(serve_and_drain(&drain, settings, signals, &workers, &auxiliary).await, Ok(()));
     }
 }

@@ -150,7 +150,7 @@ const TABLE: &[ApplicabilityRow] = &[
     values_row(
         &["cost"],
         "other than a number",
-        |given| matches!(given.rule.cost, Some(raw::Cost::Variable(_))),
+        |given| matches!(given.rule.cost.as_deref(), Some(raw::Cost::Variable(_))),
         &[excluded_in_domain(
             "Envoy sends neither headers nor bodies",
             "use a number, which is multiplied by `hits_addend` of the call",
@@ -321,18 +321,18 @@ fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Ru
 }
 
 fn is_given_in_on_limit(rule: &raw::Rule, is_given: fn(&raw::OnLimit) -> bool) -> bool {
-    rule.on_limit.as_ref().is_some_and(is_given)
+    rule.on_limit.as_deref().is_some_and(is_given)
 }
 
 fn is_in_flight_adaptive(rule: &raw::Rule) -> bool {
-    match &rule.in_flight {
+    match rule.in_flight.as_deref() {
         Some(raw::InFlight::Auto(_) | raw::InFlight::Map(_)) => true,
         Some(raw::InFlight::Max(_)) | None => false,
     }
 }
 
 fn is_cost_measured_later(rule: &raw::Rule) -> bool {
-    match &rule.cost {
+    match rule.cost.as_deref() {
         Some(raw::Cost::Variable(measured)) => {
             measured.request_bytes.is_some()
                 || measured.response_header.is_some()
@@ -354,7 +354,7 @@ fn has_network_prefixes(rule: &raw::Rule) -> bool {
 
 /// Whether the throttle has a meaning only for rates.
 fn limits_only_rates(rule: &raw::Rule) -> bool {
-    rule.throttle.as_ref().is_some_and(|throttle| match throttle {
+    rule.throttle.as_deref().is_some_and(|throttle| match throttle {
         raw::Throttle::Words(words) => !matches!(words.0.trim(), "hard" | "shadow"),
         raw::Throttle::Map(map) => map.wait.is_none(),
     })

@@ -356,5 +356,8 @@ fn map_items<'l, I, T, const MIN: usize>(
         Some(index) => read(item, at.item(index)),
         None => read(item, at.single_item()),
     };
-    list.items().filter_map(read).collect()
+    // Most lists have no invalid items.
+    let mut items = Vec::with_capacity(list.items().size_hint().1.unwrap_or_default());
+    items.extend(list.items().filter_map(read));
+    items
 }

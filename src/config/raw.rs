@@ -49,7 +49,7 @@ pub use self::rls::{
     RlsScopeMap, RlsXds, Statsd,
 };
 pub use self::rules::{
-    Action, ClientNetworks, KeyPart, Limit, LimitMap, Matcher, NamedKey, PlainKey, Rule, TokenBucket,
+    Action, ClientNetworks, KeyPart, Limit, LimitMap, Matcher, NamedKey, PlainKey, Rule, Rules, TokenBucket,
     TrailingSlash,
 };
 pub use self::scope::{DescriptorEntry, Instances, Scope, ScopeMap, ScopeWord};
@@ -148,7 +148,7 @@ pub struct Root {
     pub rls: Option<Rls>,
     /// List of rules, or a single rule; `[]` for none. Every rule that matches a request applies to it. May be left
     /// out if `rls` is configured.
-    pub rules: Option<ZeroOrMany<Rule>>,
+    pub rules: Option<Rules>,
 }
 
 /// A listener: its address, or a map.

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Size at which no more DATA is accepted, in bytes: as much as one read of a body, which stays in memory while the peer
-/// does not read.
+/// Size at which no more DATA is accepted, in bytes. It is the size of one read of a body, so that a peer that does not
+/// read holds one such piece here.
 const MAX_OUTPUT: usize = 32 * 1024;
 /// Size of replies at which nothing more is read, in bytes.
 const MAX_REPLIES: usize = 64 * 1024;
@@ -19,7 +19,7 @@ const MAX_COPIED_SIZE: usize = 2048;
 /// Maximum parts of one write.
 const MAX_PARTS: usize = 16;
 /// Maximum capacity of a buffer that is kept for the thread's other connections.
-const MAX_RETAINED_CAPACITY: usize = 2 * MAX_OUTPUT;
+const MAX_RETAINED_CAPACITY: usize = 128 * 1024;
 
 thread_local! {
     /// Memory of the connection that has written last. Idle connections have none.

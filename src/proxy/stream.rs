@@ -46,16 +46,20 @@ impl DownstreamIo {
 
     /// Reads some bytes, which are kept to be read again. Returns their number.
     pub(super) fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        ready!(self.transport.poll_readable(cx));
-        self.peeked.reserve(READ_SIZE);
-        let polled = pin!(self.transport.read_buf(&mut self.peeked)).poll(cx);
-        // A connection that only waits has no buffer.
-        if self.peeked.is_empty() {
-            self.peeked = BytesMut::new();
+        let polled = self.poll_fill_peeked(cx);
+        // A connection that waits holds no more memory than its bytes need.
+        if polled.is_pending() && self.peeked.capacity() > 2 * self.peeked.len() {
+            self.peeked = BytesMut::from(&self.peeked[..]);
         }
         let read = ready!(polled)?;
         self.record_read(read);
         Poll::Ready(Ok(read))
+    }
+
+    fn poll_fill_peeked(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        ready!(self.transport.poll_readable(cx));
+        self.peeked.reserve(READ_SIZE.saturating_sub(self.peeked.len()));
+        pin!(self.transport.read_buf(&mut self.peeked)).poll(cx)
     }
 
     /// Takes the bytes that are kept to be read again.

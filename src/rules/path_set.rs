@@ -29,7 +29,7 @@ struct SegmentTree<'p> {
     ends_open: bool,
 }
 
-/// Regexes by the text that whatever they match begins with.
+/// Regexes by the text with which every path that they match begins.
 #[derive(Debug, Default)]
 struct PrefixedRegexes<'p> {
     by_prefix: HashMap<&'p str, Vec<&'p Regex>>,

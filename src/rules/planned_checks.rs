@@ -188,7 +188,7 @@ impl RequiredLimits {
             let bind = |&(part, spec, away): &(CheckRole, usize, Option<usize>)| {
                 let handle = *handles.get(spec)?;
                 // Requests of another rule may hold reservations on the counter, which have not been charged yet.
-                let is_beside_holds = self.is_held[spec]
+                let is_beside_holds = self.is_held.get(spec).is_some_and(|is_held| *is_held)
                     && limiting.cost_model.charge_timing() == ChargeTiming::OnArrival
                     && part != CheckRole::Permit;
                 let options = options_of_role(index, limiting, part)
@@ -199,7 +199,7 @@ impl RequiredLimits {
                     fallback: store_loss_fallback(limiting, away.and_then(|away| handles.get(away))),
                 })
             };
-            self.of_rules[index].iter().filter_map(bind).collect()
+            self.of_rules.get(index).into_iter().flatten().filter_map(bind).collect()
         };
         rules.iter().enumerate().map(of_rule).collect()
     }

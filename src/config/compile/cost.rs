@@ -26,7 +26,7 @@ pub(super) fn compile(
     context: &mut CompileContext<'_>,
     report: &mut Diagnostics<'_>,
 ) -> CostModel {
-    let cost = match &raw.cost {
+    let cost = match raw.cost.as_deref() {
         None => Cost::Fixed(REQUEST_COST),
         Some(raw::Cost::Units(units)) => Cost::Fixed(*units),
         Some(raw::Cost::Variable(variable)) => {
@@ -38,7 +38,7 @@ pub(super) fn compile(
     let refunds = raw.refund_on.as_ref();
     CostModel {
         cost,
-        counts: raw.count.as_ref().map(|count| compile_count(count, at.key("count"), context, report)),
+        counts: raw.count.as_deref().map(|count| compile_count(count, at.key("count"), context, report)),
         refunds: refunds.map_or_else(Refunds::default, |raw| compile_refunds(raw, at, report)),
     }
 }

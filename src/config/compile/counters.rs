@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::map_items;
-use super::rules::{check_name, name_line};
+use super::rules::{check_name, name_line, rule_position};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::config::parse::nearest_name;
@@ -40,7 +40,7 @@ struct CounterUser<'r> {
 impl CounterUser<'_> {
     /// Returns the position of the rule in the list at `rules`.
     fn position<'p>(self, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
-        self.index.map_or_else(|| rules.single_item(), |index| rules.item(index))
+        rule_position(self.index, rules)
     }
 
     /// Returns the rule's name and line for a message. It is in the list at `rules`.
@@ -51,7 +51,7 @@ impl CounterUser<'_> {
 
 /// Checks that the `rules` at `at` can share counters as configured.
 pub(super) fn check(
-    raw: &raw::ZeroOrMany<raw::Rule>,
+    raw: &raw::Rules,
     rules: &[(Rule, RejectionResponse)],
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
@@ -170,7 +170,7 @@ fn counter_yaml_key(rule: &Rule) -> &'static str {
 
 /// Adds a note for a counter that only one rule charges, because its name may be misspelt.
 fn note_unshared(
-    raw: &raw::ZeroOrMany<raw::Rule>,
+    raw: &raw::Rules,
     counters: &HashMap<&str, Vec<CounterUser<'_>>>,
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,

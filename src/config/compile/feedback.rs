@@ -35,7 +35,7 @@ pub(super) fn compile(
 ) -> Option<Feedback> {
     let at = rule_at.key("feedback");
     let default = raw::FeedbackMap::default();
-    let map = match rule.feedback.as_ref()? {
+    let map = match rule.feedback.as_deref()? {
         raw::Feedback::Switch(false) => return None,
         raw::Feedback::Switch(true) => &default,
         raw::Feedback::Map(map) => map,

@@ -23,7 +23,7 @@ impl From<AdaptiveRange> for InFlight {
 
 /// Compiles the `in_flight` of the rule at `at`.
 pub(super) fn compile(raw: &raw::Rule, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> InFlight {
-    match &raw.in_flight {
+    match raw.in_flight.as_deref() {
         None => InFlight::default(),
         Some(raw::InFlight::Max(max)) => InFlight { max: Some(*max), adaptive: None },
         Some(raw::InFlight::Auto(raw::Auto::Auto)) => AdaptiveRange::default().into(),

@@ -24,7 +24,7 @@ pub(super) fn compile_source(
     report: &mut Diagnostics<'_>,
 ) -> LimitSource {
     let scope_at = at.key("scope");
-    let shared = match &raw.scope {
+    let shared = match raw.scope.as_deref() {
         None | Some(raw::Scope::Word(raw::ScopeWord::Local)) => return LimitSource::Local,
         Some(raw::Scope::Word(raw::ScopeWord::Shared)) => compile_shared_limit(
             &raw::ScopeMap { shared: Some(Mode::Lease), ..raw::ScopeMap::default() },

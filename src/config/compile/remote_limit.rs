@@ -67,7 +67,7 @@ pub(super) fn needs_no_local_limit(raw: &raw::Rule) -> bool {
 
 /// Returns the scope of a rule with a remote limit.
 pub(super) fn remote_scope(raw: &raw::Rule) -> Option<&raw::ScopeMap> {
-    match raw.scope.as_ref()? {
+    match raw.scope.as_deref()? {
         raw::Scope::Map(map) if !limit_scope::is_shared(map) => Some(map),
         raw::Scope::Map(_) | raw::Scope::Word(_) => None,
     }

@@ -22,7 +22,7 @@ pub(super) fn compile(
     context: &mut CompileContext<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Option<Box<Deferral>> {
-    let (raw, at) = (rule.respond.as_ref(), rule_at.key("respond"));
+    let (raw, at) = (rule.respond.as_deref(), rule_at.key("respond"));
     if raw.is_some() && rule.on_limit.is_some() {
         let fault = ValueError::new("`on_limit` has no meaning with `respond`");
         report.add_key_error(

@@ -12,7 +12,7 @@ mod wide_rules;
 use std::collections::BTreeSet;
 
 use super::map_items;
-use super::rules::name_line;
+use super::rules::{name_line, rule_position};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, backquoted};
 use crate::config::raw;
@@ -34,7 +34,7 @@ struct RuleEntry<'r> {
 /// Adds notes on the compiled `rules` at `at`, which have no errors. A client is an IPv6 network with a prefix of
 /// `ipv6_prefix` bits.
 pub(super) fn add_notes(
-    raw: &raw::ZeroOrMany<raw::Rule>,
+    raw: &raw::Rules,
     at: ConfigPath<'_>,
     rules: &[Rule],
     ipv6_prefix: u8,
@@ -52,10 +52,7 @@ pub(super) fn add_notes(
 impl<'r> RuleEntry<'r> {
     /// Returns the position of the rule in the list at `rules`.
     fn position<'p>(&self, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
-        match self.index {
-            Some(index) => rules.item(index),
-            None => rules.single_item(),
-        }
+        rule_position(self.index, rules)
     }
 
     /// Returns what the rule does to requests, if it limits.

@@ -19,7 +19,7 @@ use crate::rules::rule::{Action, LimitAction, Rule, Throttle};
 
 /// Compiles all rules in file order, each with its local reply.
 pub(super) fn compile(
-    raw: &raw::ZeroOrMany<raw::Rule>,
+    raw: &raw::Rules,
     at: ConfigPath<'_>,
     context: &mut CompileContext<'_>,
     report: &mut Diagnostics<'_>,
@@ -32,7 +32,8 @@ pub(super) fn compile(
         if raw.name.is_some() {
             let name_at = rule_at.key("name");
             report.ok_or_report(name_at, check_name(name));
-            if let Some(first) = first_uses.insert(name, index) {
+            let first = *first_uses.entry(name).or_insert(index);
+            if first != index {
                 let first = name_line(first, at, report);
                 let fault = ValueError::new(format!("duplicate rule name {}", backquoted(name)));
                 report.add_value_error(name_at, fault.with_hint(format!("first in line {first}")));
@@ -47,8 +48,12 @@ pub(super) fn compile(
 /// Returns the line of the name of the rule with this index in the list at `rules`; `None` for a single rule in place of
 /// a list.
 pub(super) fn name_line(index: Option<usize>, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> usize {
-    let rule = index.map_or_else(|| rules.single_item(), |index| rules.item(index));
-    report.line_of(rule.key("name"))
+    report.line_of(rule_position(index, &rules).key("name"))
+}
+
+/// Returns the position of the rule with this index in the list at `rules`; `None` for a single rule in place of a list.
+pub(super) fn rule_position<'p>(index: Option<usize>, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
+    index.map_or_else(|| rules.single_item(), |index| rules.item(index))
 }
 
 /// Checks a name, which becomes part of metrics, headers and log lines without escaping.
@@ -85,14 +90,14 @@ fn compile_rule(
     } else {
         MatcherOwner::Rule
     };
-    let matcher = matching::compile_matcher(raw.matching.as_ref(), at.key("match"), context, report);
-    let except = raw.except.as_ref().map_or_else(Vec::new, |list| {
+    let matcher = matching::compile_matcher(raw.matching.as_deref(), at.key("match"), context, report);
+    let except = raw.except.as_deref().map_or_else(Vec::new, |list| {
         map_items(list, at.key("except"), |except, at| {
             Some(matching::compile_except(except, at, context, report))
         })
     });
     let mut rejection =
-        rejection::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), context.files, report);
+        rejection::compile(raw.on_limit.as_deref(), name, at.key("on_limit"), context.files, report);
     wait::set_status(raw, &mut rejection, at, report);
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_reported(at.key("action")) => Action::Deny,
@@ -145,7 +150,7 @@ fn compile_limit_action(
         .key
         .as_ref()
         .map_or_else(KeyTemplate::default, |key| matching::compile_key(key, matcher, at, context, report));
-    let throttle = throttle::compile(raw.throttle.as_ref(), at.key("throttle"), report);
+    let throttle = throttle::compile(raw.throttle.as_deref(), at.key("throttle"), report);
     let nested = nested_networks::compile_limits(raw, &key, throttle, at, report);
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
     windows::apply_to_limits(raw, &mut limits, at, report);
@@ -167,7 +172,7 @@ fn compile_limit_action(
         enforced_share: enforce,
         in_flight: in_flight.max,
         adaptive: in_flight.adaptive,
-        ban: throttle::compile_ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
+        ban: throttle::compile_ban(raw.on_limit.as_deref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
         feedback,

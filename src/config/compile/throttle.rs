@@ -153,7 +153,7 @@ pub(super) fn compile_enforced_share(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> EnforcedShare {
-    let Some(raw) = &raw.enforce else { return EnforcedShare::default() };
+    let Some(raw) = raw.enforce.as_deref() else { return EnforcedShare::default() };
     let enforce_at = at.key("enforce");
     if throttle == Throttle::Shadow {
         report.add_key_error(

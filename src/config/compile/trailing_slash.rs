@@ -17,7 +17,7 @@ const MAX_NOTES: usize = 5;
 
 /// Adds a note for each path of `rules`, compiled from `raw`, that does not match with a trailing slash.
 pub(super) fn note_bypassed_rules(
-    raw: &raw::ZeroOrMany<raw::Rule>,
+    raw: &raw::Rules,
     at: ConfigPath<'_>,
     rules: &[Rule],
     report: &mut Diagnostics<'_>,
@@ -46,7 +46,7 @@ pub(super) fn note_bypassed_rules(
 
 /// Calls `found` with each path that no pattern matches with a trailing slash, and its position.
 fn for_each_bypassed_path(
-    raw: &raw::ZeroOrMany<raw::Rule>,
+    raw: &raw::Rules,
     at: ConfigPath<'_>,
     rules: &[Rule],
     [denied, limited]: &[PathSet<'_>; 2],
@@ -60,7 +60,7 @@ fn for_each_bypassed_path(
             Action::Limit(_) => limited,
         };
         // A matcher that sets `trailing_slash` does so intentionally.
-        let matching = raw.matching.as_ref().filter(|matching| matching.trailing_slash.is_none())?;
+        let matching = raw.matching.as_deref().filter(|matching| matching.trailing_slash.is_none())?;
         let paths = matching.path.as_ref()?;
         let at = at.key("match");
         map_items(paths, at.key("path"), |path, at| {

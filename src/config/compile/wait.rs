@@ -28,7 +28,7 @@ pub(super) fn compile(
     context: &CompileContext<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Option<Box<WaitPolicy>> {
-    let Some(raw::Throttle::Map(map)) = &raw.throttle else { return None };
+    let Some(raw::Throttle::Map(map)) = raw.throttle.as_deref() else { return None };
     let at = at.key("throttle");
     let Some(wait) = &map.wait else {
         if map.pace.is_some() && !report.is_reported(at.key("wait")) {
@@ -158,7 +158,7 @@ pub(super) fn set_status(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) {
-    let Some(raw::Throttle::Map(map)) = &raw.throttle else { return };
+    let Some(raw::Throttle::Map(map)) = raw.throttle.as_deref() else { return };
     let Some(status) = map.wait.as_ref().and_then(|wait| wait.status) else { return };
     let status_at = at.key("throttle");
     let status_at = status_at.key("wait");
@@ -166,7 +166,7 @@ pub(super) fn set_status(
     if !matches!(status, 429 | 503) {
         report.add_value_error(status_at, format!("expected 429 or 503, got {status}"));
     }
-    if raw.on_limit.as_ref().is_some_and(|given| given.status.is_some()) {
+    if raw.on_limit.as_deref().is_some_and(|given| given.status.is_some()) {
         report.add_key_error(status_at, "both `wait.status` and `on_limit.status`, expected one of them");
     }
     rejection.status = super::rejection::status_code(Some(status), defaults::REJECTION_STATUS);

@@ -27,7 +27,11 @@ use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::check_options::OnDenied;
 use crate::rules::rule::OnMissing;
 
+/// Rules, each in a block of its own: a list of thousands is not copied while it grows.
+pub type Rules = ZeroOrMany<Box<Rule>>;
+
 /// A rule: the requests to which it applies, the key by which they are counted, and their limits.
+// What most rules lack is boxed.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -39,10 +43,10 @@ pub struct Rule {
     /// Conditions that a request must meet for the rule to apply. All given fields must match; within a list, one
     /// item is enough. Default: every request.
     #[serde(rename = "match")]
-    pub matching: Option<Matcher>,
+    pub matching: Option<Box<Matcher>>,
     /// Conditions under which the rule does not apply although `match` does: a map with the fields of `match`, all of
     /// which must match, or a list of such maps, of which one is enough. An empty map is an error.
-    pub except: Option<OneOrMany<Matcher>>,
+    pub except: Option<Box<OneOrMany<Matcher>>>,
     /// Domain of Envoy's rate limit requests to which the rule applies, in addition to proxied requests unless it
     /// reads descriptors; not empty, without spaces around it.
     pub domain: Option<String>,
@@ -50,7 +54,7 @@ pub struct Rule {
     /// shared: lease }`), a map with `shared` or `instances`, or a map with `rls` for [another rate limit
     /// service](remote-limits.md).
     #[cfg_attr(test, schemars(extend("default" = "local")))]
-    pub scope: Option<Scope>,
+    pub scope: Option<Box<Scope>>,
     /// Name of the counter that the rule charges; rules with the same counter and the same key share it. Visible
     /// ASCII without quotes and backslashes, at most 128 characters. Default: the rule's name.
     pub counter: Option<String>,
@@ -81,7 +85,7 @@ pub struct Rule {
     pub algorithm: Option<Algorithm>,
     /// Token bucket that receives several tokens at once, in place of `limit` and `algorithm`; it holds `burst`
     /// tokens. See [Token bucket with refills](algorithms.md#token-bucket-with-refills).
-    pub token_bucket: Option<TokenBucket>,
+    pub token_bucket: Option<Box<TokenBucket>>,
     /// IANA time zone whose calendar `fixed_window` follows for days, weeks, months and years, such as
     /// `Europe/Berlin`. Valid with `fixed_window` only.
     #[cfg_attr(test, schemars(extend("default" = "UTC")))]
@@ -98,30 +102,30 @@ pub struct Rule {
     /// Units that each request costs: a number from 1 to 4294967295, or a map with exactly one of `header`,
     /// `request_bytes`, `response_header` and `response_bytes`. A cost above a limit's burst (or count) is an error,
     /// because such a request could never pass. Default: `1`.
-    pub cost: Option<Cost>,
+    pub cost: Option<Box<Cost>>,
     /// Conditions on the response under which a request is charged, as a map with at least one of `response_status`,
     /// `response_header` and `grpc_status`. All given fields must match; within a list, one item is enough. Default:
     /// every request.
-    pub count: Option<Count>,
+    pub count: Option<Box<Count>>,
     /// Outcomes of requests for which the charge is refunded: status codes (`503`), classes (`5xx`) and ranges
     /// (`500-504`), `timeout`, `connect_failure`, `reset`, and names of gRPC statuses such as `unavailable`. Default:
     /// never.
     pub refund_on: Option<OneOrMany<OutcomePattern>>,
     /// Maximum number of requests of a key in flight at once; in addition to a limit, or without one. A number from 1
     /// to 4294967295, `auto` (adapts to the latency of the upstream), or a map with `auto`.
-    pub in_flight: Option<InFlight>,
+    pub in_flight: Option<Box<InFlight>>,
     /// Treatment of requests over the limit: `hard` (reject), `shadow` (dry run), `soft 10%` (mark within a margin),
     /// `delay 500ms` (wait for room), `elastic 3x` (follow the upstream's spare capacity), or a map.
     #[cfg_attr(test, schemars(extend("default" = "hard")))]
-    pub throttle: Option<Throttle>,
+    pub throttle: Option<Box<Throttle>>,
     /// Whether the limit follows the signals of the provider to which Weir forwards: `true`, or a map with `min`,
     /// `decrease`, `increase`, `rejections` and `headers`. The limit as written is the upper bound.
     #[cfg_attr(test, schemars(extend("default" = false)))]
-    pub feedback: Option<Feedback>,
+    pub feedback: Option<Box<Feedback>>,
     /// Share of keys for which the rule is enforced, `0%` to `100%`, or a map with `share` and `seed`. For all other
     /// keys the rule only counts and reports, as in shadow mode.
     #[cfg_attr(test, schemars(extend("default" = "100%")))]
-    pub enforce: Option<Enforce>,
+    pub enforce: Option<Box<Enforce>>,
     /// Charging of rejected requests to this rule's limits: `free` charges nothing, `charge` charges them as if they
     /// had passed.
     #[cfg_attr(test, schemars(extend("default" = "free")))]
@@ -132,10 +136,10 @@ pub struct Rule {
     #[cfg_attr(test, schemars(extend("default" = "limit")))]
     pub action: Option<Action>,
     /// Local reply to the requests that this rule rejects.
-    pub on_limit: Option<OnLimit>,
+    pub on_limit: Option<Box<OnLimit>>,
     /// Acceptance of requests that are stored and sent later, at the rate of this rule's limit: the status code of
     /// the response, such as `202`, or a map. Needs `store`. See [Deferred calls](deferred.md).
-    pub respond: Option<Respond>,
+    pub respond: Option<Box<Respond>>,
 }
 
 /// Conditions on a request. All given fields must match; within a list, one item is enough.

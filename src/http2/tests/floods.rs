@@ -76,6 +76,20 @@ fn reading_stops_while_responses_are_unread() {
 }
 
 #[test]
+fn data_that_the_client_does_not_read_is_bounded_despite_large_windows() {
+    let tasks = Tasks::default();
+    let (mut peer, server) = RawPeer::connect(&tasks, &[0, 4, 0x7f, 0xff, 0xff, 0xff]);
+    peer.send(FrameKind::WindowUpdate, 0, 0, &(1_u32 << 30).to_be_bytes());
+    for id in [1, 3, 5, 7] {
+        peer.send_head(id, GET, true);
+        server.respond(&tasks, body(100_000));
+    }
+    let output = server.connection.borrow().state().output.len();
+    // 32 KiB of data, and the frame headers.
+    assert!((30_000..34_000).contains(&output), "{output} bytes of output");
+}
+
+#[test]
 fn streams_that_are_reset_leave_the_queue_for_capacity() {
     let tasks = Tasks::default();
     let (mut peer, server) = RawPeer::connect(&tasks, &[]);

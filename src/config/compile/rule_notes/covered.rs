@@ -63,7 +63,7 @@ fn note_covered(
     if single_path_matchers(&entry.rule.matcher).is_empty() {
         return;
     }
-    let (match_at, matching) = (rule_at.key("match"), entry.raw.matching.as_ref());
+    let (match_at, matching) = (rule_at.key("match"), entry.raw.matching.as_deref());
     let Some(paths) = matching.and_then(|matching| matching.path.as_ref()) else { return };
     map_items(paths, match_at.key("path"), |path, path_at| {
         let other = find(&with_path(&entry.rule.matcher, &path.0))?;

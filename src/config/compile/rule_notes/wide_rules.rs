@@ -8,11 +8,11 @@ use crate::rules::matcher::Matcher;
 /// Maximum number of rules that every other rule is compared with. A file may contain ten thousand rules.
 const MAX_WIDE_RULES: usize = 100;
 
-/// Rules with the fewest conditions, in ascending order of their number.
+/// Rules with the fewest conditions; those with fewer come first.
 #[derive(Default)]
 pub(super) struct WideRules<'e, 'r> {
     rules: Vec<&'e RuleEntry<'r>>,
-    /// Indices of rules of which every path begins with a certain segment, by these segments.
+    /// Indices of the rules of which each path begins with a literal segment, by these segments.
     by_first_segment: HashMap<&'r str, Vec<usize>>,
     /// Indices of all other rules.
     others: Vec<usize>,
@@ -34,7 +34,10 @@ impl<'e, 'r> WideRules<'e, 'r> {
             match segments {
                 Some(segments) if !segments.is_empty() => {
                     for segment in segments {
-                        wide.by_first_segment.entry(segment).or_default().push(index);
+                        let same = wide.by_first_segment.entry(segment).or_default();
+                        if same.last() != Some(&index) {
+                            same.push(index);
+                        }
                     }
                 }
                 _ => wide.others.push(index),
@@ -43,7 +46,7 @@ impl<'e, 'r> WideRules<'e, 'r> {
         wide
     }
 
-    /// Returns every rule that may apply to all requests of `matcher`, and others.
+    /// Returns a superset of the rules that apply to all requests of `matcher`, each once and in their order.
     pub(super) fn candidates(&self, matcher: &Matcher) -> impl Iterator<Item = &'e RuleEntry<'r>> {
         let segment = matcher.paths.first().and_then(|path| path.first_segment());
         let same = segment.and_then(|segment| self.by_first_segment.get(segment));
@@ -69,4 +72,44 @@ fn condition_count(matcher: &Matcher) -> usize {
         entries.is_some(),
     ];
     given.into_iter().filter(|given| *given).count() + conditions.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::raw;
+    use crate::rules::pattern::PathPattern;
+    use crate::rules::rule::{Action, Rule};
+
+    const PATTERNS: [&str; 10] =
+        ["/", "/*", "/a", "/a/*", "/a/{x}", "/b/c", "/b/*", "/{x}", "/{x}/*", "~^/a"];
+
+    fn rules() -> impl Strategy<Value = Vec<Rule>> {
+        let paths = prop::collection::vec(prop::sample::select(&PATTERNS[..]), 0..4);
+        let rule = (paths, any::<bool>()).prop_map(|(paths, has_method)| {
+            let paths = paths.into_iter().map(|text| PathPattern::parse(text).unwrap()).collect();
+            let methods = if has_method { [http::Method::GET].into() } else { Box::default() };
+            let matcher = Matcher { paths, methods, ..Matcher::default() };
+            Rule { name: "r".into(), matcher, except: Box::default(), action: Action::Deny, domain: None }
+        });
+        prop::collection::vec(rule, 0..12)
+    }
+
+    proptest! {
+        #[test]
+        fn candidates_are_those_that_a_scan_of_all_rules_finds(rules in rules()) {
+            let raw: raw::Rule = serde_yaml::from_str("{}").unwrap();
+            let entries: Vec<_> = rules.iter().map(|rule| RuleEntry { raw: &raw, rule, index: None }).collect();
+            let wide = WideRules::select(&entries, |_| true);
+            for matcher in rules.iter().map(|rule| &rule.matcher) {
+                let is_wider = |entry: &&RuleEntry<'_>| matcher.is_within(&entry.rule.matcher);
+                let names = |entry: &RuleEntry<'_>| std::ptr::from_ref(entry.rule);
+                let found: Vec<_> = wide.candidates(matcher).filter(is_wider).map(names).collect();
+                let expected: Vec<_> = wide.rules.iter().copied().filter(is_wider).map(names).collect();
+                prop_assert_eq!(found, expected, "{:?}", matcher);
+            }
+        }
+    }
 }
