@@ -3,14 +3,15 @@
 
 Start: time from the start of the process until its admin port reports that it is ready.
 
-Reload: h2load sends requests at an even rate on four connections for some seconds, first without, then with reloads. The
-configuration differs in every limit, so each reload replaces all of them. The result has percentiles of latency.
+Reload: h2load sends requests at an even rate on four connections for some seconds, without and with reloads in alternation.
+The configuration differs in every limit, so each reload replaces all of them. The result has percentiles of latency.
 
 Instructions (--instructions): callgrind counts those of `weir check`, and of a process that starts and ends. They do not
 depend on other load of the machine.
 """
 import argparse
 import http.client
+import os
 import re
 import shutil
 import statistics
@@ -22,6 +23,8 @@ from pathlib import Path
 
 from proxy import free_port
 
+# Maximum share of time for which a hypervisor may withhold a processor.
+MAX_STOLEN = 0.01
 HEAD = """listeners: {{ address: "127.0.0.1:{port}" }}
 workers: {workers}
 upstream: echo
@@ -114,7 +117,7 @@ def start_time(binary, config):
 
 
 def latency(config, options, reloads):
-    """Returns the 999 quantiles of latency in microseconds. The requests match an `allow` rule, so all are forwarded."""
+    """Returns latencies in microseconds. The requests match an `allow` rule, so all are forwarded."""
     # Generated before, because that takes the processor of the client.
     texts = [config.text(version) for version in range(1, reloads + 1)]
     log = config.path.with_suffix(".log")
@@ -131,7 +134,22 @@ def latency(config, options, reloads):
     log.unlink()
     if any(status != "200" for _, status, _ in lines):
         sys.exit("not all responses were successful")
-    return statistics.quantiles((int(time) for *_, time in lines), n=1000)
+    return [int(time) for *_, time in lines]
+
+
+def stolen():
+    """Returns the seconds for which a hypervisor has withheld processors from this machine."""
+    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def undisturbed_latency(config, options, reloads):
+    """As `latency`. A turn in which processors were withheld is repeated, because all long times would be due to that."""
+    for _ in range(options.attempts):
+        before = stolen()
+        times = latency(config, options, reloads)
+        if stolen() - before <= MAX_STOLEN * options.seconds:
+            return times
+    sys.exit(f"processors were withheld in each of {options.attempts} attempts")
 
 
 def compare_times(options, directory):
@@ -142,11 +160,16 @@ def compare_times(options, directory):
         process = run(binary, config)
         try:
             config.until_ready(process)
-            columns = [latency(config, options, reloads) for reloads in (0, options.reloads)]
+            # In alternation, because the speed of a machine varies.
+            columns = [[], []]
+            for _ in range(options.turns):
+                columns[0] += undisturbed_latency(config, options, 0)
+                columns[1] += undisturbed_latency(config, options, options.reloads)
         finally:
             process.terminate()
             process.wait(60)
-        texts = [", ".join(f"{parts[at]:.0f} µs" for at in (499, 989, 998)) for parts in columns]
+        parts = [statistics.quantiles(times, n=1000) for times in columns]
+        texts = [", ".join(f"{part[at]:.0f} µs" for at in (499, 989, 998)) for part in parts]
         print(f"| {binary} | {started * 1e3:.0f} ms | {' | '.join(texts)} |", flush=True)
 
 
@@ -175,9 +198,11 @@ def main():
     parser.add_argument("--rules", type=int, default=8000, help="number of rules (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="number of workers (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=5, help="number of starts (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=10, help="length of each measurement of latency (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=5, help="length of each turn of latency (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=5, help="turns without and with reloads (default: %(default)s)")
+    parser.add_argument("--attempts", type=int, default=20, help="attempts of a turn (default: %(default)s)")
     parser.add_argument("--rate", type=int, default=1000, help="requests a second on each connection (default: %(default)s)")
-    parser.add_argument("--reloads", type=int, default=5, help="reloads during the second one (default: %(default)s)")
+    parser.add_argument("--reloads", type=int, default=3, help="reloads of a turn (default: %(default)s)")
     parser.add_argument("--instructions", action="store_true", help="count instructions with callgrind")
     options = parser.parse_args()
     options.weir = options.weir or ["target/dist/weir"]

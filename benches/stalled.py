@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the resident memory that a proxy holds for each client that does not read its download.
 
-Each client requests 100 MiB and reads nothing. Over HTTP/2, it also announces the largest windows, so that only the
-sockets' buffers stop the proxy. nginx is the upstream, over HTTP/1.1. Each proxy has one worker and is started anew for
+Each client requests 100 MiB and reads nothing. Over HTTP/2, it has the default windows of 64 KiB, or announces the largest
+ones, so that only the sockets' buffers stop the proxy. nginx is the upstream, over HTTP/1.1. Each proxy has one worker and is started anew for
 each protocol. The result is the growth of resident memory after some seconds, divided by the number of clients. The
 kernel's buffers are not included.
 """
@@ -29,17 +29,19 @@ def frame(kind, flags, stream, payload):
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
-# Preface, SETTINGS with the largest initial window, WINDOW_UPDATE of the connection, HEADERS that end stream 1.
-HTTP2 = (
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    + frame(4, 0, 0, (4).to_bytes(2, "big") + MAX_WINDOW.to_bytes(4, "big"))
-    + frame(8, 0, 0, (MAX_WINDOW - 65_535).to_bytes(4, "big"))
-    + frame(1, 5, 1, FIELDS)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+# HEADERS that end stream 1.
+HEAD = frame(1, 5, 1, FIELDS)
+HTTP2 = PREFACE + frame(4, 0, 0, b"") + HEAD
+# SETTINGS with the largest initial window, and WINDOW_UPDATE of the connection.
+LARGE_WINDOWS = frame(4, 0, 0, (4).to_bytes(2, "big") + MAX_WINDOW.to_bytes(4, "big")) + frame(
+    8, 0, 0, (MAX_WINDOW - 65_535).to_bytes(4, "big")
 )
 # The HAProxy of the first scenario of `protocols` accepts HTTP/2 only.
 ROWS = (
     ("HTTP/1.1", HTTP1, "download-100m", ("nginx", "weir")),
     ("HTTP/2", HTTP2, "http2", ("haproxy", "weir")),
+    ("HTTP/2, largest windows", PREFACE + LARGE_WINDOWS + HEAD, "http2", ("haproxy", "weir")),
 )
 
 
