@@ -18,17 +18,12 @@ import tempfile
 import time
 
 import proxy
+from protocols import PREFACE, frame
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"
 # Preface, empty SETTINGS, and HEADERS of stream 1 that end it: GET, https, /, app.example (RFC 7541 appendix A).
 FIELDS = b"\x82\x87\x84\x41\x0bapp.example"
-HTTP2 = (
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-    + len(FIELDS).to_bytes(3, "big")
-    + b"\x01\x05\x00\x00\x00\x01"
-    + FIELDS
-)
+HTTP2 = PREFACE + frame(4, 0, 0, b"") + frame(1, 5, 1, FIELDS)
 QUIET = 15
 
 

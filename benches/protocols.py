@@ -28,6 +28,8 @@ import proxy
 
 BODY = proxy.BODY
 MIB = 2**20
+# The preface of an HTTP/2 connection (RFC 9113 section 3.4).
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HTTP2 = ("haproxy", "envoy", "weir")
 BODIES = ("nginx", "weir")
 SCENARIOS = {
@@ -50,6 +52,11 @@ UPLOAD = """\
 wrk.method = "POST"
 wrk.body = string.rep("0123456789abcdef", 65536)
 """
+
+
+def frame(kind, flags, stream, payload):
+    """Returns an HTTP/2 frame (RFC 9113 section 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def command(options, scenario, name, directory, port, upstreams):

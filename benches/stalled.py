@@ -2,8 +2,8 @@
 """Measures the resident memory that a proxy holds for each client that does not read its download.
 
 Each client requests 100 MiB and reads nothing. Over HTTP/2, it has the default windows of 64 KiB, or announces the largest
-ones, so that only the sockets' buffers stop the proxy. nginx is the upstream, over HTTP/1.1. Each proxy has one worker and is started anew for
-each protocol. The result is the growth of resident memory after some seconds, divided by the number of clients. The
+ones, so that only the sockets' buffers stop the proxy. nginx is the upstream, over HTTP/1.1. Each proxy has one worker and
+is started anew for each protocol. The result is the growth of resident memory after some seconds, divided by the number of clients. The
 kernel's buffers are not included.
 """
 import argparse
@@ -17,19 +17,13 @@ import time
 
 import protocols
 import proxy
+from protocols import PREFACE, frame
 
 PATH = b"/%d" % (100 * protocols.MIB)
 HTTP1 = b"GET " + PATH + b" HTTP/1.1\r\nhost: app.example\r\n\r\n"
 MAX_WINDOW = 2**31 - 1
 # GET, http, and literals for the path and the authority (RFC 7541 sections 6.1 and 6.2.2).
 FIELDS = b"\x82\x86\x04%c%s\x01\x0bapp.example" % (len(PATH), PATH)
-
-
-def frame(kind, flags, stream, payload):
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # HEADERS that end stream 1.
 HEAD = frame(1, 5, 1, FIELDS)
 HTTP2 = PREFACE + frame(4, 0, 0, b"") + HEAD

@@ -107,10 +107,12 @@ impl<S> Engine<S> {
         now: Timestamp,
         create_snapshot: impl FnOnce(Arc<Policy>) -> Result<S, E>,
     ) -> Result<Self, E> {
-        let limits = RequiredLimits::from_rules(&spec.rules, &limiter.instance_counts());
-        let handles = limiter.install(&[limits.specs(), permanent].concat(), now);
+        let mut limits = RequiredLimits::from_rules(&spec.rules, &limiter.instance_counts());
+        let rule_limit_count = limits.specs().len();
+        limits.add_permanent(permanent);
+        let handles = limiter.install(limits.specs(), now);
         limiter.retire_others(&handles, now);
-        let (handles, permanent) = handles.split_at(limits.specs().len());
+        let (handles, permanent) = handles.split_at(rule_limit_count);
         let policy = spec.bind(1, &limits, handles, limiter, now);
         let snapshot = create_snapshot(Arc::clone(&policy))?;
         limiter.configuration_changed(policy.limit_handles().chain(permanent.iter().copied()));

@@ -14,7 +14,7 @@ use foldhash::HashMap;
 use serde_json::Value as Schema;
 use serde_yaml::{Mapping, Number, Value};
 
-use self::alternatives::{Alternatives, describe_value, resolve_reference};
+use self::alternatives::{Alternatives, describe_value};
 use self::map_schema::MapSchema;
 use super::config_path::ConfigPath;
 use super::diagnostic::{Diagnostics, ValueError, backquoted, backquoted_list};
@@ -32,8 +32,8 @@ pub(super) fn check(value: &mut Value, references: &HashSet<String>, report: &mu
     let mut check = SchemaCheck {
         references,
         diagnostics: report,
-        alternatives: HashMap::default(),
-        maps: HashMap::default(),
+        alternatives: PreparedSchemas(HashMap::default()),
+        maps: PreparedSchemas(HashMap::default()),
     };
     check.check_value(value, schema(), ConfigPath::ROOT)
 }
@@ -41,10 +41,18 @@ pub(super) fn check(value: &mut Value, references: &HashSet<String>, report: &mu
 struct SchemaCheck<'a, 'r> {
     references: &'a HashSet<String>,
     diagnostics: &'a mut Diagnostics<'r>,
-    /// Alternatives by the address of their schema. Thousands of rules have the same few dozen.
-    alternatives: HashMap<*const Schema, Rc<Alternatives<'static>>>,
-    /// Schemas of maps by their address.
-    maps: HashMap<*const Schema, Rc<MapSchema<'static>>>,
+    alternatives: PreparedSchemas<Alternatives<'static>>,
+    maps: PreparedSchemas<MapSchema<'static>>,
+}
+
+/// Prepared schemas by the address of the schema. Thousands of rules have the same few dozen.
+struct PreparedSchemas<T>(HashMap<*const Schema, Rc<T>>);
+
+impl<T> PreparedSchemas<T> {
+    fn get(&mut self, schema: &'static Schema, prepare: fn(&'static Schema) -> T) -> Rc<T> {
+        let prepared = self.0.entry(std::ptr::from_ref(schema));
+        Rc::clone(prepared.or_insert_with(|| Rc::new(prepare(schema))))
+    }
 }
 
 impl SchemaCheck<'_, '_> {
@@ -53,7 +61,7 @@ impl SchemaCheck<'_, '_> {
         if value.is_null() && self.diagnostics.is_reported(at) {
             return false;
         }
-        let alternatives = self.alternatives(schema);
+        let alternatives = self.alternatives.get(schema, Alternatives::from_schema);
         if alternatives.is_any_allowed() {
             return self.check_any(value, at);
         }
@@ -75,16 +83,6 @@ impl SchemaCheck<'_, '_> {
             (Some(schema), Value::Number(number)) => self.check_range(number, schema, at),
             (Some(_), Value::String(_) | Value::Bool(_) | Value::Null | Value::Tagged(_)) => true,
         }
-    }
-
-    fn alternatives(&mut self, schema: &'static Schema) -> Rc<Alternatives<'static>> {
-        let known = self.alternatives.entry(std::ptr::from_ref(schema));
-        Rc::clone(known.or_insert_with(|| Rc::new(Alternatives::from_schema(schema))))
-    }
-
-    fn map_schema(&mut self, schema: &'static Schema) -> Rc<MapSchema<'static>> {
-        let known = self.maps.entry(std::ptr::from_ref(schema));
-        Rc::clone(known.or_insert_with(|| Rc::new(MapSchema::new(schema))))
     }
 
     fn is_reference(&self, at: ConfigPath<'_>) -> bool {
@@ -118,7 +116,7 @@ impl SchemaCheck<'_, '_> {
     }
 
     fn check_map(&mut self, map: &mut Mapping, schema: &'static Schema, at: ConfigPath<'_>) -> bool {
-        let known = self.map_schema(schema);
+        let known = self.maps.get(schema, MapSchema::new);
         self.check_key_count(map, &known, at);
         map.retain(|key, value| {
             let Value::String(key) = key else {
@@ -131,17 +129,19 @@ impl SchemaCheck<'_, '_> {
             };
             match known.properties.get(&**key).copied().or(known.others) {
                 Some(schema) => self.check_value(value, schema, at.key(key)),
-                None => self.reject_unknown_key(key, schema, at),
+                None => self.reject_unknown_key(key, &known, at),
             }
         });
         self.report_missing_keys(map, &known, at);
         true
     }
 
-    fn reject_unknown_key(&mut self, key: &str, schema: &Schema, at: ConfigPath<'_>) -> bool {
-        let Some(properties) = schema.get("properties").and_then(Schema::as_object) else { return false };
-        let known = properties.keys().map(String::as_str);
-        let hint = match (nearest_name(key, known.clone()), parent_of_key(key, properties)) {
+    fn reject_unknown_key(&mut self, key: &str, schema: &MapSchema<'_>, at: ConfigPath<'_>) -> bool {
+        if schema.properties.is_empty() {
+            return false;
+        }
+        let known = schema.property_names();
+        let hint = match (nearest_name(key, known.clone()), schema.parent_of_key(key)) {
             (Some(meant), _) => {
                 self.diagnostics.mark_reported(at.key(meant));
                 format!("did you mean `{meant}`?")
@@ -215,17 +215,5 @@ fn type_name(value: &Value) -> &'static str {
         Value::Number(number) if number.is_u64() || number.is_i64() => "integer",
         Value::Number(_) => "number",
         Value::Null | Value::Tagged(_) => "",
-    }
-}
-
-/// Returns the one key here under which `key` is known, if there is exactly one.
-fn parent_of_key<'a>(key: &str, properties: &'a serde_json::Map<String, Schema>) -> Option<&'a str> {
-    let mut parents = properties.iter().filter(|(_, schema)| {
-        let object = Alternatives::from_schema(resolve_reference(schema)).of_type("object");
-        object.is_some_and(|object| object.get("properties").is_some_and(|known| known.get(key).is_some()))
-    });
-    match (parents.next(), parents.next()) {
-        (Some((parent, _)), None) => Some(parent),
-        _ => None,
     }
 }

@@ -171,6 +171,11 @@ impl RequiredLimits {
         needs
     }
 
+    /// Adds limits that do not belong to rules, after all others.
+    pub fn add_permanent(&mut self, permanent: &[LimitSpec]) {
+        self.specs.extend_from_slice(permanent);
+    }
+
     /// Returns all limits, each once.
     pub fn specs(&self) -> &[LimitSpec] {
         &self.specs

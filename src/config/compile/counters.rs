@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::map_items;
-use super::rules::{check_name, name_line, rule_position};
+use super::rules::{self, check_name, rule_position};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::config::parse::nearest_name;
@@ -38,14 +38,9 @@ struct CounterUser<'r> {
 }
 
 impl CounterUser<'_> {
-    /// Returns the position of the rule in the list at `rules`.
-    fn position<'p>(self, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
-        rule_position(self.index, rules)
-    }
-
-    /// Returns the rule's name and line for a message. It is in the list at `rules`.
-    fn describe(self, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> String {
-        format!("{} in line {}", backquoted(&self.rule.name), name_line(self.index, rules, report))
+    /// Returns the rule's name and line for a message. It is in the list at `list`.
+    fn describe(self, list: ConfigPath<'_>, report: &Diagnostics<'_>) -> String {
+        rules::describe(self.rule, self.index, list, report)
     }
 }
 
@@ -135,7 +130,7 @@ fn compare_optional_settings(
                 backquoted(later.rule.counter()),
             ));
             report.add_value_error(
-                later.position(&at).key(counter_yaml_key(later.rule)),
+                rule_position(later.index, &at).key(counter_yaml_key(later.rule)),
                 fault.with_hint("delays are computed before the response"),
             );
         }
@@ -158,7 +153,7 @@ fn report_difference(
         other.describe(at, report),
     ));
     report.add_value_error(
-        other.position(&at).key(counter_yaml_key(other.rule)),
+        rule_position(other.index, &at).key(counter_yaml_key(other.rule)),
         fault.with_hint("use another `counter` to count separately"),
     );
 }

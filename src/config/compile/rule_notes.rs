@@ -12,9 +12,9 @@ mod wide_rules;
 use std::collections::BTreeSet;
 
 use super::map_items;
-use super::rules::{name_line, rule_position};
+use super::rules::{describe, rule_position};
 use crate::config::config_path::ConfigPath;
-use crate::config::diagnostic::{Diagnostics, backquoted};
+use crate::config::diagnostic::Diagnostics;
 use crate::config::raw;
 use crate::rules::matcher::Matcher;
 use crate::rules::rule::{Action, LimitAction, Rule, Throttle};
@@ -72,8 +72,7 @@ impl<'r> RuleEntry<'r> {
 
     /// Returns the rule's name and line for a message. It is in the list at `rules`.
     fn describe(&self, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> String {
-        let line = name_line(self.index, rules, report);
-        format!("rule {} in line {line}", backquoted(&self.rule.name))
+        format!("rule {}", describe(self.rule, self.index, rules, report))
     }
 }
 

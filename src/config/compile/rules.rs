@@ -45,9 +45,19 @@ pub(super) fn compile(
     rules
 }
 
+/// Returns a rule's name and line for a message.
+pub(super) fn describe(
+    rule: &Rule,
+    index: Option<usize>,
+    rules: ConfigPath<'_>,
+    report: &Diagnostics<'_>,
+) -> String {
+    format!("{} in line {}", backquoted(&rule.name), name_line(index, rules, report))
+}
+
 /// Returns the line of the name of the rule with this index in the list at `rules`; `None` for a single rule in place of
 /// a list.
-pub(super) fn name_line(index: Option<usize>, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> usize {
+fn name_line(index: Option<usize>, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> usize {
     report.line_of(rule_position(index, &rules).key("name"))
 }
 

@@ -3,6 +3,8 @@
 use foldhash::HashMap;
 use serde_json::Value as Schema;
 
+use super::alternatives::{Alternatives, resolve_reference};
+
 /// The parts of a map's schema that are compared with each map.
 #[derive(Debug)]
 pub(super) struct MapSchema<'a> {
@@ -36,6 +38,18 @@ impl<'a> MapSchema<'a> {
     /// Yields the known keys, in the order of the schema.
     pub(super) fn property_names(&self) -> impl Iterator<Item = &'a str> + Clone {
         properties(self.schema).map(|(key, _)| key)
+    }
+
+    /// Returns the one key here under which `key` is known, if there is exactly one.
+    pub(super) fn parent_of_key(&self, key: &str) -> Option<&'a str> {
+        let mut parents = properties(self.schema).filter(|(_, schema)| {
+            let object = Alternatives::from_schema(resolve_reference(schema)).of_type("object");
+            object.is_some_and(|object| properties(object).any(|(known, _)| known == key))
+        });
+        match (parents.next(), parents.next()) {
+            (Some((parent, _)), None) => Some(parent),
+            _ => None,
+        }
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn set_forwarded_headers(
         let id = request_id(hop.random);
         match apart.filter(|_| !flags.request_id) {
             Some(lines) => lines.push(X_REQUEST_ID.as_str().as_bytes(), &id),
-            None => drop(headers.insert(X_REQUEST_ID, header_value(&id))),
+            None => drop(headers.insert(X_REQUEST_ID, header_value(Bytes::copy_from_slice(&id)))),
         }
     }
 }
@@ -59,12 +59,12 @@ pub(super) fn set_forwarded_headers(
 pub(in crate::proxy) fn address_value(ip: IpAddr) -> HeaderValue {
     let mut text = Vec::with_capacity(40);
     forwarded::write_ip(&mut text, ip);
-    HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
+    header_value(text.into())
 }
 
 /// Returns text of valid bytes as a header value.
-fn header_value(text: &[u8]) -> HeaderValue {
-    HeaderValue::from_bytes(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+fn header_value(text: Bytes) -> HeaderValue {
+    HeaderValue::from_maybe_shared(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 /// Two hexadecimal digits for each byte.
