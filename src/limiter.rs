@@ -51,6 +51,7 @@ use self::reservation::ChargeTiming;
 pub use self::table::LimitId;
 use self::table::{CounterTable, Placement, Shard, SlotLookup};
 use self::timestamp::Timestamp;
+use self::transaction::CheckList;
 pub use self::transaction::JointOutcome;
 use self::wait_queue::WaitQueues;
 
@@ -247,11 +248,20 @@ impl Limiter {
     ///
     /// If no enforced limit rejects, every limit that conforms is charged; otherwise none is, except as
     /// [`CheckOptions`] require.
-    pub fn check(&self, checks: &[Check], now: Timestamp) -> Decision {
-        match checks {
-            [] => Decision::default(),
-            [check] if check.options.is_none() => self.check_one(check, now),
-            checks => transaction::check(self, checks, now),
+    #[inline]
+    pub fn check<'c, C>(&self, checks: C, now: Timestamp) -> Decision
+    where
+        C: IntoIterator<Item = &'c Check, IntoIter: ExactSizeIterator>,
+    {
+        let mut checks = checks.into_iter();
+        // Most requests have one check, for which a list costs too much.
+        if checks.len() > 1 {
+            return transaction::check(self, &checks.collect::<CheckList<'_>>(), now);
+        }
+        match checks.next() {
+            None => Decision::default(),
+            Some(check) if check.options.is_none() => self.check_one(check, now),
+            Some(check) => transaction::check(self, &[check], now),
         }
     }
 

@@ -414,12 +414,5 @@ impl AppliedLimits {
 /// Decides limits that are all counted in this process, and records nothing.
 #[inline]
 pub fn check(limiter: &Limiter, selected: &[SelectedCheck], now: Timestamp) -> Decision {
-    match selected {
-        // The most frequent case; avoids building a list of one element.
-        [only] => limiter.check(std::slice::from_ref(&only.check), now),
-        several => {
-            let checks: SmallVec<[_; 2]> = several.iter().map(|selected| selected.check).collect();
-            limiter.check(&checks, now)
-        }
-    }
+    limiter.check(selected.iter().map(|selected| &selected.check), now)
 }

@@ -34,6 +34,7 @@ pub mod wait;
 mod changing_limits;
 mod index;
 mod planned_checks;
+mod rule_plan;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -42,13 +43,13 @@ use smallvec::SmallVec;
 
 use self::attribute::IncompleteKey;
 use self::index::CandidateIndex;
-use self::key::KeyMemo;
 use self::matcher::Match;
 use self::pattern::Route;
 use self::planned_checks::PlannedCheck;
 pub use self::planned_checks::{RequiredLimits, StoreLossFallback, limit_specs};
 use self::remote_limit::RemoteQuery;
 use self::rule::{Action, LimitAction, LimitSource, OnMissing, Rule};
+use self::rule_plan::{ActionKind, KeyMemo, RulePlan};
 use self::selection::{CheckRole, Denial, SelectedCheck, Selection};
 use self::shared_limit::InstanceSource;
 use crate::identify::Attributes;
@@ -74,14 +75,12 @@ pub struct RuleSet {
     index: CandidateIndex,
     /// Index of the rules of each Envoy domain.
     domains: HashMap<Box<str>, CandidateIndex>,
-    /// Kind of each rule, parallel to `rules`. It is read first, to avoid loading the rule itself.
-    kinds: Box<[ActionKind]>,
+    /// Plan of each rule, parallel to `rules`.
+    plans: Box<[RulePlan]>,
     /// Whether no rule is `allow` or `deny`.
     all_limit: bool,
     /// Whether any rule defers requests.
     has_deferrals: bool,
-    /// Checks of each rule, parallel to `rules`.
-    planned_checks: Box<[Box<[PlannedCheck]>]>,
     elastic: bool,
     /// State of the adaptive concurrency limit of each rule, parallel to `rules`.
     adaptive_limits: Box<[Option<Arc<AdaptiveLimits>>]>,
@@ -114,16 +113,6 @@ struct RequestKey<'r> {
     hasher: KeyHasher,
 }
 
-/// The variant of an [`Action`], without its contents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ActionKind {
-    Allow,
-    Deny,
-    Limit,
-    /// A limit that is charged when a deferred request is sent.
-    Defer,
-}
-
 impl RuleSet {
     /// Creates a rule set of `rules` in file order, from which `limits` were created. The limiter has returned `handles`
     /// for them.
@@ -133,24 +122,18 @@ impl RuleSet {
         handles: &[LimitHandle],
         hasher: KeyHasher,
     ) -> Self {
-        let kind = |rule: &Rule| match &rule.action {
-            Action::Allow => ActionKind::Allow,
-            Action::Deny => ActionKind::Deny,
-            Action::Limit(limiting) if limiting.deferral.is_some() => ActionKind::Defer,
-            Action::Limit(_) => ActionKind::Limit,
-        };
-        let plans = limits.planned_checks(&rules, handles);
-        let planned = plans.iter().flatten();
+        let plans = RulePlan::of_rules(&rules, limits.planned_checks(&rules, handles));
+        let mut kinds = plans.iter().map(|plan| plan.kind);
+        let planned = plans.iter().flat_map(|plan| &plan.checks);
         Self {
             store_loss_fallbacks: planned
                 .filter_map(|planned| Some((planned.handle().id, planned.fallback?)))
                 .collect(),
             index: CandidateIndex::new(&rules, |rule| !rule.reads_descriptors()),
             domains: domains(&rules),
-            kinds: rules.iter().map(kind).collect(),
-            all_limit: rules.iter().all(|rule| matches!(kind(rule), ActionKind::Limit | ActionKind::Defer)),
-            has_deferrals: rules.iter().any(|rule| kind(rule) == ActionKind::Defer),
-            planned_checks: plans,
+            all_limit: kinds.clone().all(|kind| matches!(kind, ActionKind::Limit | ActionKind::Defer)),
+            has_deferrals: kinds.any(|kind| kind == ActionKind::Defer),
+            plans,
             elastic: rules.iter().any(Rule::is_elastic),
             adaptive_limits: rules.iter().map(|_| None).collect(),
             feedback: Box::default(),
@@ -178,16 +161,17 @@ impl RuleSet {
     /// Returns the limit handles of the rule at `index`: limits, concurrency limit, ban, and replacements of shared
     /// limits.
     pub fn limit_handles(&self, index: RuleIndex) -> impl Iterator<Item = LimitHandle> + '_ {
-        self.planned_checks.get(index.0).into_iter().flatten().flat_map(PlannedCheck::handles)
+        self.planned_checks(index).iter().flat_map(PlannedCheck::handles)
     }
 
     /// Returns the checks of the rule at `index`, each with its limit handle.
     pub fn rule_checks(&self, index: RuleIndex) -> impl Iterator<Item = (CheckRole, LimitHandle)> + '_ {
-        self.planned_checks
-            .get(index.0)
-            .into_iter()
-            .flatten()
-            .map(|planned| (planned.role(), planned.handle()))
+        self.planned_checks(index).iter().map(|planned| (planned.role(), planned.handle()))
+    }
+
+    /// Returns the checks of the rule at `index`.
+    fn planned_checks(&self, index: RuleIndex) -> &[PlannedCheck] {
+        self.plans.get(index.0).map_or(&[], |plan| &plan.checks)
     }
 
     /// Returns the bans of shared rules, each with a limit that has the same key. The store keeps a ban with the
@@ -195,13 +179,13 @@ impl RuleSet {
     ///
     /// Rules that share a counter are left out: a ban belongs to one rule, so there each instance has bans of its own.
     pub fn shared_bans(&self) -> impl Iterator<Item = (LimitHandle, LimitHandle)> + '_ {
-        self.rules.iter().zip(&self.planned_checks).filter_map(|(rule, plan)| {
+        self.rules.iter().zip(&self.plans).filter_map(|(rule, RulePlan { checks, .. })| {
             let Action::Limit(limiting) = &rule.action else { return None };
             if !limiting.is_leased() || limiting.counter.is_some() {
                 return None;
             }
-            let ban = plan.iter().find(|planned| planned.role() == CheckRole::Ban)?;
-            let mut beside = plan.iter().filter(|planned| limiting.has_ban_key(planned.role()));
+            let ban = checks.iter().find(|planned| planned.role() == CheckRole::Ban)?;
+            let mut beside = checks.iter().filter(|planned| limiting.has_ban_key(planned.role()));
             // A rate limit contacts the store more often than a concurrency limit does.
             let rate = beside.clone().find(|planned| planned.role() != CheckRole::Permit);
             Some((ban.handle(), rate.or_else(|| beside.next())?.handle()))
@@ -271,7 +255,7 @@ impl RuleSet {
     /// Returns those of `candidates` whose rule is of this kind.
     fn of_kind(&self, candidates: &[u32], kind: ActionKind) -> impl Iterator<Item = usize> {
         let indices = candidates.iter().map(|candidate| *candidate as usize);
-        indices.filter(move |index| self.kinds[*index] == kind)
+        indices.filter(move |index| self.plans[*index].kind == kind)
     }
 
     /// Matches the rules at `candidates`, which must be ascending.
@@ -341,16 +325,17 @@ impl RuleSet {
         selected: &mut SmallVec<[SelectedCheck; 2]>,
         queries: &mut Vec<RemoteQuery>,
     ) -> Option<EarlyDenial> {
-        let rule = &self.rules[index];
+        let (rule, plan) = (&self.rules[index], &self.plans[index]);
         let Action::Limit(limiting) = &rule.action else { return None };
         // All requests without a complete key count as one key, which is enforced or not like any other.
         let stop = |denial| Some(EarlyDenial { is_enforced: limiting.is_enforced(None), denial });
-        let route = match rule.applies_to(request) {
+        let applies = if plan.applies_to_all { Match::Yes(Route("")) } else { rule.applies_to(request) };
+        let route = match applies {
             Match::No => return None,
             Match::Yes(route) => route,
             Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
-        let key = match self.key_of(limiting, request, route, memo) {
+        let key = match self.key_of(plan, limiting, request, route, memo) {
             Ok(Some(key)) => key,
             Ok(None) => return None,
             Err(denial) => return stop(denial),
@@ -386,15 +371,14 @@ impl RuleSet {
     #[inline(always)]
     fn key_of<'r>(
         &self,
+        plan: &RulePlan,
         limiting: &LimitAction,
         request: &Attributes<'_>,
         route: Route<'r>,
         memo: &mut KeyMemo,
     ) -> Result<Option<RequestKey<'r>>, Denial> {
-        let (hash, hasher) = match limiting.shared() {
-            None => (limiting.key.hash_after(memo, request, route, self.hasher), self.hasher),
-            Some(_) => (limiting.key.hash(request, route, self.fleet_hasher), self.fleet_hasher),
-        };
+        let hasher = if limiting.shared().is_some() { self.fleet_hasher } else { self.hasher };
+        let hash = memo.get_or_insert(plan.key, || limiting.key.hash(request, route, hasher));
         let (key, is_complete) = match (hash, limiting.on_missing) {
             (Ok(key), _) => (key, true),
             (Err(IncompleteKey::Ambiguous(ambiguity)), _) => return Err(Denial::Ambiguous(ambiguity)),
@@ -402,7 +386,8 @@ impl RuleSet {
             (Err(IncompleteKey::Missing), OnMissing::Shared) => (key::incomplete_key(hasher), false),
             (Err(IncompleteKey::Missing), OnMissing::Deny) => return Err(Denial::Forbidden),
         };
-        let is_enforced = limiting.is_enforced(is_complete.then_some((request, route)));
+        let of_key = || limiting.is_enforced(is_complete.then_some((request, route)));
+        let is_enforced = plan.is_enforced.unwrap_or_else(of_key);
         Ok(Some(RequestKey { key, route, is_complete, is_enforced, hasher }))
     }
 
@@ -417,15 +402,17 @@ impl RuleSet {
         headroom: Headroom,
         selected: &mut SmallVec<[SelectedCheck; 2]>,
     ) {
-        for planned in &self.planned_checks[index] {
+        for planned in &self.plans[index].checks {
             if !planned.is_constant {
                 selected.extend(self.varying_check(planned, limiting, key, request, headroom));
                 continue;
             }
-            let template = &planned.template;
-            let enforcement = if key.is_enforced { template.check.enforcement } else { Enforcement::Shadow };
-            let check = Check { key: key.key, enforcement, ..template.check };
-            selected.push(SelectedCheck { check, ..*template });
+            let mut check = planned.template;
+            check.check.key = key.key;
+            if !key.is_enforced {
+                check.check.enforcement = Enforcement::Shadow;
+            }
+            selected.push(check);
         }
     }
 }

@@ -24,14 +24,11 @@ pub enum ThrottleAction {
 /// Otherwise the longest delay applies.
 #[inline]
 pub fn resolve(decision: &Decision) -> ThrottleAction {
-    // Fast path: almost every request has one check, and conforms.
-    match decision.verdicts() {
-        [verdict] if !verdict.exceeds() && verdict.delay().is_zero() => ThrottleAction::Forward,
-        _ => resolve_several(decision),
-    }
+    // Almost every request conforms.
+    if decision.conforms_at_once() { ThrottleAction::Forward } else { resolve_other(decision) }
 }
 
-fn resolve_several(decision: &Decision) -> ThrottleAction {
+fn resolve_other(decision: &Decision) -> ThrottleAction {
     let mut action = match decision.delay() {
         Duration::ZERO => ThrottleAction::Forward,
         delay => ThrottleAction::Delay(delay),

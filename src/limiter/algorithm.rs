@@ -340,8 +340,17 @@ pub fn refund(
 }
 
 /// Returns the units used, the units left, and the time until the quota is whole again.
+#[inline]
 pub fn usage<'a>(counter: impl Into<Counter<'a>>, quota: &Quota, now: Timestamp) -> CounterUsage {
     let state = counter.into().compact_state(quota, now);
+    if quota.algorithm() == Algorithm::Gcra {
+        return gcra::usage(state, quota, now);
+    }
+    usage_of_other(state, quota, now)
+}
+
+#[inline(never)]
+fn usage_of_other(state: Option<CounterState>, quota: &Quota, now: Timestamp) -> CounterUsage {
     match quota.algorithm() {
         Algorithm::Gcra => gcra::usage(state, quota, now),
         Algorithm::TokenBucket => token_bucket::usage(state, quota, now),

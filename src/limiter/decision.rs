@@ -71,6 +71,7 @@ impl Verdict {
     }
 
     /// Returns the counter after this decision: charged if the request passed, otherwise unchanged.
+    #[inline]
     pub fn usage(&self, now: Timestamp) -> Option<CounterUsage> {
         self.counter.as_ref().map(|(quota, state)| match quota.is_leased() {
             true => lease::fleet_usage(*state, quota, self.auxiliary, now),
@@ -132,6 +133,11 @@ impl Verdict {
     /// Time for which the request is delayed, if it passes. The request is already charged.
     pub const fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)
+    }
+
+    /// Whether the request is within the limit, and is not delayed.
+    pub fn conforms_at_once(&self) -> bool {
+        !self.exceeds() && self.delay == 0
     }
 
     /// Time until the same request would conform; zero if it does now. If the cost is more than the limit can ever
@@ -229,7 +235,12 @@ impl Decision {
 
     /// Time for which the request is delayed: the longest of its delays.
     pub fn delay(&self) -> Duration {
-        self.verdicts().iter().map(Verdict::delay).max().unwrap_or_default()
+        Duration::from_nanos(self.verdicts().iter().map(|verdict| verdict.delay).max().unwrap_or_default())
+    }
+
+    /// Whether the request is within all its limits, and is not delayed.
+    pub fn conforms_at_once(&self) -> bool {
+        self.verdicts().iter().all(Verdict::conforms_at_once)
     }
 
     /// Whether a new key had to share an overflow counter because the table is full.

@@ -5,16 +5,27 @@
 
 use smallvec::SmallVec;
 
+use super::Check;
 use super::key::Fingerprint;
 
 /// Up to this length, comparing all pairs is faster than sorting.
 const MAX_COMPARED: usize = 32;
 
-/// For each position in a list of counters, the nearest earlier position of the same counter.
+/// For each position in a list of counters, the nearest earlier position of the same counter; empty if no counter is
+/// repeated.
 #[derive(Debug)]
 pub(super) struct DuplicateCounters(SmallVec<[Option<u32>; 4]>);
 
 impl DuplicateCounters {
+    /// Finds the repetitions among the counters of `checks`, which have these `keys`.
+    pub(super) fn of_checks(checks: &[&Check], keys: &[Fingerprint]) -> Self {
+        // The usual order. Counters of different limits are different, because every limit has a salt of its own.
+        match checks.is_sorted_by(|one, next| one.handle.id < next.handle.id) {
+            true => Self(SmallVec::new()),
+            false => Self::new(keys),
+        }
+    }
+
     /// Finds the repetitions in `keys`.
     pub(super) fn new(keys: &[Fingerprint]) -> Self {
         if keys.len() > MAX_COMPARED {
@@ -41,7 +52,7 @@ impl DuplicateCounters {
 
     /// Returns the nearest position before `position` with the same counter.
     pub(super) fn earlier(&self, position: usize) -> Option<usize> {
-        self.0[position].map(|at| at as usize)
+        self.0.get(position)?.map(|at| at as usize)
     }
 }
 

@@ -5,13 +5,14 @@
 //! limit and the shard has its current quota, so that counter and quota are always of the same generation.
 
 mod histories;
+mod locked_shards;
 mod shard;
 
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use smallvec::SmallVec;
 
+pub(super) use self::locked_shards::LockedShards;
 pub(super) use self::shard::{Copied, Placement, Shard, SlotLookup};
 use super::algorithm::conversion::OnChange;
 use super::key::Fingerprint;
@@ -110,45 +111,6 @@ pub(super) struct CounterTable {
     shards: Box<[AlignedShard]>,
 }
 
-/// The locked shards of one request.
-pub(super) struct LockedShards<'a> {
-    table: &'a CounterTable,
-    /// In ascending order.
-    held: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
-}
-
-impl LockedShards<'_> {
-    /// Returns the position of the shard of `key`, which must be one of the locked keys.
-    pub(super) fn position(&self, key: Fingerprint) -> usize {
-        let shard = self.table.shard_of(key);
-        self.held.binary_search_by_key(&shard, |(held, _)| *held).unwrap_or(0)
-    }
-
-    /// Returns the shard of `key`, which must be one of the locked keys.
-    pub(super) fn shard(&self, key: Fingerprint) -> &Shard {
-        self.at(self.position(key))
-    }
-
-    /// Returns the shard at a position.
-    pub(super) fn at(&self, position: usize) -> &Shard {
-        &self.held[position].1
-    }
-
-    /// Returns the shard at a position.
-    pub(super) fn at_mut(&mut self, position: usize) -> &mut Shard {
-        &mut self.held[position].1
-    }
-
-    /// Ends the overrides whose time is over.
-    pub(super) fn end_overrides(&mut self, now: Timestamp) {
-        self.held.iter_mut().for_each(|(_, shard)| shard.end_overrides(now));
-    }
-
-    pub(super) fn shard_mut(&mut self, key: Fingerprint) -> &mut Shard {
-        self.at_mut(self.position(key))
-    }
-}
-
 impl CounterTable {
     /// Creates a table for `keys` counters.
     pub(super) fn new(keys: usize) -> Self {
@@ -190,14 +152,6 @@ impl CounterTable {
         let live = self.lock(shard).live();
         copied.reserve(live);
         self.lock(shard).copy_to(now, copied);
-    }
-
-    /// Locks the shards of all `keys`, each once, in ascending order.
-    pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> LockedShards<'_> {
-        let mut shards: SmallVec<[usize; 4]> = keys.map(|key| self.shard_of(key)).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        LockedShards { table: self, held: shards.iter().map(|&shard| (shard, self.lock(shard))).collect() }
     }
 
     /// Gives every shard the quotas of another generation.

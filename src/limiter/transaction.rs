@@ -32,7 +32,7 @@ pub struct JointOutcome {
 
 /// The checks of one request, with their shards locked.
 struct Transaction<'a> {
-    checks: &'a [Check],
+    checks: &'a [&'a Check],
     keys: SmallVec<[Fingerprint; 4]>,
     /// Position of each key's shard among the locked ones.
     shards: SmallVec<[usize; 4]>,
@@ -49,13 +49,15 @@ struct ProvisionalCharge {
     held: u64,
 }
 
+/// The checks of one request.
+pub(super) type CheckList<'a> = SmallVec<[&'a Check; 8]>;
 type VerdictList = SmallVec<[Verdict; 2]>;
 type NextStates = SmallVec<[Option<CounterState>; 4]>;
 
 /// Decides `checks` and charges those that conform, if the request passes.
 // Out of line, so that a request with one check does not pay for the stack frame of this.
 #[inline(never)]
-pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Decision {
+pub(super) fn check(limiter: &Limiter, checks: &[&Check], now: Timestamp) -> Decision {
     let mut trial = Transaction::lock(&limiter.table, checks, &[], now);
     if let Some(decision) = trial.check_plain(now) {
         return decision;
@@ -79,7 +81,8 @@ impl Limiter {
         now: Timestamp,
     ) -> (Decision, SmallVec<[CountResult; 4]>) {
         let counters = RequestCounters::new(self, tallies);
-        let mut trial = Transaction::lock(&self.table, checks, counters.keys(), now);
+        let checks: CheckList<'_> = checks.iter().collect();
+        let mut trial = Transaction::lock(&self.table, &checks, counters.keys(), now);
         let (verdicts, next) = trial.evaluate(now);
         let read = counters.read(&trial.locked, now);
         let JointOutcome { passes, count_selection: counting } = rule(&verdicts, &read);
@@ -103,10 +106,15 @@ impl ProvisionalCharge {
 
 impl<'a> Transaction<'a> {
     /// Locks the shards of `checks` and of the counters `others`.
-    fn lock(store: &'a CounterTable, checks: &'a [Check], others: &[Fingerprint], now: Timestamp) -> Self {
+    fn lock(
+        store: &'a CounterTable,
+        checks: &'a [&'a Check],
+        others: &[Fingerprint],
+        now: Timestamp,
+    ) -> Self {
         let keys: SmallVec<[Fingerprint; 4]> =
             checks.iter().map(|check| check.key.salted(check.handle.salt)).collect();
-        let repeats = DuplicateCounters::new(&keys);
+        let repeats = DuplicateCounters::of_checks(checks, &keys);
         let mut locked = store.lock_all(keys.iter().chain(others).copied());
         locked.end_overrides(now);
         let shards = keys.iter().map(|key| locked.position(*key)).collect();
@@ -117,28 +125,26 @@ impl<'a> Transaction<'a> {
     /// arrival, and none of them rejects. Returns `None` otherwise, without a change.
     fn check_plain(&mut self, now: Timestamp) -> Option<Decision> {
         let is_plain =
-            |check: &Check| check.options.is_none() && check.charge_timing == ChargeTiming::OnArrival;
+            |check: &&Check| check.options.is_none() && check.charge_timing == ChargeTiming::OnArrival;
         if self.repeats.has_any() || !self.checks.iter().all(is_plain) {
             return None;
         }
-        let count = self.checks.len();
-        let mut verdicts = VerdictList::with_capacity(count);
-        let mut next: SmallVec<[(usize, CounterState); 4]> = SmallVec::with_capacity(count);
-        for (position, check) in self.checks.iter().enumerate() {
-            let (place, state, quota) =
-                self.shard(position).own_state(self.keys[position], check.handle.id)?;
+        let mut verdicts = VerdictList::with_capacity(self.checks.len());
+        let mut slots: SmallVec<[usize; 4]> = SmallVec::with_capacity(self.checks.len());
+        for ((check, key), shard) in self.checks.iter().zip(&self.keys).zip(&self.shards) {
+            let (slot, state, quota) = self.locked.at(*shard).own_state(*key, check.handle.id)?;
             let (state, outcome) = algorithm::evaluate(Some(state), quota, check.cost, now);
             let verdict = Verdict::plain(check, outcome, Some((*quota, Some(state))));
             if verdict.rejects() {
                 return None;
             }
-            next.push((place, state));
+            slots.push(slot);
             verdicts.push(verdict);
         }
-        for (position, (place, state)) in next.into_iter().enumerate() {
-            if verdicts[position].outcome == Outcome::Conform {
+        for (position, (slot, verdict)) in slots.iter().zip(&verdicts).enumerate() {
+            if let (Outcome::Conform, Some((_, Some(state)))) = (verdict.outcome, verdict.counter) {
                 let limit = self.checks[position].handle.id;
-                self.shard_mut(position).set_own_state(place, limit, state);
+                self.shard_mut(position).set_own_state(*slot, limit, state);
             }
         }
         Some(Decision { verdicts: Verdicts::Several(verdicts), overflowed: false })
@@ -305,7 +311,7 @@ impl<'a> Transaction<'a> {
                 .iter()
                 .zip(of_group)
                 .any(|(check, verdict)| (is_ban(check) || verdict.is_banned()) && verdict.rejects());
-            let is_over = |(check, verdict): (&Check, &Verdict)| {
+            let is_over = |(check, verdict): (&&Check, &Verdict)| {
                 // A counter that is out of leased units is not over its limit: the store may have more. Neither is one
                 // that the provider has paused.
                 verdict.rejects()

@@ -136,7 +136,7 @@ impl AppliedLimits {
     }
 
     fn write_envoy(&self, headers: &mut Headers, tables: &HeaderTables) {
-        let mut standings: SmallVec<[LimitStatus<'_>; 4]> = SmallVec::new();
+        let mut standings: SmallVec<[LimitStatus<'_>; 4]> = SmallVec::with_capacity(self.selected.len());
         self.shown().for_each(|(selected, verdict)| {
             if let Some(notation) = tables.notation(selected)
                 && let Some(usage) = verdict.usage(self.decided_at)

@@ -214,13 +214,17 @@ impl Windows {
     }
 
     /// Makes the window of `now` the current one. An earlier time belongs to the current window.
+    #[inline]
     fn advance(&mut self, now: Timestamp, budget: &Arc<KeyBudget>) {
-        let number = window_number(now);
-        if number <= self.number {
-            return;
+        if window_number(now) > self.number {
+            self.start_window(now, budget);
         }
+    }
+
+    #[cold]
+    fn start_window(&mut self, now: Timestamp, budget: &Arc<KeyBudget>) {
         let old = std::mem::replace(self, Self::new(now, budget));
-        if number == old.number.saturating_add(1) {
+        if self.number == old.number.saturating_add(1) {
             self.previous = old.current;
         }
     }

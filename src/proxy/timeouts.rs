@@ -28,6 +28,7 @@ pub(super) use self::connection::ConnectionTimer;
 pub(super) use self::request::RequestTimer;
 pub(super) use self::response_timeout::{SetBy, Timeout};
 pub(super) use self::upload::UploadTimer;
+use crate::limiter::timestamp::saturating_nanos;
 
 /// Interval at which a worker checks its timers.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -77,7 +78,8 @@ fn wake(slot: &RefCell<Option<Waker>>) {
 
 /// Converts a duration to ticks, rounded up.
 fn ticks(duration: Duration) -> u32 {
-    let ticks = duration.as_nanos().div_ceil(TICK.as_nanos());
+    // Divided as 64 bits, because a division of 128 bits takes several times as long.
+    let ticks = saturating_nanos(duration).div_ceil(saturating_nanos(TICK));
     u32::try_from(ticks).unwrap_or(u32::MAX)
 }
 

@@ -14,7 +14,7 @@ use super::pattern::{HeaderPattern, Route};
 use crate::identify::certificate::CertificateName;
 use crate::identify::jwt::claim::ClaimName;
 use crate::identify::lookup::{self, Ambiguity};
-use crate::identify::{Attributes, client_ip, cookie};
+use crate::identify::{Attributes, client_ip, cookie, forwarded};
 
 /// One attribute of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -361,9 +361,18 @@ fn network_of(request: &Attributes<'_>, ipv4: Option<u8>, ipv6: u8) -> Result<St
     Ok(write_network(client_ip::network(ip, bits, bits), bits, all))
 }
 
+/// Length of the longest network as text.
+const MAX_NETWORK_LENGTH: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128".len();
+
 /// Returns a network such as `10.0.0.0/8`, or the bare address if the prefix is the whole address of `all` bits.
 pub(super) fn write_network(network: IpAddr, bits: u8, all: u8) -> String {
-    if bits < all { format!("{network}/{bits}") } else { network.to_string() }
+    let mut text = Vec::with_capacity(MAX_NETWORK_LENGTH);
+    forwarded::write_ip(&mut text, network);
+    if bits < all {
+        text.push(b'/');
+        text.extend_from_slice(itoa::Buffer::new().format(bits).as_bytes());
+    }
+    String::from_utf8(text).unwrap_or_default()
 }
 
 #[cfg(test)]

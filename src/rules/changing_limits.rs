@@ -97,7 +97,7 @@ impl RuleSet {
 
     /// Yields the limits of the rule at `index` that follow the provider, wherever they are counted.
     fn followed_limits(&self, index: usize) -> impl Iterator<Item = LimitHandle> + '_ {
-        let planned = self.planned_checks.get(index).into_iter().flatten();
+        let planned = self.planned_checks(RuleIndex(index)).iter();
         planned.filter(|planned| planned.role().reported_limit().is_some()).flat_map(PlannedCheck::handles)
     }
 

@@ -118,7 +118,7 @@ impl RuleSet {
         let Some(Action::Limit(limiting)) = self.get(index).map(|rule| &rule.action) else {
             return Vec::new();
         };
-        let planned = self.planned_checks.get(index.0).into_iter().flatten();
+        let planned = self.planned_checks(index).iter();
         let has_key = |role| role == CheckRole::Ban || limiting.has_ban_key(role);
         let of_check = planned.filter(|planned| has_key(planned.role())).flat_map(|planned| {
             let fallback = match planned.fallback {

@@ -15,12 +15,8 @@ use crate::identify::descriptor::Entries;
 use crate::limiter::key::{KeyHash, KeyHasher};
 
 /// Parts of a rule's key, in order. Without parts, all requests share one counter.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyTemplate(pub Box<[Attribute]>);
-
-/// The last IPv4 address among the keys of a request, and its hash. Most rules have the same key.
-#[derive(Debug, Default)]
-pub(super) struct KeyMemo(Option<(u32, KeyHash)>);
 
 /// Encoding of all incomplete keys. No complete key has it.
 pub(super) const INCOMPLETE_KEY: &[u8] = &[u8::MAX];
@@ -43,27 +39,11 @@ impl KeyTemplate {
         route: Route<'_>,
         hasher: KeyHasher,
     ) -> Result<KeyHash, IncompleteKey> {
-        self.hash_after(&mut KeyMemo::default(), request, route, hasher)
-    }
-
-    /// As [`Self::hash`], after other keys of the same request, which `memo` has seen under the same hasher.
-    #[inline]
-    pub(super) fn hash_after(
-        &self,
-        memo: &mut KeyMemo,
-        request: &Attributes<'_>,
-        route: Route<'_>,
-        hasher: KeyHasher,
-    ) -> Result<KeyHash, IncompleteKey> {
         // Fast path for a lone IPv4 address, the most common key.
         if let [part] = &*self.0
             && let Some(IpAddr::V4(v4)) = part.address(request)
         {
-            let bits = v4.to_bits();
-            return Ok(match memo.0 {
-                Some((known, key)) if known == bits => key,
-                _ => memo.0.insert((bits, hasher.hash_u32(bits))).1,
-            });
+            return Ok(hasher.hash_u32(v4.to_bits()));
         }
         Ok(hasher.hash(&self.encoded(request, route)?))
     }

@@ -62,8 +62,7 @@ impl DecisionOutcome {
     ) -> Option<Self> {
         // Fast path: almost every rule has one check, and almost every check conforms.
         if let [verdict] = verdicts
-            && !verdict.exceeds()
-            && verdict.delay().is_zero()
+            && verdict.conforms_at_once()
         {
             return (!is_rejected).then_some(Self::Allowed);
         }

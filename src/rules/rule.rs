@@ -114,13 +114,19 @@ impl LimitAction {
     /// Whether the rule is enforced, not in shadow mode, for the key of a request that matched a route. `None` stands
     /// for requests with an incomplete key, which count as one key.
     pub(super) fn is_enforced(&self, keyed: Option<(&Attributes<'_>, Route<'_>)>) -> bool {
-        if self.throttle == Throttle::Shadow || self.enforced_share.is_for_all() {
-            return self.throttle != Throttle::Shadow;
+        if let Some(is_enforced) = self.constant_enforcement() {
+            return is_enforced;
         }
         match keyed.and_then(|(request, route)| self.key.encoded(request, route).ok()) {
             Some(encoded) => self.enforced_share.includes(&encoded),
             None => self.enforced_share.includes(key::INCOMPLETE_KEY),
         }
+    }
+
+    /// Whether the rule is enforced, not in shadow mode, for all keys; `None` if it is for some.
+    pub(super) fn constant_enforcement(&self) -> Option<bool> {
+        let is_shadow = self.throttle == Throttle::Shadow;
+        (is_shadow || self.enforced_share.is_for_all()).then_some(!is_shadow)
     }
 
     /// Returns how the limits are shared with other instances; `None` if they are not.

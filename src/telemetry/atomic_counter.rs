@@ -17,6 +17,16 @@ impl AtomicCounter {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
+    /// As [`Self::increment`], for a counter that no other thread ever writes. It costs a fraction of that.
+    pub fn increment_exclusive(&self) {
+        self.add_exclusive(1);
+    }
+
+    /// As [`Self::add`], for a counter that no other thread ever writes. It costs a fraction of that.
+    pub fn add_exclusive(&self, amount: u64) {
+        self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
+    }
+
     /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -59,6 +59,13 @@ impl Histogram {
         self.sum_nanos.add(nanos);
     }
 
+    /// As [`Self::record`], for a histogram that no other thread ever writes. It costs a fraction of that.
+    pub fn record_exclusive(&self, duration: Duration) {
+        let nanos = saturating_nanos(duration);
+        self.buckets[bucket_index(nanos)].increment_exclusive();
+        self.sum_nanos.add_exclusive(nanos);
+    }
+
     /// Adds the current samples of `other`.
     pub fn merge(&mut self, other: &Self) {
         atomic_counter::merge_all(&mut self.buckets, &other.buckets);

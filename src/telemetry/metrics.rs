@@ -228,7 +228,7 @@ impl Metrics {
     pub fn worker(&self) -> WorkerMetrics {
         let counts = Arc::new(WorkerCounts::new(self.listeners.len()));
         self.workers.lock().push(Arc::clone(&counts));
-        WorkerMetrics { counts }
+        WorkerMetrics::new(counts)
     }
 
     /// Returns the counters of a rule; they continue across reloads. Takes a lock, so call it at configuration time.

@@ -67,6 +67,13 @@ struct Gauge {
 pub(super) struct Permit {
     breaker: Arc<CircuitBreaker>,
     resource: Resource,
+}
+
+/// A request in flight. [`CircuitBreaker::end_request`] must follow.
+// Not a guard with a pointer to the breaker, whose count of references all workers would write for every request.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct CountedRequest {
     /// Slot in which the client's requests are counted, if they are.
     client: Option<usize>,
 }
@@ -112,30 +119,37 @@ impl CircuitBreaker {
         self.used(Resource::Request) > self.capacity / 2
     }
 
-    /// Acquires a permit for a request of `client`; `is_bounded` is whether the maximum number of requests applies to
-    /// it.
+    /// Starts a request of `client`; `is_bounded` is whether the maximum number of requests applies to it.
     ///
-    /// The client's count is raised first, and the decision is made in one step with the permit. So neither maximum is
+    /// The client's count is raised first, and the decision is made in one step with the count of all requests. So neither maximum is
     /// exceeded, and a rejected request never takes capacity from other clients.
-    pub(super) fn acquire_request(
-        self: &Arc<Self>,
+    ///
+    /// # Errors
+    /// The limit that is reached.
+    pub(super) fn start_request(
+        &self,
         client: IpAddr,
         is_bounded: bool,
-    ) -> Result<Permit, LimitReached> {
+    ) -> Result<CountedRequest, LimitReached> {
         let max = if is_bounded { self.requests.max } else { u32::MAX };
         let counted = self.shares.as_ref().map(|shares| (shares, shares.add(client)));
         let fits = |used: u32| counted.is_none_or(|(shares, (_, own))| shares.allows(own, used));
         let more = |used: u32| (used < max && fits(used)).then(|| used.saturating_add(1));
         match self.requests.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => {
-                let client = counted.map(|(_, (slot, _))| slot);
-                Ok(Permit { breaker: Arc::clone(self), resource: Resource::Request, client })
-            }
+            Ok(_) => Ok(CountedRequest { client: counted.map(|(_, (slot, _))| slot) }),
             Err(used) => {
                 counted.inspect(|(shares, (slot, _))| shares.remove(*slot));
                 Err(if used < max { LimitReached::ClientShare } else { LimitReached::Requests })
             }
         }
+    }
+
+    /// Ends a request that [`Self::start_request`] has started.
+    pub(super) fn end_request(&self, request: CountedRequest) {
+        if let (Some(shares), Some(slot)) = (&self.shares, request.client) {
+            shares.remove(slot);
+        }
+        self.requests.used.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Acquires a permit; `None` if the maximum is reached.
@@ -156,7 +170,7 @@ impl CircuitBreaker {
     fn acquire_one_of(self: &Arc<Self>, resource: Resource, max: u32) -> Option<Permit> {
         let more = |used: u32| (used < max).then(|| used.saturating_add(1));
         self.gauge(resource).used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Permit { breaker: Arc::clone(self), resource, client: None })
+        Some(Permit { breaker: Arc::clone(self), resource })
     }
 
     const fn gauge(&self, resource: Resource) -> &Gauge {
@@ -171,9 +185,6 @@ impl CircuitBreaker {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let (Some(shares), Some(slot)) = (&self.breaker.shares, self.client) {
-            shares.remove(slot);
-        }
         self.breaker.gauge(self.resource).used.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -27,10 +27,9 @@ use super::http1::connection::Http1Connection;
 use super::http1::response_body::Http1ResponseBody;
 use super::http1_pool::{Checkout, Http1Pool};
 use super::http2::{self, pool::Http2Pool};
-use super::in_flight::{InFlightRequest, ShareWaiters};
+use super::in_flight::{EndpointRequests, InFlightRequest};
 use super::outgoing::OutgoingRequest;
 use super::response_body::UpstreamResponseBody;
-use super::settings::{Balance, UpstreamSettings};
 use crate::headers::Response;
 use crate::http1::client::conn::{NoResponse, ResponseHeadReader};
 use crate::http1::client::response_head::ResponseHead;
@@ -52,7 +51,7 @@ pub struct Endpoint {
     metrics: Rc<EndpointMetrics>,
     /// TLS client of all its connections, if they use TLS.
     tls: Option<Arc<TlsClient>>,
-    share_waiters: Rc<ShareWaiters>,
+    requests: Rc<EndpointRequests>,
 }
 
 impl Endpoint {
@@ -74,7 +73,7 @@ impl Endpoint {
             host: Arc::clone(host),
             metrics,
             tls,
-            share_waiters: Rc::default(),
+            requests: EndpointRequests::new(cluster, host),
         }
     }
 
@@ -224,7 +223,7 @@ impl Endpoint {
         let Some(_waiting) = breaker.acquire(Resource::OverShare) else {
             return Err(self.overflow(UpstreamOverflow::Client));
         };
-        let beginning = self.share_waiters.wait_for(|| self.start_request(client, call).ok());
+        let beginning = self.requests.wait_for(|| self.start_request(client, call).ok());
         tokio::time::timeout(self.connect_timeout(), beginning)
             .await
             .map_err(|_| self.overflow(UpstreamOverflow::Client))
@@ -363,16 +362,7 @@ impl Endpoint {
 
     /// Counts the start of a request, if requests are counted.
     fn start_request(&self, client: IpAddr, call: bool) -> Result<Option<InFlightRequest>, LimitReached> {
-        let breaker = &self.cluster.breaker;
-        let UpstreamSettings { balance, limits, .. } = self.cluster.settings();
-        // Multiplexed requests have no other bound.
-        let is_bounded = breaker.counts_requests() || self.uses_http2(call);
-        let is_counted = is_bounded || breaker.has_shares() || limits.min_client_rate.is_some();
-        if *balance != Balance::LeastRequest && !is_counted {
-            return Ok(None);
-        }
-        let permit = if is_counted { Some(breaker.acquire_request(client, is_bounded)?) } else { None };
-        Ok(Some(InFlightRequest::start(&self.host, permit, &self.share_waiters)))
+        self.requests.start(client, self.uses_http2(call))
     }
 
     fn uses_http2(&self, call: bool) -> bool {

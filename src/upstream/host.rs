@@ -23,7 +23,7 @@ pub struct UpstreamHost {
     /// Configured name or address.
     pub hostname: Box<str>,
     pub(super) target: ConnectTarget,
-    /// Number of requests in flight, if they are counted.
+    /// Number of requests in flight, if the upstream balances by it.
     pub(super) in_flight: AtomicU32,
     /// Number of consecutive failed requests.
     pub(super) failures: AtomicU32,

@@ -1,6 +1,7 @@
 //! Requests in flight to an endpoint, and requests that wait until their client is within its share.
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +9,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::circuit_breaker::Permit;
+use super::circuit_breaker::{CountedRequest, LimitReached};
+use super::cluster::Cluster;
 use super::host::UpstreamHost;
+use super::settings::{Balance, UpstreamSettings};
 
 /// Interval at which a waiting request checks its client's share without a notification.
 const SHARE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -17,41 +20,73 @@ const SHARE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// A request in flight, until this is dropped.
 #[derive(Debug)]
 pub(super) struct InFlightRequest {
-    host: Arc<UpstreamHost>,
-    _permit: Option<Permit>,
-    waiters: Rc<ShareWaiters>,
+    requests: Rc<EndpointRequests>,
+    counted: Option<CountedRequest>,
 }
 
-/// Requests of one worker whose clients have reached their share. The end of another request wakes one of them.
-#[derive(Debug, Default)]
-pub(super) struct ShareWaiters {
+/// Counts the requests of one worker to one endpoint.
+#[derive(Debug)]
+pub(super) struct EndpointRequests {
+    cluster: Arc<Cluster>,
+    /// The endpoint, if the upstream balances by the number of requests in flight.
+    balanced_host: Option<Arc<UpstreamHost>>,
+    /// Number of requests whose clients have reached their share. The end of another request wakes one of them.
     waiting: Cell<u32>,
     ended: Notify,
 }
 
-impl InFlightRequest {
-    /// Starts a request to `host` that holds `permit`. Its end wakes one of `waiters`.
-    pub(super) fn start(
-        host: &Arc<UpstreamHost>,
-        permit: Option<Permit>,
-        waiters: &Rc<ShareWaiters>,
-    ) -> Self {
-        host.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self { host: Arc::clone(host), _permit: permit, waiters: Rc::clone(waiters) }
-    }
-}
-
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        self.host.in_flight.fetch_sub(1, Ordering::Relaxed);
-        // The permit is dropped after this, but before the waiter runs: both are on the same thread.
-        if self.waiters.waiting.get() > 0 {
-            self.waiters.ended.notify_one();
+        let requests = &self.requests;
+        if let Some(counted) = self.counted.take() {
+            requests.cluster.breaker.end_request(counted);
+        }
+        if let Some(host) = &requests.balanced_host {
+            host.in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
+        if requests.waiting.get() > 0 {
+            requests.ended.notify_one();
         }
     }
 }
 
-impl ShareWaiters {
+impl EndpointRequests {
+    /// Returns the counter of the requests to `host`.
+    pub(super) fn new(cluster: &Arc<Cluster>, host: &Arc<UpstreamHost>) -> Rc<Self> {
+        let is_balanced = cluster.settings().balance == Balance::LeastRequest;
+        Rc::new(Self {
+            cluster: Arc::clone(cluster),
+            balanced_host: is_balanced.then(|| Arc::clone(host)),
+            waiting: Cell::new(0),
+            ended: Notify::new(),
+        })
+    }
+
+    /// Counts the start of a request of `client`, if requests are counted. `is_multiplexed` is whether it is sent over
+    /// HTTP/2.
+    ///
+    /// # Errors
+    /// The limit of the circuit breaker that is reached.
+    pub(super) fn start(
+        self: &Rc<Self>,
+        client: IpAddr,
+        is_multiplexed: bool,
+    ) -> Result<Option<InFlightRequest>, LimitReached> {
+        let breaker = &self.cluster.breaker;
+        let UpstreamSettings { limits, .. } = self.cluster.settings();
+        // Multiplexed requests have no other bound.
+        let is_bounded = breaker.counts_requests() || is_multiplexed;
+        let is_counted = is_bounded || breaker.has_shares() || limits.min_client_rate.is_some();
+        if self.balanced_host.is_none() && !is_counted {
+            return Ok(None);
+        }
+        let counted = if is_counted { Some(breaker.start_request(client, is_bounded)?) } else { None };
+        if let Some(host) = &self.balanced_host {
+            host.in_flight.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Some(InFlightRequest { requests: Rc::clone(self), counted }))
+    }
+
     /// Waits until `start` returns a value. The end of a request on another worker is noticed within
     /// [`SHARE_RETRY_INTERVAL`].
     pub(super) async fn wait_for<T>(&self, start: impl Fn() -> Option<T>) -> T {
@@ -66,12 +101,12 @@ impl ShareWaiters {
 }
 
 /// Counts a waiting request until dropped.
-struct ShareWaiter<'a>(&'a ShareWaiters);
+struct ShareWaiter<'a>(&'a EndpointRequests);
 
 impl<'a> ShareWaiter<'a> {
-    fn start(waiters: &'a ShareWaiters) -> Self {
-        waiters.waiting.set(waiters.waiting.get().saturating_add(1));
-        Self(waiters)
+    fn start(requests: &'a EndpointRequests) -> Self {
+        requests.waiting.set(requests.waiting.get().saturating_add(1));
+        Self(requests)
     }
 }
 

@@ -276,8 +276,11 @@ fn webhooks_example_accepts_calls_at_once_and_sends_them_at_the_limit() {
         &[("https://hooks.example.com", &upstream), ("redis://127.0.0.1:6379", &store.url())],
     );
     let call = Request::post("/hooks/order-1", "{}");
-    wait::until_true("the store", || weir.statuses(1, &call) == [202]);
-    let begun = wait::now();
+    let mut begun = wait::now();
+    wait::until_true("the store", || {
+        begun = wait::now();
+        weir.statuses(1, &call) == [202]
+    });
     assert_eq!(weir.statuses(5, &call), times(202, 5));
     wait::until_true("all calls", || origin.requests().len() >= 6);
     assert!(begun.elapsed().as_millis() >= 400, "six calls in {:?}", begun.elapsed());

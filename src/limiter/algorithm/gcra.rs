@@ -78,21 +78,28 @@ fn give_back(arrival: ExactSpan, back: ExactSpan, quota: &Quota, now: Timestamp)
     CounterState { word: whole, extra: u32::try_from(part).unwrap_or(0) }
 }
 
+#[inline]
 pub(super) fn usage(state: Option<CounterState>, quota: &Quota, now: Timestamp) -> CounterUsage {
     let arrival = arrival(state, quota, now);
-    let ahead = arrival.nanos.saturating_sub(now.as_nanos());
-    let (count, period, remainder) = (quota.count(), quota.period_nanos(), u64::from(arrival.remainder));
+    let ahead = ExactSpan { nanos: arrival.nanos.saturating_sub(now.as_nanos()), ..arrival };
+    let parts = ahead.nanos.checked_mul(quota.count());
     // A division of 128 bits takes ten times as long, and almost no quota needs it.
-    let used = match ahead.checked_mul(count).and_then(|parts| parts.checked_add(remainder)) {
-        Some(parts) => u128::from(parts.div_ceil(period)),
-        None => (u128::from(ahead) * u128::from(count) + u128::from(remainder)).div_ceil(u128::from(period)),
+    let used = match parts.and_then(|parts| parts.checked_add(ahead.remainder.into())) {
+        Some(parts) => u32::try_from(parts.div_ceil(quota.period_nanos())).unwrap_or(u32::MAX),
+        None => units_in_long_span(ahead, quota),
     };
-    let used = u32::try_from(used).unwrap_or(u32::MAX);
     CounterUsage {
         used,
         remaining: quota.capacity().saturating_sub(used),
-        reset: Duration::from_nanos(ahead.saturating_add(u64::from(arrival.remainder > 0))),
+        reset: Duration::from_nanos(ahead.nanos.saturating_add(u64::from(ahead.remainder > 0))),
     }
+}
+
+/// Units that are earned in `span`, rounded up, at most the largest number of 32 bits.
+#[cold]
+fn units_in_long_span(span: ExactSpan, quota: &Quota) -> u32 {
+    let parts = u128::from(span.nanos) * u128::from(quota.count()) + u128::from(span.remainder);
+    u32::try_from(parts.div_ceil(quota.period_nanos().into())).unwrap_or(u32::MAX)
 }
 
 /// Computes the wait as [`evaluate`] does, with the tolerance raised by `owed` units.

@@ -52,8 +52,11 @@ impl Leaf {
     }
 
     pub(super) fn find(&self, request: &Attributes<'_>, found: &mut Candidates) {
-        // Mostly one or two, for which copying a slice costs more.
-        self.rules.iter().for_each(|id| found.push(*id));
+        match self.rules.len() {
+            // Copying a slice costs more.
+            0..=MAX_UNSORTED_RULES => self.rules.iter().for_each(|id| found.push(*id)),
+            _ => found.extend_from_slice(&self.rules),
+        }
         if let Some(facets) = &self.facets {
             facets.find(request, found);
         }

@@ -11,9 +11,10 @@ const HIDDEN: &str = "-";
 /// Returns the path with its query, without the values of parameters with these names. Names are compared decoded, as
 /// the rules do.
 pub(super) fn hide<'p>(path: &'p str, names: &[Box<str>]) -> Cow<'p, str> {
-    let Some((plain, query)) = path.split_once('?').filter(|_| !names.is_empty()) else {
+    if names.is_empty() {
         return Cow::Borrowed(path);
-    };
+    }
+    let Some((plain, query)) = path.split_once('?') else { return Cow::Borrowed(path) };
     let mut shown = String::with_capacity(path.len());
     shown.push_str(plain);
     for (index, pair) in query.split('&').enumerate() {

@@ -66,9 +66,9 @@ pub(super) fn write_json(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
     let (method, path) = (entry.method.as_str().as_bytes(), entry.path.as_bytes());
     push_json_member(line, r#"","method":"#, Some(method), MAX_METHOD_LENGTH);
     push_json_member(line, r#","path":"#, Some(path), MAX_PATH_LENGTH);
-    push_text_member(line, r#","protocol":"#, Some(protocol(entry.protocol).as_bytes()));
+    push_keyword_member(line, r#","protocol":"#, protocol(entry.protocol));
     push_number_member(line, r#","response_code":"#, Some(response_code(entry.status).into()));
-    push_text_member(line, r#","response_flags":"#, Some(response_flags(entry).as_bytes()));
+    push_keyword_member(line, r#","response_flags":"#, response_flags(entry));
     push_number_member(line, r#","bytes_received":"#, Some(entry.bytes_received));
     push_number_member(line, r#","bytes_sent":"#, Some(entry.bytes_sent));
     push_number_member(line, r#","duration":"#, Some(saturating_millis(entry.duration)));
@@ -87,9 +87,11 @@ pub(super) fn write_json(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
 }
 
 fn push_decision(line: &mut Vec<u8>, decision: Option<&LoggedRule<'_>>) {
-    let outcome = decision.map(|rule| rule.outcome.as_str());
     push_text_member(line, r#","rule":"#, decision.map(|rule| rule.rule.as_bytes()));
-    push_text_member(line, r#","outcome":"#, outcome.map(str::as_bytes));
+    match decision {
+        Some(rule) => push_keyword_member(line, r#","outcome":"#, rule.outcome.as_str()),
+        None => push_text_member(line, r#","outcome":"#, None),
+    }
     push_text_member(line, r#","key":"#, decision.and_then(|rule| Some(rule.key?.as_bytes())));
     push_number_member(line, r#","limit":"#, decision.and_then(|rule| rule.limit).map(u64::from));
     push_number_member(line, r#","remaining":"#, decision.and_then(|rule| rule.remaining).map(u64::from));
@@ -106,6 +108,13 @@ fn push_decision(line: &mut Vec<u8>, decision: Option<&LoggedRule<'_>>) {
 
 fn push_text_member(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
     push_json_member(line, key, value, MAX_VALUE_LENGTH);
+}
+
+/// Appends a value that is one of a few words, and so needs no escapes.
+fn push_keyword_member(line: &mut Vec<u8>, key: &str, value: &'static str) {
+    for part in [key, "\"", value, "\""] {
+        line.extend_from_slice(part.as_bytes());
+    }
 }
 
 fn push_json_member(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>, max_length: usize) {
@@ -169,8 +178,34 @@ pub(super) fn push_escaped(line: &mut Vec<u8>, value: &[u8], max_length: usize) 
 
 /// Whether no format escapes a byte of `value`, which is so for nearly all values.
 fn is_plain(value: &[u8]) -> bool {
-    // Numbers and no early return, so that the compiler tests many bytes at once.
-    value.iter().fold(0, |escaped, byte| escaped | u8::from(!is_plain_byte(*byte))) == 0
+    // Most values are short, so eight bytes are tested at once. The last eight may overlap the ones before.
+    let last = value.last_chunk().copied().unwrap_or_else(|| {
+        let mut padded = [b' '; size_of::<u64>()];
+        padded.iter_mut().zip(value).for_each(|(to, byte)| *to = *byte);
+        padded
+    });
+    let words = value.as_chunks().0.iter().chain([&last]);
+    words.fold(0, |escaped, word| escaped | escaped_bytes(u64::from_le_bytes(*word))) == 0
+}
+
+/// Returns a number other than zero if any of the eight bytes of `word` is not plain. See Anderson, "Bit Twiddling
+/// Hacks": "Determine if a word has a byte less than n", "greater than n", and "equal to n".
+const fn escaped_bytes(word: u64) -> u64 {
+    const HIGH_BITS: u64 = repeated(0x80);
+    let below_space = word.wrapping_sub(repeated(b' ')) & !word;
+    let above_tilde = word.wrapping_add(repeated(0x7f - b'~')) | word;
+    (below_space | above_tilde | zero_bytes(word ^ repeated(b'"')) | zero_bytes(word ^ repeated(b'\\')))
+        & HIGH_BITS
+}
+
+/// Returns a number with the high bit of a byte set if `word` has a zero byte; other bits are arbitrary.
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(repeated(1)) & !word
+}
+
+/// Returns a word of eight times the same byte.
+const fn repeated(byte: u8) -> u64 {
+    u64::from_le_bytes([byte; size_of::<u64>()])
 }
 
 const fn is_plain_byte(byte: u8) -> bool {
@@ -213,6 +248,29 @@ fn push_json_char(line: &mut Vec<u8>, char: char) {
                 char => char,
             };
             line.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn values_are_plain_if_all_their_bytes_are(
+            value in prop::collection::vec(prop_oneof![4 => b' '..=b'~', 1 => any::<u8>()], 0..40),
+        ) {
+            prop_assert_eq!(is_plain(&value), value.iter().all(|byte| is_plain_byte(*byte)));
+        }
+
+        #[test]
+        fn one_byte_decides_whether_a_value_is_plain(byte: u8, length in 1..20_usize, position: prop::sample::Index) {
+            let mut value = vec![b'a'; length];
+            value[position.index(length)] = byte;
+            prop_assert_eq!(is_plain(&value), is_plain_byte(byte));
         }
     }
 }

@@ -78,7 +78,7 @@ impl fmt::Debug for CountryCounts {
 impl CountryCounts {
     pub(super) fn record(&self, country: Option<Country>, is_rejected: bool) {
         if let Some(counter) = self.0.get(position(country)) {
-            if is_rejected { &counter.rejected } else { &counter.admitted }.increment();
+            if is_rejected { &counter.rejected } else { &counter.admitted }.increment_exclusive();
         }
     }
 

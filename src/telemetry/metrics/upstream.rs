@@ -4,6 +4,8 @@
 //! endpoint stay with its upstream.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -228,7 +230,7 @@ impl UpstreamRegistry {
         entry.merge_removed_endpoints();
         let counts = Arc::default();
         entry.endpoints.push((address.into(), Arc::clone(&counts)));
-        EndpointMetrics { counts }
+        EndpointMetrics { counts, thread: PhantomData }
     }
 
     /// Returns the counters of an upstream that all workers share.
@@ -279,49 +281,51 @@ impl UpstreamEntry {
     }
 }
 
-/// Handle of one worker for one endpoint.
-#[derive(Clone, Debug)]
+/// Handle of one worker for one endpoint. No other thread writes its counters.
+#[derive(Debug)]
 pub struct EndpointMetrics {
     counts: Arc<UpstreamCounts>,
+    /// Keeps the handle on its thread.
+    thread: PhantomData<Rc<()>>,
 }
 
 impl EndpointMetrics {
     /// Records that a connection was established.
     pub fn connection_opened(&self) {
-        self.counts.connections_opened.increment();
+        self.counts.connections_opened.increment_exclusive();
     }
 
     /// Records that an established connection ended.
     pub fn connection_closed(&self) {
-        self.counts.connections_closed.increment();
+        self.counts.connections_closed.increment_exclusive();
     }
 
     /// Records that a connection could not be established.
     pub fn connection_failed(&self) {
-        self.counts.connections_failed.increment();
+        self.counts.connections_failed.increment_exclusive();
     }
 
     /// Records that an attempt begins. Exactly one [`Self::request_ended`] must follow.
     pub fn request_started(&self) {
-        self.counts.requests_started.increment();
+        self.counts.requests_started.increment_exclusive();
     }
 
     /// Records the result of an attempt.
     pub fn request_ended(&self, outcome: UpstreamOutcome) {
         let counts = &self.counts;
-        counts.requests_ended[outcome.index()].increment();
+        counts.requests_ended[outcome.index()].increment_exclusive();
         if let UpstreamOutcome::Responded(status) = outcome {
-            counts.responses[status_class_index(status)].increment();
+            counts.responses[status_class_index(status)].increment_exclusive();
         }
     }
 
     /// Records that an attempt is a retry.
     pub fn request_retried(&self) {
-        self.counts.retries.increment();
+        self.counts.retries.increment_exclusive();
     }
 
     /// Records the time from the request, or the end of its delay, to the response's header section.
     pub fn record_response_time(&self, duration: Duration) {
-        self.counts.response_time.record(duration);
+        self.counts.response_time.record_exclusive(duration);
     }
 }

@@ -1,8 +1,10 @@
 //! Counters of one worker, in memory that no other worker writes.
 //!
 //! All values only grow; the number of open or in-flight items is the difference of two of them. So an event costs one
-//! relaxed addition, and a scrape takes no lock that a worker needs.
+//! addition without a locked instruction, and a scrape takes no lock that a worker needs.
 
+use std::marker::PhantomData;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,16 +97,14 @@ impl ListenerCounts {
 /// An operation that ends when this is dropped.
 #[derive(Debug)]
 pub struct InProgressGuard {
-    counts: Arc<WorkerCounts>,
+    worker: WorkerMetrics,
     listener: usize,
     select: fn(&ListenerCounts) -> &InProgressCounts,
 }
 
 impl Drop for InProgressGuard {
     fn drop(&mut self) {
-        if let Some(counts) = self.counts.listeners.get(self.listener) {
-            (self.select)(counts).ended.increment();
-        }
+        self.worker.with_listener(self.listener, |counts| (self.select)(counts).ended.increment_exclusive());
     }
 }
 
@@ -141,30 +141,38 @@ impl WorkerCounts {
     }
 }
 
-/// Handle of one worker's counters. Clones share them, so that connections of the worker can have one each.
+/// Handle of one worker's counters. Clones share them, so that connections of the worker can have one each. All are on
+/// one thread, and no other thread writes the counters.
 ///
 /// `listener` is the position of the listener among the names passed to [`Metrics::new`](super::Metrics::new). An
 /// unknown position is ignored.
 #[derive(Clone, Debug)]
 pub struct WorkerMetrics {
-    pub(super) counts: Arc<WorkerCounts>,
+    counts: Arc<WorkerCounts>,
+    /// Keeps the handle on its thread.
+    thread: PhantomData<Rc<()>>,
 }
 
 impl WorkerMetrics {
+    /// Returns a handle of `counts`, which must be the only one.
+    pub(super) fn new(counts: Arc<WorkerCounts>) -> Self {
+        Self { counts, thread: PhantomData }
+    }
+
     /// Records that a connection from a client was accepted.
     pub fn downstream_connection_opened(&self, listener: usize) {
-        self.with_listener(listener, |counts| counts.connections_opened.increment());
+        self.with_listener(listener, |counts| counts.connections_opened.increment_exclusive());
     }
 
     /// Records that a connection from a client ended, for any reason.
     pub fn downstream_connection_closed(&self, listener: usize) {
-        self.with_listener(listener, |counts| counts.connections_closed.increment());
+        self.with_listener(listener, |counts| counts.connections_closed.increment_exclusive());
     }
 
     /// Records the result of a TLS handshake with a client.
     pub fn record_handshake(&self, listener: usize, outcome: Result<SessionStart, ServerHandshakeError>) {
         let index = handshake_index(outcome.map_err(|failure| failure as usize));
-        self.with_listener(listener, |counts| counts.handshakes[index].increment());
+        self.with_listener(listener, |counts| counts.handshakes[index].increment_exclusive());
     }
 
     /// Records that a handshake begins; it ends when the result is dropped.
@@ -179,41 +187,41 @@ impl WorkerMetrics {
 
     /// Records how a connection began, on a listener that accepts the PROXY protocol.
     pub fn record_proxy_protocol(&self, listener: usize, outcome: ProxyProtocolOutcome) {
-        self.with_listener(listener, |counts| counts.proxy_protocol[outcome as usize].increment());
+        self.with_listener(listener, |counts| counts.proxy_protocol[outcome as usize].increment_exclusive());
     }
 
     /// Records the arrival of a request's header section. Exactly one of [`Self::request_finished`] and
     /// [`Self::request_reset`] must follow.
     pub fn request_started(&self, listener: usize) {
-        self.with_listener(listener, |counts| counts.requests_started.increment());
+        self.with_listener(listener, |counts| counts.requests_started.increment_exclusive());
     }
 
     /// Records a complete response. `duration` is the time since the request's header section arrived.
     pub fn request_finished(&self, listener: usize, status: StatusCode, duration: Duration) {
         self.with_listener(listener, |counts| {
-            counts.responses[status_class_index(status)].increment();
-            counts.request_duration.record(duration);
+            counts.responses[status_class_index(status)].increment_exclusive();
+            counts.request_duration.record_exclusive(duration);
         });
     }
 
     /// Records that the client left before the response was complete.
     pub fn request_reset(&self, listener: usize) {
-        self.with_listener(listener, |counts| counts.requests_reset.increment());
+        self.with_listener(listener, |counts| counts.requests_reset.increment_exclusive());
     }
 
     /// Records malformed input that got a 400, 408 or 431. It is not included in the requests counted above.
     pub fn record_malformed_request(&self) {
-        self.counts.malformed_requests.increment();
+        self.counts.malformed_requests.increment_exclusive();
     }
 
     /// Records a connection or request that was rejected by load shedding.
     pub fn record_load_shed(&self, reason: LoadShed) {
-        self.counts.load_shed[reason as usize].increment();
+        self.counts.load_shed[reason as usize].increment_exclusive();
     }
 
     /// Records a connection that could not be accepted because file descriptors or memory ran out.
     pub fn accept_failed(&self) {
-        self.counts.accept_failures.increment();
+        self.counts.accept_failures.increment_exclusive();
     }
 
     /// Records a decided request whose client is in `country`, as far as that is known.
@@ -223,12 +231,12 @@ impl WorkerMetrics {
 
     /// Records that a limit delays a request. Exactly one [`Self::delay_ended`] must follow.
     pub fn delay_started(&self) {
-        self.counts.delays_started.increment();
+        self.counts.delays_started.increment_exclusive();
     }
 
     /// Records that a delay ended, because the request is forwarded or its client has left.
     pub fn delay_ended(&self, delay: Duration) {
-        self.counts.delay_duration.record(delay);
+        self.counts.delay_duration.record_exclusive(delay);
     }
 
     fn start_operation(
@@ -236,8 +244,8 @@ impl WorkerMetrics {
         listener: usize,
         select: fn(&ListenerCounts) -> &InProgressCounts,
     ) -> InProgressGuard {
-        self.with_listener(listener, |counts| select(counts).started.increment());
-        InProgressGuard { counts: Arc::clone(&self.counts), listener, select }
+        self.with_listener(listener, |counts| select(counts).started.increment_exclusive());
+        InProgressGuard { worker: self.clone(), listener, select }
     }
 
     fn with_listener(&self, listener: usize, count: impl FnOnce(&ListenerCounts)) {

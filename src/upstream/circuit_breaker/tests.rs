@@ -24,10 +24,10 @@ fn max_requests_holds_across_threads() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..10_000 {
-                    if let Ok(permit) = breaker.acquire_request(client(1), true) {
+                    if let Ok(request) = breaker.start_request(client(1), true) {
                         max_seen.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        drop(permit);
+                        breaker.end_request(request);
                     }
                 }
             });
@@ -51,12 +51,12 @@ fn client_share_holds_across_threads_and_clients() {
                 // Six threads of one client compete for two requests. Two threads of another client always fit.
                 let number = u8::from(thread >= 6);
                 for _ in 0..5000 {
-                    match breaker.acquire_request(client(number), true) {
-                        Ok(permit) => {
+                    match breaker.start_request(client(number), true) {
+                        Ok(request) => {
                             let there = inside[usize::from(number)].fetch_add(1, Ordering::SeqCst) + 1;
                             assert!(there <= 2, "{there} requests at once");
                             inside[usize::from(number)].fetch_sub(1, Ordering::SeqCst);
-                            drop(permit);
+                            breaker.end_request(request);
                         }
                         Err(full) => assert_eq!((full, number), (LimitReached::ClientShare, 0)),
                     }
@@ -77,13 +77,13 @@ fn automatic_client_share_leaves_requests_for_others() {
         ..LIMITS
     };
     let breaker = CircuitBreaker::new(limits, false, false);
-    let permits: Vec<_> = std::iter::from_fn(|| breaker.acquire_request(client(1), false).ok()).collect();
-    assert!((800..824).contains(&permits.len()), "{}", permits.len());
-    assert_eq!(breaker.acquire_request(client(1), false).err(), Some(LimitReached::ClientShare));
-    let others: Vec<_> = std::iter::from_fn(|| breaker.acquire_request(client(2), false).ok()).collect();
+    let requests: Vec<_> = std::iter::from_fn(|| breaker.start_request(client(1), false).ok()).collect();
+    assert!((800..824).contains(&requests.len()), "{}", requests.len());
+    assert_eq!(breaker.start_request(client(1), false).err(), Some(LimitReached::ClientShare));
+    let others: Vec<_> = std::iter::from_fn(|| breaker.start_request(client(2), false).ok()).collect();
     assert!(others.len() > 100, "{}", others.len());
-    drop(permits);
-    assert!(breaker.acquire_request(client(1), false).is_ok());
+    requests.into_iter().for_each(|request| breaker.end_request(request));
+    assert!(breaker.start_request(client(1), false).is_ok());
 }
 
 #[test]

@@ -30,8 +30,9 @@ fn accepted_call_is_delivered_with_its_headers_body_and_id() {
         assert_eq!(sent.head.get(name).unwrap_or_default(), value, "{name}");
     }
     assert_eq!(sent.head.get("x-hop"), None);
+    let is_counted = || weir.metric("weir_deferred_sent_total", &[("rule", "hooks")]) == 1.0;
+    wait::until_true("the call to be counted as sent", is_counted);
     until_status(&weir, "an empty stream", |status| status["calls"] == 0);
-    assert_eq!(weir.metric("weir_deferred_sent_total", &[("rule", "hooks")]), 1.0);
 }
 
 #[test]

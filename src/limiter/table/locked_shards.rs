@@ -1,0 +1,132 @@
+//! The locked shards of one request.
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use super::shard::Shard;
+use super::{CounterTable, Fingerprint, Timestamp};
+
+/// Maximum number of shards that a [`ShardMask`] can contain.
+const MAX_MASKED_SHARDS: usize = u64::BITS as usize;
+
+/// A set of shards, one bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct ShardMask(u64);
+
+/// The locked shards of one request.
+pub(in crate::limiter) struct LockedShards<'a> {
+    table: &'a CounterTable,
+    /// The locked shards, unless the table has too many for a mask.
+    mask: Option<ShardMask>,
+    /// In ascending order.
+    held: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+}
+
+impl ShardMask {
+    const fn with(self, shard: usize) -> Self {
+        Self(self.0 | 1 << shard)
+    }
+
+    /// Number of shards in the set that are before `shard`.
+    const fn rank(self, shard: usize) -> usize {
+        (self.0 & ((1 << shard) - 1)).count_ones() as usize
+    }
+
+    /// Removes and returns the first shard.
+    const fn pop(&mut self) -> Option<usize> {
+        let first = self.0.trailing_zeros();
+        // Clears the lowest bit.
+        self.0 &= self.0.wrapping_sub(1);
+        if first == u64::BITS { None } else { Some(first as usize) }
+    }
+}
+
+impl Iterator for ShardMask {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        self.pop()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let count = self.0.count_ones() as usize;
+        (count, Some(count))
+    }
+}
+
+impl CounterTable {
+    /// Locks the shards of all `keys`, each once, in ascending order.
+    pub(in crate::limiter) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> LockedShards<'_> {
+        let shards = keys.map(|key| self.shard_of(key));
+        if self.shards() <= MAX_MASKED_SHARDS {
+            let mask = shards.fold(ShardMask::default(), ShardMask::with);
+            let held = mask.map(|shard| (shard, self.lock(shard))).collect();
+            return LockedShards { table: self, mask: Some(mask), held };
+        }
+        let mut shards: SmallVec<[usize; 4]> = shards.collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let held = shards.iter().map(|&shard| (shard, self.lock(shard))).collect();
+        LockedShards { table: self, mask: None, held }
+    }
+}
+
+impl LockedShards<'_> {
+    /// Returns the position of the shard of `key`, which must be one of the locked keys.
+    #[inline]
+    pub(in crate::limiter) fn position(&self, key: Fingerprint) -> usize {
+        let shard = self.table.shard_of(key);
+        match self.mask {
+            Some(mask) => mask.rank(shard),
+            None => self.held.binary_search_by_key(&shard, |(held, _)| *held).unwrap_or(0),
+        }
+    }
+
+    /// Returns the shard of `key`, which must be one of the locked keys.
+    pub(in crate::limiter) fn shard(&self, key: Fingerprint) -> &Shard {
+        self.at(self.position(key))
+    }
+
+    /// Returns the shard at a position.
+    pub(in crate::limiter) fn at(&self, position: usize) -> &Shard {
+        &self.held[position].1
+    }
+
+    /// Returns the shard at a position.
+    pub(in crate::limiter) fn at_mut(&mut self, position: usize) -> &mut Shard {
+        &mut self.held[position].1
+    }
+
+    /// Ends the overrides whose time is over.
+    pub(in crate::limiter) fn end_overrides(&mut self, now: Timestamp) {
+        self.held.iter_mut().for_each(|(_, shard)| shard.end_overrides(now));
+    }
+
+    pub(in crate::limiter) fn shard_mut(&mut self, key: Fingerprint) -> &mut Shard {
+        self.at_mut(self.position(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Tables of one shard, of few, and of too many for a mask.
+        #[test]
+        fn every_key_finds_its_locked_shard(
+            max_keys in prop::sample::select(vec![1_usize, 1_000, 48_000 * 64, 48_000 * 128]),
+            keys in prop::collection::vec(any::<u64>(), 1..60),
+        ) {
+            let table = CounterTable::new(max_keys);
+            let keys: Vec<_> = keys.into_iter().map(|key| Fingerprint::with_words([key, 0])).collect();
+            let locked = table.lock_all(keys.iter().copied());
+            prop_assert!(locked.held.is_sorted_by(|(one, _), (next, _)| one < next));
+            for key in keys {
+                prop_assert_eq!(locked.held[locked.position(key)].0, table.shard_of(key));
+            }
+        }
+    }
+}

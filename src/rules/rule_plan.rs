@@ -1,0 +1,108 @@
+//! What the selection reads of each rule, computed once per configuration and apart from the rule, which is larger.
+
+use foldhash::HashMap;
+
+use super::attribute::{Attribute, IncompleteKey};
+use super::key::KeyTemplate;
+use super::planned_checks::PlannedCheck;
+use super::rule::{Action, LimitAction, Rule};
+use crate::limiter::key::KeyHash;
+
+/// Number of keys of one request that are remembered.
+const MEMO_SIZE: usize = 4;
+
+/// The variant of an [`Action`], without its contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ActionKind {
+    Allow,
+    Deny,
+    Limit,
+    /// A limit that is charged when a deferred request is sent.
+    Defer,
+}
+
+/// What the selection reads of a rule.
+#[derive(Debug)]
+pub(super) struct RulePlan {
+    pub(super) kind: ActionKind,
+    /// Whether the rule applies to every request.
+    pub(super) applies_to_all: bool,
+    /// Whether the rule is enforced, not in shadow mode; `None` if that depends on the key.
+    pub(super) is_enforced: Option<bool>,
+    pub(super) key: Option<KeyId>,
+    pub(super) checks: Box<[PlannedCheck]>,
+}
+
+/// Identifies a key among those of a configuration. A request has the same key under all rules with the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeyId(u32);
+
+/// The keys that a request has under the rules so far. Most rules have the same few.
+#[derive(Debug, Default)]
+pub(super) struct KeyMemo([Option<(KeyId, Result<KeyHash, IncompleteKey>)>; MEMO_SIZE]);
+
+impl KeyMemo {
+    /// Returns the key with this id, which `compute` returns if it is not known. A key without an id is always computed.
+    #[inline]
+    pub(super) fn get_or_insert(
+        &mut self,
+        id: Option<KeyId>,
+        compute: impl FnOnce() -> Result<KeyHash, IncompleteKey>,
+    ) -> Result<KeyHash, IncompleteKey> {
+        let Some(id) = id else { return compute() };
+        match &mut self.0[id.0 as usize % MEMO_SIZE] {
+            Some((known, key)) if *known == id => *key,
+            slot => slot.insert((id, compute())).1,
+        }
+    }
+}
+
+impl RulePlan {
+    /// Returns the plans of `rules`, which make these `checks`.
+    pub(super) fn of_rules(rules: &[Rule], checks: Box<[Box<[PlannedCheck]>]>) -> Box<[Self]> {
+        let mut ids = KeyIds::default();
+        let mut plans = Vec::with_capacity(rules.len());
+        for (rule, checks) in rules.iter().zip(checks) {
+            let limiting = rule.action.limiting();
+            plans.push(Self {
+                kind: ActionKind::of(&rule.action),
+                applies_to_all: rule.except.is_empty() && rule.matcher.holds_for_all(),
+                is_enforced: limiting.map_or(Some(true), LimitAction::constant_enforcement),
+                key: limiting.and_then(|limiting| ids.get_or_insert(limiting)),
+                checks,
+            });
+        }
+        plans.into()
+    }
+}
+
+/// The ids of keys. Keys of shared limits are hashed differently, so they have other ids.
+#[derive(Debug, Default)]
+struct KeyIds<'a>(HashMap<(&'a KeyTemplate, bool), KeyId>);
+
+impl<'a> KeyIds<'a> {
+    /// Returns the id of a rule's key; `None` if the key of a request depends on the rule.
+    fn get_or_insert(&mut self, limiting: &'a LimitAction) -> Option<KeyId> {
+        let next = KeyId(u32::try_from(self.0.len()).ok()?);
+        let key = (&limiting.key, limiting.shared().is_some());
+        limiting.key.is_independent_of_rule().then(|| *self.0.entry(key).or_insert(next))
+    }
+}
+
+impl ActionKind {
+    fn of(action: &Action) -> Self {
+        match action {
+            Action::Allow => Self::Allow,
+            Action::Deny => Self::Deny,
+            Action::Limit(limiting) if limiting.deferral.is_some() => Self::Defer,
+            Action::Limit(_) => Self::Limit,
+        }
+    }
+}
+
+impl KeyTemplate {
+    /// Whether all rules with this key have the same one for a request. The route is that of the rule.
+    fn is_independent_of_rule(&self) -> bool {
+        !self.0.contains(&Attribute::Route)
+    }
+}
