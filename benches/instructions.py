@@ -110,7 +110,7 @@ def count(scenario, name, options, directory, upstreams):
     """Returns the instructions per request, and those of each part."""
     port = proxy.free_port()
     out = Path(options.profile or directory) / f"{scenario}-{name}"
-    grind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--log-file=/dev/null"]
+    grind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--log-file=/dev/null", *options.callgrind]
     process = subprocess.Popen([*grind, *command(scenario, name, options, directory, port, upstreams)])
     try:
         proxy.wait_until_open(port, process)
@@ -136,7 +136,7 @@ def main():
     parser.add_argument("--parts", action="store_true", help="divide those of Weir by crate")
     parser.add_argument("--profile", help="directory for the profiles")
     options = parser.parse_args()
-    options.envoy = None
+    options.envoy, options.callgrind = None, []
     for tool in ("nginx", "haproxy", "h2load", "valgrind"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is not installed")

@@ -48,7 +48,7 @@ fn measure(keys: &[KeyHash]) -> Duration {
         let now = Timestamp::from_nanos(index as u64 * 1000);
         // A text as of a real key, with its allocation.
         let text = || Arc::from(format!("client_ip={key:?}"));
-        sketch.record(black_box(*key), DecisionOutcome::Allowed, now, text);
+        sketch.lock_worker(now).record(&sketch, black_box(*key), DecisionOutcome::Allowed, text);
     }
     start.elapsed()
 }

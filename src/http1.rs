@@ -5,6 +5,7 @@
 //! by [`server`] or [`client`], and bodies by a [`decoder`]. An [`encoder`] writes messages through a [`write_buf`].
 //! What a header means to a proxy is decided by the caller.
 
+pub mod buffer_pool;
 pub mod chunked;
 pub mod client;
 pub mod content_length;

@@ -407,12 +407,14 @@ impl RuleSet {
                 selected.extend(self.varying_check(planned, limiting, key, request, headroom));
                 continue;
             }
-            let mut check = planned.template;
-            check.check.key = key.key;
-            if !key.is_enforced {
-                check.check.enforcement = Enforcement::Shadow;
+            // Copied once, into its place.
+            selected.push(planned.template);
+            if let Some(SelectedCheck { check, .. }) = selected.last_mut() {
+                check.key = key.key;
+                if !key.is_enforced {
+                    check.enforcement = Enforcement::Shadow;
+                }
             }
-            selected.push(check);
         }
     }
 }

@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{BufMut as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
+use super::buffer_pool;
+
 /// Bytes reserved for a read: more than most responses take. A read that does not fill them shows that nothing more is
 /// available.
 pub const READ_SIZE: usize = 8 * 1024;
@@ -39,6 +41,13 @@ pub struct ReadBuf {
     drained: bool,
 }
 
+impl Drop for ReadBuf {
+    /// Leaves the memory to other connections.
+    fn drop(&mut self) {
+        buffer_pool::put(std::mem::take(&mut self.bytes));
+    }
+}
+
 impl Default for ReadBuf {
     fn default() -> Self {
         Self::from(BytesMut::new())
@@ -64,7 +73,7 @@ impl ReadBuf {
         }
         let least = if self.read_size > READ_SIZE { self.read_size / 2 } else { MIN_READ_SIZE };
         if self.bytes.capacity() - self.bytes.len() < least {
-            self.bytes.reserve(self.read_size);
+            self.reserve();
         }
         let room = self.bytes.capacity() - self.bytes.len();
         let polled = pin!(stream.read_buf(&mut self.bytes)).poll(cx);
@@ -97,6 +106,14 @@ impl ReadBuf {
         let polled = pin!(stream.read_buf(&mut (&mut self.bytes).limit(room))).poll(cx);
         self.drained = !matches!(&polled, Poll::Ready(Ok(read)) if *read == room);
         polled
+    }
+
+    fn reserve(&mut self) {
+        if self.bytes.capacity() == 0 && self.read_size == READ_SIZE {
+            self.bytes = buffer_pool::take();
+        } else {
+            self.bytes.reserve(self.read_size);
+        }
     }
 
     /// Announces a body of which `octets` bytes are still to be read.

@@ -9,9 +9,12 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Size at which no more DATA is accepted, in bytes. It is the size of one read of a body, so that a peer that does not
-/// read holds one such piece here.
-const MAX_OUTPUT: usize = 32 * 1024;
+/// Maximum size up to which DATA is accepted, in bytes. One read of a body fits, and the headers of its frames, so that a
+/// peer that does not read holds one such piece here.
+const MAX_OUTPUT: usize = 33 * 1024;
+/// Size at which no more DATA is accepted, so that there is never room for the first bytes of a large piece only, the rest
+/// of which would be held elsewhere.
+const ENOUGH_OUTPUT: usize = 17 * 1024;
 /// Size of replies at which nothing more is read, in bytes.
 const MAX_REPLIES: usize = 64 * 1024;
 /// Payloads up to this size are copied; larger ones are written in place.
@@ -38,6 +41,9 @@ pub(super) struct OutputBuf {
     piece_bytes: usize,
     /// Bytes of frames that frames of the peer have caused directly: acknowledgements, resets, heads of responses.
     replies: usize,
+    /// Whether the stream has not taken everything. What is left of a piece holds the memory of all of it, so nothing is
+    /// added until the stream has taken the rest.
+    is_blocked: bool,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
     needs_flush: bool,
 }
@@ -84,7 +90,10 @@ impl OutputBuf {
 
     /// Returns how many bytes of DATA are accepted.
     pub(super) fn room(&self) -> usize {
-        MAX_OUTPUT.saturating_sub(self.len())
+        match self.len() {
+            waiting if waiting > ENOUGH_OUTPUT || self.is_blocked => 0,
+            waiting => MAX_OUTPUT - waiting,
+        }
     }
 
     /// Writes and flushes everything.
@@ -96,6 +105,7 @@ impl OutputBuf {
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        self.is_blocked = self.len() > 0;
         while self.len() > 0 {
             let written = if self.pieces.is_empty() {
                 ready!(Pin::new(&mut *stream).poll_write(cx, &self.copied[self.written..]))?
@@ -109,6 +119,7 @@ impl OutputBuf {
             self.needs_flush = true;
             self.advance(written);
         }
+        self.is_blocked = false;
         self.release();
         if self.needs_flush {
             ready!(Pin::new(stream).poll_flush(cx))?;
@@ -189,6 +200,8 @@ impl OutputBuf {
 mod tests {
     use std::task::Waker;
 
+    use tokio::io::AsyncRead as _;
+
     use super::*;
 
     /// A stream that takes a few bytes at a time.
@@ -250,5 +263,23 @@ mod tests {
             assert!(output.poll_write(&mut stream, &mut cx).is_ready());
             assert!(stream.written.ends_with(b"again"));
         }
+    }
+
+    #[test]
+    fn nothing_is_accepted_while_the_peer_does_not_read() {
+        let mut output = OutputBuf::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        output.push(vec![0; 10_000].into());
+        assert_eq!(output.room(), MAX_OUTPUT - 10_000);
+        output.push(vec![0; 10_000].into());
+        assert_eq!(output.room(), 0, "a large piece would not fit");
+        let (mut client, mut server) = tokio::io::duplex(15_000);
+        assert!(output.poll_write(&mut server, &mut cx).is_pending());
+        assert_eq!((output.len(), output.room()), (5000, 0), "a part of a piece is left");
+        let mut read = [0; 15_000];
+        let mut read = tokio::io::ReadBuf::new(&mut read);
+        assert!(Pin::new(&mut client).poll_read(&mut cx, &mut read).is_ready());
+        assert!(output.poll_write(&mut server, &mut cx).is_ready());
+        assert_eq!((output.len(), output.room()), (0, MAX_OUTPUT));
     }
 }

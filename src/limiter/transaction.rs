@@ -117,7 +117,7 @@ impl<'a> Transaction<'a> {
         let repeats = DuplicateCounters::of_checks(checks, &keys);
         let mut locked = store.lock_all(keys.iter().chain(others).copied());
         locked.end_overrides(now);
-        let shards = keys.iter().map(|key| locked.position(*key)).collect();
+        let shards = locked.positions(&keys);
         Self { checks, keys, shards, places: SmallVec::new(), repeats, locked }
     }
 

@@ -149,7 +149,7 @@ impl DecisionRecorder {
         let subject = DecisionSubject::Copied(self.copy.as_deref());
         self.view.record_and_trace(rule, outcome, subject);
         let text = || subject.key_text(&self.view, rule).unwrap_or_default();
-        self.view.record_key(rule, outcome, key, self.view.clock.now(), text);
+        self.view.record_key(&mut None, rule, outcome, key, self.view.clock.now(), text);
     }
 }
 
@@ -196,12 +196,13 @@ impl AppliedLimits {
             .iter()
             .for_each(|rule| view.record_keyless(*rule, DecisionOutcome::Shadow, subject, self.decided_at));
         let rejected = self.is_rejected();
+        let mut locked = None;
         for (checks, verdicts) in self.by_rule() {
             let Some(outcome) = DecisionOutcome::from_verdicts(checks, verdicts, rejected) else { continue };
             let SelectedCheck { rule, check, .. } = checks[0];
             view.record(rule, outcome);
             let text = || subject.key_text(view, rule).unwrap_or_default();
-            view.record_key(rule, outcome, check.key, self.decided_at, text);
+            view.record_key(&mut locked, rule, outcome, check.key, self.decided_at, text);
             if is_traced {
                 let retry_after = verdicts.iter().map(Verdict::retry_after).max().unwrap_or_default();
                 subject.trace(view, rule, outcome, self.standing(checks, verdicts), retry_after);

@@ -10,7 +10,7 @@ use crate::identify::Attributes;
 use crate::limiter::Limiter;
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
-use crate::observe::top_keys::{TopKeys, WorkerId};
+use crate::observe::top_keys::{LockedSketches, TopKeys, WorkerId};
 use crate::remote::service::{self, RemoteService};
 use crate::response::rejection::{PreparedHeaders, RejectionResponse};
 use crate::rules::RuleIndex;
@@ -94,9 +94,12 @@ impl LimitsView {
         self.tables.waits.get(rule.0)?.as_ref()
     }
 
-    /// Counts the decision among those of its key. `text` is called only if the key becomes one of the heaviest.
-    pub(super) fn record_key(
-        &self,
+    /// Counts the decision among those of its key. `text` is called only if the key becomes one of the heaviest. `locked`
+    /// becomes the lock of the sketches, for the decisions of further rules.
+    #[inline]
+    pub(super) fn record_key<'a>(
+        &'a self,
+        locked: &mut Option<LockedSketches<'a>>,
         rule: RuleIndex,
         outcome: DecisionOutcome,
         key: KeyHash,
@@ -104,7 +107,7 @@ impl LimitsView {
         text: impl FnOnce() -> Arc<str>,
     ) {
         if let Some(Some(sketch)) = self.sketches.get(rule.0) {
-            sketch.record(key, outcome, now, text);
+            locked.get_or_insert_with(|| sketch.lock_worker(now)).record(sketch, key, outcome, text);
         }
     }
 
@@ -112,7 +115,8 @@ impl LimitsView {
     pub(super) fn record_incomplete_key(&self, rule: RuleIndex, outcome: DecisionOutcome, now: Timestamp) {
         if let Some(Some(sketch)) = self.sketches.get(rule.0) {
             let text = || self.tables.key_writer.incomplete_key().into();
-            sketch.record(incomplete_key(self.limiter.hasher()), outcome, now, text);
+            let key = incomplete_key(self.limiter.hasher());
+            sketch.lock_worker(now).record(sketch, key, outcome, text);
         }
     }
 

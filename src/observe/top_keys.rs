@@ -1,21 +1,23 @@
 //! Heaviest keys of each rule over the last one to two minutes, counted by each worker and merged on demand.
 //!
-//! Each worker has a sketch per rule in memory of its own, behind a lock that only a reader contends for, for the time
+//! Each worker has a sketch per rule in memory of its own, behind one lock for which only a reader contends, for the time
 //! of one copy. Time is divided into windows of [`WINDOW`]. Results cover the current window and the one before. The
 //! memory for keys is divided among all sketches whenever a configuration is installed.
 
+mod worker_keys;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use self::worker_keys::WorkerKeys;
+pub use self::worker_keys::{LockedSketches, WorkerSketch};
 use super::key_budget::KeyBudget;
-use super::key_sketch::{DecisionEffects, KeySketch, MAX_KEYS_PER_SKETCH, SketchCopy};
+use super::key_sketch::{DecisionEffects, SketchCopy};
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
-use crate::rules::outcome::DecisionOutcome;
 
 /// Length of a window.
 pub const WINDOW: Duration = Duration::from_secs(60);
@@ -32,7 +34,7 @@ const WINDOWS: usize = 2;
 pub struct TopKeys {
     rules: Mutex<BTreeMap<Box<str>, RuleSketches>>,
     budget: Arc<KeyBudget>,
-    workers: AtomicUsize,
+    workers: Mutex<Vec<Arc<WorkerKeys>>>,
 }
 
 /// Identifies a worker among those that count keys.
@@ -45,22 +47,6 @@ struct RuleSketches {
     /// What the keys mean. Sketches of another meaning are replaced.
     meaning: Box<str>,
     by_worker: BTreeMap<usize, Arc<WorkerSketch>>,
-}
-
-/// Sketches of one rule on one worker. They are created at the first decision.
-#[derive(Debug)]
-pub struct WorkerSketch {
-    windows: Mutex<Option<Windows>>,
-    budget: Arc<KeyBudget>,
-}
-
-/// The current window and the one before.
-#[derive(Debug)]
-struct Windows {
-    /// Number of the current window.
-    number: u64,
-    current: KeySketch,
-    previous: KeySketch,
 }
 
 /// The heaviest keys of one rule.
@@ -108,17 +94,19 @@ impl Default for TopKeys {
 
 impl TopKeys {
     fn with_budget(max_keys: usize) -> Self {
-        Self { rules: Mutex::default(), budget: KeyBudget::new(max_keys), workers: AtomicUsize::new(0) }
+        Self { rules: Mutex::default(), budget: KeyBudget::new(max_keys), workers: Mutex::default() }
     }
 
     /// Returns the identity of a new worker.
     pub fn add_worker(&self) -> WorkerId {
-        WorkerId(self.workers.fetch_add(1, Ordering::Relaxed))
+        let mut workers = self.workers.lock();
+        workers.push(Arc::new(WorkerKeys::new(&self.budget)));
+        WorkerId(workers.len() - 1)
     }
 
     /// Returns the identities of all workers so far.
     pub fn workers(&self) -> impl Iterator<Item = WorkerId> {
-        (0..self.workers.load(Ordering::Relaxed)).map(WorkerId)
+        (0..self.workers.lock().len()).map(WorkerId)
     }
 
     /// Returns the sketch of a rule on a worker; it continues across reloads while `meaning`, which describes the key,
@@ -129,14 +117,15 @@ impl TopKeys {
         if *sketches.meaning != *meaning {
             *sketches = RuleSketches { meaning: meaning.into(), by_worker: BTreeMap::new() };
         }
-        let create = || Arc::new(WorkerSketch::new(&self.budget));
+        // A `WorkerId` is the position of a worker.
+        let create = || Arc::new(self.workers.lock()[worker.0].add());
         let sketch = Arc::clone(sketches.by_worker.entry(worker.0).or_insert_with(create));
         self.divide_budget(rules.len());
         sketch
     }
 
     fn divide_budget(&self, rules: usize) {
-        self.budget.divide(rules * self.workers.load(Ordering::Relaxed).max(1) * WINDOWS);
+        self.budget.divide(rules * self.workers.lock().len().max(1) * WINDOWS);
     }
 
     /// Returns the `max` heaviest keys of a rule; an empty result if it has none.
@@ -172,62 +161,6 @@ pub fn covered_time(start: Timestamp, now: Timestamp) -> Duration {
 
 const fn window_number(now: Timestamp) -> u64 {
     now.as_secs() / WINDOW.as_secs()
-}
-
-impl WorkerSketch {
-    fn new(budget: &Arc<KeyBudget>) -> Self {
-        Self { windows: Mutex::new(None), budget: Arc::clone(budget) }
-    }
-
-    /// Counts one decision. `text` is called only if the key becomes a tracked one.
-    pub fn record(
-        &self,
-        key: KeyHash,
-        outcome: DecisionOutcome,
-        now: Timestamp,
-        text: impl FnOnce() -> Arc<str>,
-    ) {
-        let mut windows = self.windows.lock();
-        let windows = windows.get_or_insert_with(|| Windows::new(now, &self.budget));
-        windows.advance(now, &self.budget);
-        windows.current.record(key, outcome, now, text);
-    }
-
-    /// Returns copies of the windows that `now` covers. They are merged without the lock, for which a request may wait.
-    fn copy(&self, now: Timestamp) -> Option<[SketchCopy; WINDOWS]> {
-        let mut windows = self.windows.lock();
-        let windows = windows.as_mut()?;
-        windows.advance(now, &self.budget);
-        Some([windows.current.copy(), windows.previous.copy()])
-    }
-
-    fn expire(&self, now: Timestamp) {
-        let mut windows = self.windows.lock();
-        windows.take_if(|windows| windows.number.saturating_add(1) < window_number(now));
-    }
-}
-
-impl Windows {
-    fn new(now: Timestamp, budget: &Arc<KeyBudget>) -> Self {
-        let empty = || KeySketch::new(MAX_KEYS_PER_SKETCH, budget);
-        Self { number: window_number(now), current: empty(), previous: empty() }
-    }
-
-    /// Makes the window of `now` the current one. An earlier time belongs to the current window.
-    #[inline]
-    fn advance(&mut self, now: Timestamp, budget: &Arc<KeyBudget>) {
-        if window_number(now) > self.number {
-            self.start_window(now, budget);
-        }
-    }
-
-    #[cold]
-    fn start_window(&mut self, now: Timestamp, budget: &Arc<KeyBudget>) {
-        let old = std::mem::replace(self, Self::new(now, budget));
-        if self.number == old.number.saturating_add(1) {
-            self.previous = old.current;
-        }
-    }
 }
 
 /// Sum of several sketches.

@@ -50,7 +50,9 @@ pub(super) fn select(
     if let Some(stored) = &connection.stored {
         return rules.select_deferred(&stored.deferred, attributes, headroom);
     }
-    let selection = rules.select(attributes, headroom);
+    // Written in place, because it is large.
+    let mut selection = Selection::default();
+    rules.select_into(&mut selection, attributes, headroom);
     if rules.has_deferrals()
         && let Selection::Limited(..) = selection
     {

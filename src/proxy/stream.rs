@@ -15,6 +15,7 @@ use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::timeouts::{ConnectionTimer, TimeoutKind};
+use crate::http1::buffer_pool;
 use crate::http1::read_buf::{READ_SIZE, ReadSource};
 use crate::transport::Transport;
 use crate::upstream::coalesced_write::poll_write_coalesced;
@@ -49,7 +50,8 @@ impl DownstreamIo {
         let polled = self.poll_fill_peeked(cx);
         // A connection that waits holds no more memory than its bytes need.
         if polled.is_pending() && self.peeked.capacity() > 2 * self.peeked.len() {
-            self.peeked = BytesMut::from(&self.peeked[..]);
+            let exact = BytesMut::from(&self.peeked[..]);
+            buffer_pool::put(std::mem::replace(&mut self.peeked, exact));
         }
         let read = ready!(polled)?;
         self.record_read(read);
@@ -58,6 +60,9 @@ impl DownstreamIo {
 
     fn poll_fill_peeked(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(self.transport.poll_readable(cx));
+        if self.peeked.capacity() == 0 {
+            self.peeked = buffer_pool::take();
+        }
         self.peeked.reserve(READ_SIZE.saturating_sub(self.peeked.len()));
         pin!(self.transport.read_buf(&mut self.peeked)).poll(cx)
     }
@@ -145,7 +150,7 @@ impl AsyncRead for DownstreamIo {
             buffer.put_slice(&self.peeked[..length]);
             self.peeked.advance(length);
             if self.peeked.is_empty() {
-                self.peeked = BytesMut::new();
+                buffer_pool::put(self.take_peeked());
             }
             return Poll::Ready(Ok(()));
         }

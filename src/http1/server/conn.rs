@@ -86,7 +86,12 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
         if let Some(reading) = self.body_waker.take() {
             reading.wake();
         }
-        Some((stream, self.read_buf.bytes.split().freeze()))
+        let unread = match self.read_buf.is_empty() {
+            // Would share the memory of the buffer, which others can use now.
+            true => Bytes::new(),
+            false => self.read_buf.bytes.split().freeze(),
+        };
+        Some((stream, unread))
     }
 
     /// Returns the stream, unless the connection has ended.

@@ -67,7 +67,12 @@ impl CounterUsage {
     }
 
     /// Converts units to requests that cost `price` units each.
+    #[inline]
     pub fn in_requests(self, price: NonZeroU32) -> Self {
+        // Nearly always, and without two divisions.
+        if price == NonZeroU32::MIN {
+            return self;
+        }
         Self { used: self.used.div_ceil(price.get()), remaining: self.remaining / price, ..self }
     }
 }

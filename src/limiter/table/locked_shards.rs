@@ -82,6 +82,20 @@ impl LockedShards<'_> {
         }
     }
 
+    /// Returns the positions of the shards of `keys`, which must be among the locked keys.
+    pub(in crate::limiter) fn positions(&self, keys: &[Fingerprint]) -> SmallVec<[usize; 4]> {
+        if self.mask.is_none() {
+            return keys.iter().map(|key| self.position(*key)).collect();
+        }
+        // For several keys, one table costs less than a rank each.
+        let mut positions = [0; MAX_MASKED_SHARDS];
+        for (position, (shard, _)) in (0_u8..).zip(&self.held) {
+            positions[shard % MAX_MASKED_SHARDS] = position;
+        }
+        let position = |key: &Fingerprint| positions[self.table.shard_of(*key) % MAX_MASKED_SHARDS];
+        keys.iter().map(|key| position(key).into()).collect()
+    }
+
     /// Returns the shard of `key`, which must be one of the locked keys.
     pub(in crate::limiter) fn shard(&self, key: Fingerprint) -> &Shard {
         self.at(self.position(key))
@@ -124,8 +138,9 @@ mod tests {
             let keys: Vec<_> = keys.into_iter().map(|key| Fingerprint::with_words([key, 0])).collect();
             let locked = table.lock_all(keys.iter().copied());
             prop_assert!(locked.held.is_sorted_by(|(one, _), (next, _)| one < next));
-            for key in keys {
-                prop_assert_eq!(locked.held[locked.position(key)].0, table.shard_of(key));
+            for (key, position) in keys.iter().zip(locked.positions(&keys)) {
+                prop_assert_eq!(locked.held[position].0, table.shard_of(*key));
+                prop_assert_eq!(locked.position(*key), position);
             }
         }
     }

@@ -2,6 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limiter::key::KeyHasher;
+use crate::observe::key_sketch::MAX_KEYS_PER_SKETCH;
+use crate::rules::outcome::DecisionOutcome;
 
 const START: Timestamp = Timestamp::from_secs(600);
 
@@ -10,7 +12,7 @@ fn key(number: u16) -> KeyHash {
 }
 
 fn record(sketch: &WorkerSketch, number: u16, outcome: DecisionOutcome, now: Timestamp) {
-    sketch.record(key(number), outcome, now, || number.to_string().into());
+    sketch.lock_worker(now).record(sketch, key(number), outcome, || number.to_string().into());
 }
 
 fn seconds(after: u64) -> Timestamp {

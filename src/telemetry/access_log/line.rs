@@ -178,34 +178,23 @@ pub(super) fn push_escaped(line: &mut Vec<u8>, value: &[u8], max_length: usize) 
 
 /// Whether no format escapes a byte of `value`, which is so for nearly all values.
 fn is_plain(value: &[u8]) -> bool {
-    // Most values are short, so eight bytes are tested at once. The last eight may overlap the ones before.
+    const WIDTH: usize = size_of::<u128>();
+    // Many bytes at once, without branches: the last ones may overlap the ones before, or are padded.
     let last = value.last_chunk().copied().unwrap_or_else(|| {
-        let mut padded = [b' '; size_of::<u64>()];
+        let mut padded = [b' '; WIDTH];
         padded.iter_mut().zip(value).for_each(|(to, byte)| *to = *byte);
         padded
     });
-    let words = value.as_chunks().0.iter().chain([&last]);
-    words.fold(0, |escaped, word| escaped | escaped_bytes(u64::from_le_bytes(*word))) == 0
+    let mut escaped = last.map(is_escaped);
+    for chunk in value.as_chunks::<WIDTH>().0 {
+        escaped.iter_mut().zip(chunk).for_each(|(escaped, byte)| *escaped |= is_escaped(*byte));
+    }
+    u128::from_ne_bytes(escaped) == 0
 }
 
-/// Returns a number other than zero if any of the eight bytes of `word` is not plain. See Anderson, "Bit Twiddling
-/// Hacks": "Determine if a word has a byte less than n", "greater than n", and "equal to n".
-const fn escaped_bytes(word: u64) -> u64 {
-    const HIGH_BITS: u64 = repeated(0x80);
-    let below_space = word.wrapping_sub(repeated(b' ')) & !word;
-    let above_tilde = word.wrapping_add(repeated(0x7f - b'~')) | word;
-    (below_space | above_tilde | zero_bytes(word ^ repeated(b'"')) | zero_bytes(word ^ repeated(b'\\')))
-        & HIGH_BITS
-}
-
-/// Returns a number with the high bit of a byte set if `word` has a zero byte; other bits are arbitrary.
-const fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(repeated(1)) & !word
-}
-
-/// Returns a word of eight times the same byte.
-const fn repeated(byte: u8) -> u64 {
-    u64::from_le_bytes([byte; size_of::<u64>()])
+/// Returns a number other than zero if a format escapes this byte.
+const fn is_escaped(byte: u8) -> u8 {
+    !is_plain_byte(byte) as u8
 }
 
 const fn is_plain_byte(byte: u8) -> bool {

@@ -2,7 +2,7 @@
 
 use super::slot::{SLOTS_PER_GROUP, SlotRef, has_history, state_of};
 use super::{Shard, SlotLookup};
-use crate::limiter::algorithm::CounterState;
+use crate::limiter::algorithm::{Algorithm, CounterState};
 use crate::limiter::key::Fingerprint;
 use crate::limiter::quota::Quota;
 use crate::limiter::table::LimitId;
@@ -42,7 +42,7 @@ impl Shard {
         }
         let [first, second] = key.words();
         let (group, place) = self.search(first)?;
-        let quota = self.quotas.get(meter).filter(|quota| !quota.needs_history() && !quota.is_leased())?;
+        let quota = self.quotas.get(meter).filter(|quota| is_plain(quota))?;
         let slot = &self.groups[group][place];
         let is_it = slot[0] == first && slot[1] == second && !has_history(slot);
         is_it.then(|| (group * SLOTS_PER_GROUP + place, state_of(slot), quota))
@@ -58,8 +58,14 @@ impl Shard {
     /// overrides or overflow counters has no such keys.
     #[inline]
     pub(in crate::limiter) fn quota_of_unused(&self, key: Fingerprint, meter: LimitId) -> Option<&Quota> {
-        let is_plain = self.overrides.is_empty() && self.overflow.is_empty();
-        let quota = self.quotas.get(meter).filter(|quota| !quota.needs_history() && !quota.is_leased())?;
-        (is_plain && matches!(self.find(key), SlotLookup::Absent)).then_some(quota)
+        let has_own_slots = self.overrides.is_empty() && self.overflow.is_empty();
+        let quota = self.quotas.get(meter).filter(|quota| is_plain(quota))?;
+        (has_own_slots && matches!(self.find(key), SlotLookup::Absent)).then_some(quota)
     }
+}
+
+/// Whether the whole state of a counter with this quota is in its slot, and its verdict needs nothing else.
+#[inline]
+fn is_plain(quota: &Quota) -> bool {
+    quota.algorithm() == Algorithm::Gcra || !(quota.needs_history() || quota.is_leased())
 }
