@@ -1,7 +1,8 @@
 //! Read buffers that connections have left to the next ones on their thread.
 //!
 //! A connection needs a buffer while it has a message. Allocators keep few blocks of this size at hand, and the one that
-//! was used last is in the processor's cache.
+//! was used last is in the processor's cache. Only buffers of the usual size are kept, so the memory of a thread is
+//! bounded whatever messages there were.
 
 use std::cell::RefCell;
 
@@ -9,7 +10,7 @@ use bytes::BytesMut;
 
 use super::read_buf::READ_SIZE;
 
-/// Maximum number of buffers that are kept, 16 KiB each at most.
+/// Maximum number of buffers that are kept.
 const MAX_BUFFERS: usize = 32;
 
 thread_local! {
@@ -22,10 +23,13 @@ pub fn take() -> BytesMut {
     kept.unwrap_or_else(|| BytesMut::with_capacity(READ_SIZE))
 }
 
-/// Keeps the memory of a buffer whose bytes are no longer needed, unless parts of it are still in use.
+/// Keeps the memory of a buffer whose bytes are no longer needed, unless it is larger than [`READ_SIZE`] or parts of it are
+/// still in use.
 pub fn put(mut buffer: BytesMut) {
     buffer.clear();
-    if buffer.try_reclaim(READ_SIZE) && buffer.capacity() <= 2 * READ_SIZE {
+    // `capacity` is that of the rest of a block. Only this shows that there is no more before it.
+    let is_larger = buffer.try_reclaim(READ_SIZE + 1);
+    if !is_larger && buffer.try_reclaim(READ_SIZE) {
         // A thread that ends keeps nothing.
         let _ = BUFFERS.try_with(|buffers| {
             let mut buffers = buffers.borrow_mut();
@@ -64,6 +68,24 @@ mod tests {
         let again = take();
         assert_eq!((address(&again), again.len()), (memory, 0));
         assert!(again.capacity() >= READ_SIZE);
+    }
+
+    #[test]
+    fn rest_of_a_large_buffer_is_not_kept() {
+        for (size, used) in [(4, 20 * 1024), (16, 60 * 1024), (2, READ_SIZE + 1)] {
+            let buffer = || {
+                let mut buffer = BytesMut::with_capacity(size * READ_SIZE);
+                buffer.put_bytes(0, used);
+                (buffer.split_to(used).freeze(), buffer)
+            };
+            let (piece, rest) = buffer();
+            put(rest);
+            drop(piece);
+            let (piece, rest) = buffer();
+            drop(piece);
+            put(rest);
+            assert!(BUFFERS.with_borrow(Vec::is_empty), "{used} of {size} reads");
+        }
     }
 
     #[test]

@@ -177,7 +177,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             return Poll::Ready(Ok(()));
         }
         let polled = state.output.poll_write(&mut self.stream, cx);
-        // Also after a part: streams may wait for room.
+        // There is room again if everything was written, also while it is not flushed.
         state.wake_waiting();
         polled.map_err(Http2Error::from)
     }

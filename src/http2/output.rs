@@ -12,8 +12,8 @@ use tokio::io::AsyncWrite;
 /// Maximum size up to which DATA is accepted, in bytes. One read of a body fits, and the headers of its frames, so that a
 /// peer that does not read holds one such piece here.
 const MAX_OUTPUT: usize = 33 * 1024;
-/// Size at which no more DATA is accepted, so that there is never room for the first bytes of a large piece only, the rest
-/// of which would be held elsewhere.
+/// Size at which no more DATA is accepted. So there is room for 16 KiB at least, or for none: the rest of a piece is held
+/// elsewhere.
 const ENOUGH_OUTPUT: usize = 17 * 1024;
 /// Size of replies at which nothing more is read, in bytes.
 const MAX_REPLIES: usize = 64 * 1024;
@@ -41,8 +41,8 @@ pub(super) struct OutputBuf {
     piece_bytes: usize,
     /// Bytes of frames that frames of the peer have caused directly: acknowledgements, resets, heads of responses.
     replies: usize,
-    /// Whether the stream has not taken everything. What is left of a piece holds the memory of all of it, so nothing is
-    /// added until the stream has taken the rest.
+    /// Whether the stream has not taken everything. What is left of a piece holds the memory of all of it, so no DATA is
+    /// accepted until the stream has taken the rest.
     is_blocked: bool,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
     needs_flush: bool,

@@ -49,7 +49,7 @@ pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// Appends the digits of an octet, which costs less than to copy them from a buffer.
+/// Appends the digits of an octet.
 fn push_octet(out: &mut Vec<u8>, octet: u8) {
     if octet >= 100 {
         out.push(b'0' + octet / 100);

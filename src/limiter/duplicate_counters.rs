@@ -11,8 +11,8 @@ use super::key::Fingerprint;
 /// Up to this length, comparing all pairs is faster than sorting.
 const MAX_COMPARED: usize = 32;
 
-/// For each position in a list of counters, the nearest earlier position of the same counter; empty if no counter is
-/// repeated.
+/// For each position in a list of counters, the nearest earlier position of the same counter. It may be empty if no
+/// counter is repeated.
 #[derive(Debug)]
 pub(super) struct DuplicateCounters(SmallVec<[Option<u32>; 4]>);
 
@@ -66,8 +66,43 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limiter::decision::Enforcement;
+    use crate::limiter::key::KeyHash;
+    use crate::limiter::reservation::ChargeTiming;
+    use crate::limiter::{LimitHandle, LimitId};
+
+    /// Returns a check of the limit with this number, which has a salt of its own.
+    fn check(limit: u32) -> Check {
+        let handle = LimitHandle { id: LimitId(limit), salt: KeyHash::from_words([limit.into(), 7]) };
+        Check {
+            handle,
+            key: KeyHash::from_words([5, 6]),
+            cost: 1,
+            enforcement: Enforcement::Enforced,
+            charge_timing: ChargeTiming::OnArrival,
+            options: None,
+        }
+    }
 
     proptest! {
+        #[test]
+        fn order_of_the_limits_does_not_change_what_is_repeated(
+            mut limits in prop::collection::vec(0_u32..9, 0..12),
+            is_sorted: bool,
+        ) {
+            if is_sorted {
+                limits.sort_unstable();
+            }
+            let checks: Vec<_> = limits.iter().map(|limit| check(*limit)).collect();
+            let keys: Vec<_> = checks.iter().map(|check| check.key.salted(check.handle.salt)).collect();
+            let of_checks = DuplicateCounters::of_checks(&checks.iter().collect::<Vec<_>>(), &keys);
+            for at in 0..limits.len() {
+                let nearest = (0..at).rev().find(|&earlier| limits[earlier] == limits[at]);
+                prop_assert_eq!(of_checks.earlier(at), nearest);
+            }
+            prop_assert_eq!(of_checks.has_any(), (1..limits.len()).any(|at| limits[..at].contains(&limits[at])));
+        }
+
         #[test]
         fn duplicate_counters_link_to_the_nearest_earlier_position(
             keys in prop::collection::vec(0_u64..6, 0..40),

@@ -253,7 +253,8 @@ fn salt(name: [&str; 2], serial: u16, hasher: KeyHasher) -> KeyHash {
 /// All instances must compute the same salt, whatever limits the rule had before. So it depends on the limit's kind and
 /// on the number of limits of the same kind before it.
 fn shared_salt(limits: &[LimitSpec], fleet: KeyHasher) -> KeyHash {
-    let kind = |spec: &LimitSpec| (spec.quota.algorithm(), spec.quota.window());
+    // `60s` and `1min` are one kind, as in the text below.
+    let kind = |spec: &LimitSpec| (spec.quota.algorithm(), spec.quota.window().nanos());
     let Some(spec) = limits.last() else { return fleet.hash(b"") };
     let before =
         limits.iter().filter(|other| other.lease_policy.is_some() && kind(other) == kind(spec)).count();
@@ -299,6 +300,25 @@ mod tests {
         let again = install(&mut meters, &specs(&[(5, TimeUnit::Minute), (2000, TimeUnit::Day)]));
         assert_eq!(again[1], both[1]);
         assert_ne!(again[0].salt, again[1].salt);
+    }
+
+    #[test]
+    fn shared_limits_of_one_rule_have_different_salts() {
+        let policy = LeasePolicy {
+            is_exact: false,
+            max_wait: std::time::Duration::ZERO,
+            priority: 0,
+            is_max_min: false,
+        };
+        let limit = |period| {
+            let limit = Limit::new(NonZeroU32::new(10).unwrap(), period);
+            let quota = Quota::new(Algorithm::Gcra, limit, None).unwrap().leased().unwrap();
+            LimitSpec { quota, lease_policy: Some(policy), ..specs(&[(1, TimeUnit::Second)]).remove(0) }
+        };
+        let periods =
+            [Period::new(NonZeroU32::new(60).unwrap(), TimeUnit::Second), Period::one(TimeUnit::Minute)];
+        let handles = install(&mut LimitRegistry::default(), &periods.map(limit));
+        assert_ne!(handles[0].salt, handles[1].salt);
     }
 
     #[test]

@@ -25,11 +25,9 @@ impl HeaderTables {
     /// Creates the tables of `policy`, whose keys are hashed by `hasher`.
     pub fn new(policy: &Policy, hasher: KeyHasher) -> Self {
         let rules = policy.rules.rules();
-        Self {
-            settings: policy.response,
-            notations: rules.iter().map(notations).collect(),
-            quota_policies: QuotaPolicies::new(rules, hasher),
-        }
+        let mut notations: Box<[Box<[Notation]>]> = rules.iter().map(notations).collect();
+        Notation::join(notations.iter_mut().flatten());
+        Self { settings: policy.response, notations, quota_policies: QuotaPolicies::new(rules, hasher) }
     }
 
     pub(super) fn notation(&self, selected: &SelectedCheck) -> Option<&Notation> {

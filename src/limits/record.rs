@@ -204,6 +204,8 @@ impl AppliedLimits {
             let text = || subject.key_text(view, rule).unwrap_or_default();
             view.record_key(&mut locked, rule, outcome, check.key, self.decided_at, text);
             if is_traced {
+                // Readers do not wait for the log.
+                locked = None;
                 let retry_after = verdicts.iter().map(Verdict::retry_after).max().unwrap_or_default();
                 subject.trace(view, rule, outcome, self.standing(checks, verdicts), retry_after);
             }

@@ -4,6 +4,8 @@
 //! units left (the first of equals), followed by every limit as a quota policy with its window. `-remaining` and
 //! `-reset` are of that one counter.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
@@ -31,8 +33,10 @@ pub struct Notation {
     window: u64,
     /// Value of `x-ratelimit-limit` if this is the only limit.
     alone: HeaderValue,
-    /// The configured limit as a quota policy, with the separator before it.
-    policy: Box<[u8]>,
+    /// A list of quota policies, each with a separator before it.
+    policies: Arc<[u8]>,
+    /// Where the configured limit is in the list.
+    span: Range<usize>,
 }
 
 impl Notation {
@@ -48,16 +52,35 @@ impl Notation {
             count,
             window: whole_seconds(window),
             alone: HeaderValue::from_static(""),
-            policy: Box::default(),
+            policies: Arc::default(),
+            span: 0..0,
         };
         let mut text = Vec::new();
         notation.push_policy(notation.count, notation.window, &mut text);
-        notation.policy = text.as_slice().into();
+        (notation.policies, notation.span) = (text.as_slice().into(), 0..text.len());
         text.clear();
         push_number(&mut text, notation.count.into());
-        text.extend_from_slice(&notation.policy);
+        text.extend_from_slice(notation.policy());
         notation.alone = HeaderValue::from_bytes(&text).unwrap_or(notation.alone);
         notation
+    }
+
+    /// Joins the quota policies of `notations` to one list, in this order. Those of neighbours are then copied at once.
+    pub fn join<'a>(notations: impl Iterator<Item = &'a mut Self>) {
+        let (mut text, mut joined) = (Vec::new(), Vec::new());
+        for notation in notations {
+            let start = text.len();
+            text.extend_from_slice(notation.policy());
+            notation.span = start..text.len();
+            joined.push(notation);
+        }
+        let policies: Arc<[u8]> = text.into();
+        joined.into_iter().for_each(|notation| notation.policies = Arc::clone(&policies));
+    }
+
+    /// Returns the configured limit as a quota policy, with the separator before it.
+    fn policy(&self) -> &[u8] {
+        &self.policies[self.span.clone()]
     }
 
     /// Returns the value of `x-ratelimit-limit` if this is the only limit.
@@ -101,6 +124,15 @@ impl LimitStatus<'_> {
         self.in_force.map_or(self.notation.count, |limit| limit.count)
     }
 
+    /// Whether the policy of `next` follows in the same list, and both are as configured.
+    fn is_followed_by(&self, next: &Self) -> bool {
+        let (own, other) = (self.notation, next.notation);
+        own.span.end == other.span.start
+            && Arc::ptr_eq(&own.policies, &other.policies)
+            && self.in_force.is_none()
+            && next.in_force.is_none()
+    }
+
     fn window(&self) -> u64 {
         self.in_force.and_then(|limit| limit.window).map_or(self.notation.window, whole_seconds)
     }
@@ -115,20 +147,28 @@ pub fn write_envoy(headers: &mut Headers, standings: &[LimitStatus<'_>]) {
             headers.set(&X_RATELIMIT_LIMIT, &only.notation.alone);
         }
         standings => {
-            let length: usize = standings.iter().map(|standing| standing.notation.policy.len()).sum();
+            let length: usize = standings.iter().map(|standing| standing.notation.span.len()).sum();
             let mut text = Vec::with_capacity(length + 16);
             push_number(&mut text, least.count().into());
-            for standing in standings {
-                match standing.in_force {
-                    None => text.extend_from_slice(&standing.notation.policy),
-                    Some(_) => standing.notation.push_policy(standing.count(), standing.window(), &mut text),
-                }
+            for run in standings.chunk_by(LimitStatus::is_followed_by) {
+                push_policies(run, &mut text);
             }
             headers.set_text(&X_RATELIMIT_LIMIT, text);
         }
     }
     headers.set_number(&X_RATELIMIT_REMAINING, least.usage.remaining.into());
     headers.set_number(&X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
+}
+
+/// Appends the policies of limits that follow each other in one list, or the policy of one limit.
+fn push_policies(run: &[LimitStatus<'_>], text: &mut Vec<u8>) {
+    let [first, .., last] = run else {
+        return run.iter().for_each(|only| match only.in_force {
+            None => text.extend_from_slice(only.notation.policy()),
+            Some(_) => only.notation.push_policy(only.count(), only.window(), text),
+        });
+    };
+    text.extend_from_slice(&first.notation.policies[first.notation.span.start..last.notation.span.end]);
 }
 
 /// Returns a duration in seconds, rounded up so that clients do not retry too early.
@@ -199,6 +239,36 @@ mod tests {
         write_envoy(&mut headers, &standings);
         let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"a\", 20;w=1;name=\"b\"");
+    }
+
+    #[test]
+    fn x_ratelimit_headers_are_the_same_for_limits_of_one_list() {
+        let names = ["a", "b", "c", "d", "e"];
+        let apart = names.map(|name| Notation::new(name, &quota(10, TimeUnit::Second)));
+        let mut joined = apart.clone();
+        Notation::join(joined.iter_mut());
+        let raised = LimitInForce { count: 20, window: None };
+        for (shown, raised_at) in [
+            (&[0, 1, 2, 3, 4][..], None),
+            (&[0, 1, 3, 4], None),
+            (&[1, 0, 2], None),
+            (&[2, 2, 3], None),
+            (&[0, 1, 2, 3, 4], Some(2)),
+            (&[0, 1], Some(0)),
+            (&[3, 4], Some(4)),
+        ] {
+            let text = |notations: &[Notation]| {
+                let status = |&index: &usize| LimitStatus {
+                    notation: &notations[index],
+                    in_force: (Some(index) == raised_at).then_some(raised),
+                    usage: usage(1, Duration::ZERO),
+                };
+                let mut headers = Headers::default();
+                write_envoy(&mut headers, &shown.iter().map(status).collect::<Vec<_>>());
+                headers.into_map()[X_RATELIMIT_LIMIT].clone()
+            };
+            assert_eq!(text(&joined), text(&apart), "{shown:?} {raised_at:?}");
+        }
     }
 
     #[test]

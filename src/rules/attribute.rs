@@ -224,6 +224,30 @@ impl Attribute {
         Some(bits.map_or(request.client_network, |bits| client_ip::network(ip, bits, bits)))
     }
 
+    /// Whether its value depends on the rule that reads it, in addition to the request.
+    pub(super) fn depends_on_rule(&self) -> bool {
+        match self {
+            // The pattern of the rule that matched.
+            Self::Route => true,
+            Self::ClientIp
+            | Self::ClientNetwork { .. }
+            | Self::Country
+            | Self::Continent
+            | Self::System
+            | Self::Plan(_)
+            | Self::Path
+            | Self::Method
+            | Self::Host
+            | Self::Listener
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Jwt(_)
+            | Self::Certificate(_)
+            | Self::Descriptor(_) => false,
+        }
+    }
+
     /// Whether any of `patterns` matches the attribute. If it has several values, one match is enough.
     ///
     /// # Errors

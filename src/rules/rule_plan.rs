@@ -1,4 +1,7 @@
-//! What the selection reads of each rule, computed once per configuration and apart from the rule, which is larger.
+//! What the selection of limits reads of each rule.
+//!
+//! It is computed once per configuration, and kept apart from the rule, which is larger: a request that many rules apply
+//! to reads few cache lines of each.
 
 use foldhash::HashMap;
 
@@ -29,7 +32,9 @@ pub(super) struct RulePlan {
     pub(super) applies_to_all: bool,
     /// Whether the rule is enforced, not in shadow mode; `None` if that depends on the key.
     pub(super) is_enforced: Option<bool>,
+    /// The rule's key; `None` if the key of a request depends on the rule.
     pub(super) key: Option<KeyId>,
+    /// The checks that the rule makes.
     pub(super) checks: Box<[PlannedCheck]>,
 }
 
@@ -37,7 +42,7 @@ pub(super) struct RulePlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyId(u32);
 
-/// The keys that a request has under the rules so far. Most rules have the same few.
+/// Some keys of a request under the rules so far. Most rules have the same few.
 #[derive(Debug, Default)]
 pub(super) struct KeyMemo([Option<(KeyId, Result<KeyHash, IncompleteKey>)>; MEMO_SIZE]);
 
@@ -101,8 +106,8 @@ impl ActionKind {
 }
 
 impl KeyTemplate {
-    /// Whether all rules with this key have the same one for a request. The route is that of the rule.
+    /// Whether all rules with this key have the same one for a request.
     fn is_independent_of_rule(&self) -> bool {
-        !self.0.contains(&Attribute::Route)
+        !self.0.iter().any(Attribute::depends_on_rule)
     }
 }

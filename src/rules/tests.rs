@@ -5,6 +5,7 @@ mod deferrals;
 use std::num::NonZeroU32;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use proptest::prelude::*;
 
 use super::attribute::Attribute;
 use super::key::KeyTemplate;
@@ -115,6 +116,40 @@ fn names<'a>(bound: &'a BoundRules, uri: &str) -> Vec<(&'a str, usize)> {
         (&*bound.rules.get(selected.rule).unwrap().name, selected.role.reported_limit().unwrap())
     };
     bound.limit_checks(uri).into_iter().map(name).collect()
+}
+
+proptest! {
+    #[test]
+    fn key_under_a_rule_does_not_depend_on_the_rules_before(
+        keys in prop::collection::vec(prop::sample::subsequence(
+            vec![
+                Attribute::ClientIp,
+                Attribute::Path,
+                Attribute::Method,
+                Attribute::Route,
+                Attribute::Header(API_KEY),
+            ],
+            0..4,
+        ), 1..20),
+        has_key: bool,
+        on_missing in prop::sample::select(vec![OnMissing::Skip, OnMissing::Shared]),
+    ) {
+        let rule = |(number, key): (usize, &Vec<Attribute>)| {
+            let pattern = ["/{a}", "/*"][number % 2];
+            rule(&format!("rule-{number}"), &[pattern], limiting(key, on_missing, &[9]))
+        };
+        let all = bound(keys.iter().enumerate().map(rule).collect());
+        let headers = if has_key { &["acme"][..] } else { &[] };
+        let selected = |bound: &BoundRules| match bound.select_with("/x", headers) {
+            Selection::Limited(selected, _) => selected.to_vec(),
+            other => panic!("{other:?}"),
+        };
+        let keys_of = |selected: Vec<SelectedCheck>| -> Vec<_> {
+            selected.into_iter().map(|selected| selected.check.key).collect()
+        };
+        let alone = keys.iter().enumerate().flat_map(|of_rule| keys_of(selected(&bound(vec![rule(of_rule)]))));
+        prop_assert_eq!(keys_of(selected(&all)), alone.collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -17,12 +17,12 @@ impl AtomicCounter {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// As [`Self::increment`], for a counter that no other thread ever writes. It costs a fraction of that.
+    /// As [`Self::increment`], without a locked instruction. An addition by another thread meanwhile would be lost.
     pub fn increment_exclusive(&self) {
         self.add_exclusive(1);
     }
 
-    /// As [`Self::add`], for a counter that no other thread ever writes. It costs a fraction of that.
+    /// As [`Self::add`], without a locked instruction. An addition by another thread meanwhile would be lost.
     pub fn add_exclusive(&self, amount: u64) {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! Histogram of durations with fixed buckets.
 //!
 //! The histograms of the exporter store every sample until the next scrape, so their memory grows with traffic. Here a
-//! sample costs two relaxed additions in memory of constant size. A scrape sums the histograms of all workers.
+//! sample costs two additions in memory of constant size. A scrape sums the histograms of all workers.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Histogram {
         self.sum_nanos.add(nanos);
     }
 
-    /// As [`Self::record`], for a histogram that no other thread ever writes. It costs a fraction of that.
+    /// As [`Self::record`], without locked instructions. A sample that another thread records meanwhile would be lost.
     pub fn record_exclusive(&self, duration: Duration) {
         let nanos = saturating_nanos(duration);
         self.buckets[bucket_index(nanos)].increment_exclusive();

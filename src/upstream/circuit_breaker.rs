@@ -1,6 +1,6 @@
 //! Circuit breaker of an upstream: maximum connections, requests and retries, shared by all workers.
 //!
-//! Permits are acquired in one atomic step, so no maximum is ever exceeded. A request over HTTP/1.1 has a connection of
+//! Requests are counted and permits acquired in one atomic step, so no maximum is ever exceeded. A request over HTTP/1.1 has a connection of
 //! its own, so requests are not counted if at least as many requests as connections are allowed.
 
 mod shares;
@@ -121,8 +121,8 @@ impl CircuitBreaker {
 
     /// Starts a request of `client`; `is_bounded` is whether the maximum number of requests applies to it.
     ///
-    /// The client's count is raised first, and the decision is made in one step with the count of all requests. So neither maximum is
-    /// exceeded, and a rejected request never takes capacity from other clients.
+    /// The client's count is raised first, and the decision is made in one step with the count of all requests. So
+    /// neither maximum is exceeded, and a rejected request never takes capacity from other clients.
     ///
     /// # Errors
     /// The limit that is reached.

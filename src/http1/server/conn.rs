@@ -87,7 +87,7 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
             reading.wake();
         }
         let unread = match self.read_buf.is_empty() {
-            // Would share the memory of the buffer, which others can use now.
+            // Splitting would share the memory of the buffer, which is left to other connections.
             true => Bytes::new(),
             false => self.read_buf.bytes.split().freeze(),
         };

@@ -1,4 +1,7 @@
 //! The locked shards of one request.
+//!
+//! Shards are locked in ascending order, so that requests cannot wait for each other. Up to 64 shards are a set of bits,
+//! which is in order without sorting.
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -31,21 +34,17 @@ impl ShardMask {
     const fn rank(self, shard: usize) -> usize {
         (self.0 & ((1 << shard) - 1)).count_ones() as usize
     }
-
-    /// Removes and returns the first shard.
-    const fn pop(&mut self) -> Option<usize> {
-        let first = self.0.trailing_zeros();
-        // Clears the lowest bit.
-        self.0 &= self.0.wrapping_sub(1);
-        if first == u64::BITS { None } else { Some(first as usize) }
-    }
 }
 
+/// Removes the shards in ascending order.
 impl Iterator for ShardMask {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        self.pop()
+        let first = self.0.trailing_zeros();
+        // Clears the lowest bit.
+        self.0 &= self.0.wrapping_sub(1);
+        if first == u64::BITS { None } else { Some(first as usize) }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -116,6 +115,7 @@ impl LockedShards<'_> {
         self.held.iter_mut().for_each(|(_, shard)| shard.end_overrides(now));
     }
 
+    /// Returns the shard of `key`, which must be one of the locked keys.
     pub(in crate::limiter) fn shard_mut(&mut self, key: Fingerprint) -> &mut Shard {
         self.at_mut(self.position(key))
     }

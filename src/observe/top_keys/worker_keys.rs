@@ -1,4 +1,6 @@
-//! The sketches of one worker, behind one lock, so that a decision of many rules locks once.
+//! The sketches of one worker, behind one lock.
+//!
+//! A decision of many rules records a key for each of them. With a lock per sketch, it would lock as often.
 
 use std::sync::Arc;
 
@@ -52,7 +54,7 @@ struct Windows {
 }
 
 impl WorkerKeys {
-    /// Returns no sketches. They will share `budget` with those of other workers.
+    /// Creates a worker without sketches. Its sketches share `budget` with those of other workers.
     pub(super) fn new(budget: &Arc<KeyBudget>) -> Self {
         Self { slots: Mutex::default(), budget: Arc::clone(budget) }
     }
@@ -117,8 +119,9 @@ impl LockedSketches<'_> {
         outcome: DecisionOutcome,
         text: impl FnOnce() -> Arc<str>,
     ) {
-        debug_assert!(std::ptr::eq(self.worker, &*sketch.worker), "a sketch of another worker");
-        let Some(windows) = self.slots.windows.get_mut(sketch.slot) else { return };
+        let is_own = std::ptr::eq(self.worker, &*sketch.worker);
+        debug_assert!(is_own, "a sketch of another worker");
+        let Some(windows) = self.slots.windows.get_mut(sketch.slot).filter(|_| is_own) else { return };
         let (number, budget) = (self.number, &self.worker.budget);
         let windows = windows.get_or_insert_with(|| Box::new(Windows::new(number, budget)));
         windows.advance(number, budget);

@@ -12,6 +12,9 @@ use crate::rules::rule::Rule;
 /// Maximum number of rules that are not indexed further: verifying so few is cheaper.
 const MAX_UNSORTED_RULES: usize = 4;
 
+/// Maximum number of rules that are added one by one.
+const MAX_PUSHED: usize = 4;
+
 /// Rules of one host and path.
 #[derive(Debug, Default)]
 pub(super) struct Leaf {
@@ -53,8 +56,8 @@ impl Leaf {
 
     pub(super) fn find(&self, request: &Attributes<'_>, found: &mut Candidates) {
         match self.rules.len() {
-            // Copying a slice costs more.
-            0..=MAX_UNSORTED_RULES => self.rules.iter().for_each(|id| found.push(*id)),
+            // Copying a slice costs more for so few.
+            0..=MAX_PUSHED => self.rules.iter().for_each(|id| found.push(*id)),
             _ => found.extend_from_slice(&self.rules),
         }
         if let Some(facets) = &self.facets {

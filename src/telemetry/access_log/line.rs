@@ -254,12 +254,16 @@ mod tests {
         ) {
             prop_assert_eq!(is_plain(&value), value.iter().all(|byte| is_plain_byte(*byte)));
         }
+    }
 
-        #[test]
-        fn one_byte_decides_whether_a_value_is_plain(byte: u8, length in 1..20_usize, position: prop::sample::Index) {
-            let mut value = vec![b'a'; length];
-            value[position.index(length)] = byte;
-            prop_assert_eq!(is_plain(&value), is_plain_byte(byte));
+    #[test]
+    fn every_byte_decides_at_every_position_whether_a_value_is_plain() {
+        for (length, byte) in (1..=35).flat_map(|length| (0..=u8::MAX).map(move |byte| (length, byte))) {
+            for position in 0..length {
+                let mut value = vec![b'a'; length];
+                value[position] = byte;
+                assert_eq!(is_plain(&value), is_plain_byte(byte), "{byte} at {position} of {length}");
+            }
         }
     }
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub use crate::rules::outcome::DecisionOutcome;
 use crate::telemetry::atomic_counter::AtomicCounter;
 
-/// Number of stripes. The threads that count first have one each, which no other thread writes. Further threads share
-/// the others.
+/// Number of stripes, each for one or more threads.
 const STRIPES: usize = 16;
+/// Number of stripes that one thread writes: those of the first threads that count. Further threads share the others.
 const EXCLUSIVE_STRIPES: usize = 12;
 
 /// Maximum number of rules that are counted separately. Names come from the configuration, but a long-lived process may
@@ -117,13 +117,17 @@ mod tests {
 
     #[test]
     fn rule_counters_of_threads_add_up() {
-        let rule = RuleMetrics::default();
+        const DECISIONS: u64 = 20_000;
+        let (rule, begin) = (RuleMetrics::default(), std::sync::Barrier::new(2 * STRIPES));
         std::thread::scope(|scope| {
             for _ in 0..2 * STRIPES {
-                scope.spawn(|| rule.record(DecisionOutcome::Shadow));
+                scope.spawn(|| {
+                    begin.wait();
+                    (0..DECISIONS).for_each(|_| rule.record(DecisionOutcome::Shadow));
+                });
             }
         });
-        assert_eq!(rule.decisions().get(DecisionOutcome::Shadow), 2 * STRIPES as u64);
+        assert_eq!(rule.decisions().get(DecisionOutcome::Shadow), 2 * STRIPES as u64 * DECISIONS);
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Shard {
         }
         let [first, second] = key.words();
         let (group, place) = self.search(first)?;
-        let quota = self.quotas.get(meter).filter(|quota| is_plain(quota))?;
+        let quota = self.quotas.get(meter).filter(|quota| needs_only_slot(quota))?;
         let slot = &self.groups[group][place];
         let is_it = slot[0] == first && slot[1] == second && !has_history(slot);
         is_it.then(|| (group * SLOTS_PER_GROUP + place, state_of(slot), quota))
@@ -59,13 +59,13 @@ impl Shard {
     #[inline]
     pub(in crate::limiter) fn quota_of_unused(&self, key: Fingerprint, meter: LimitId) -> Option<&Quota> {
         let has_own_slots = self.overrides.is_empty() && self.overflow.is_empty();
-        let quota = self.quotas.get(meter).filter(|quota| is_plain(quota))?;
+        let quota = self.quotas.get(meter).filter(|quota| needs_only_slot(quota))?;
         (has_own_slots && matches!(self.find(key), SlotLookup::Absent)).then_some(quota)
     }
 }
 
 /// Whether the whole state of a counter with this quota is in its slot, and its verdict needs nothing else.
 #[inline]
-fn is_plain(quota: &Quota) -> bool {
+fn needs_only_slot(quota: &Quota) -> bool {
     quota.algorithm() == Algorithm::Gcra || !(quota.needs_history() || quota.is_leased())
 }
