@@ -30,6 +30,7 @@ use self::central::CentralSource;
 use self::deferred_thread::DeferredThread;
 use self::generation::Generations;
 use self::instances::InstanceResolver;
+use self::reload::ReloadSignals;
 use self::rls_runtime::{RlsRuntime, RlsSockets};
 use self::shutdown::TerminationSignals;
 use self::state_saver::StateSaver;
@@ -124,6 +125,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
         .map_err(AppError::system("cannot start a runtime"))?;
     let _guard = main.enter();
     let signals = TerminationSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
+    let reload_signals = ReloadSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
     let mut bound = bind_listeners(&config)?;
     let mut rls_sockets = RlsSockets::bind(&config)?;
     let admin = AdminPort::bind(&config.admin)?;
@@ -152,7 +154,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
             () = run_headroom_controller(&running.shared) => Ok(()),
             () = run_adaptive_limits(&running.shared) => Ok(()),
-            () = reload::handle_signals(&running) => Ok(()),
+            () = reload::handle_signals(&running, reload_signals) => Ok(()),
             () = table_full_alert::watch(&running.shared, config.max_keys) => Ok(()),
             () = key_expiry::run(&running.shared) => Ok(()),
             () = resource_limits::watch_memory(&running.shared.overload) => Ok(()),

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::central::CentralHandle;
 use super::{AppError, RunningApp, alerts, spawn_thread};
@@ -85,13 +85,26 @@ fn open_access_log(logs: &AccessLogManager, config: &Config) -> Result<Option<Ac
     })
 }
 
+/// The signals that request a reload, or that the access log is opened again.
+///
+/// Until the handlers are installed, these signals end the process. So they are installed before anything shows that it
+/// is ready.
+#[derive(Debug)]
+pub(super) struct ReloadSignals {
+    hangup: Signal,
+    user: Signal,
+}
+
+impl ReloadSignals {
+    /// Installs the signal handlers; must be called within a runtime.
+    pub(super) fn listen() -> std::io::Result<Self> {
+        Ok(Self { hangup: signal(SignalKind::hangup())?, user: signal(SignalKind::user_defined1())? })
+    }
+}
+
 /// Reloads on SIGHUP and reopens the access log on SIGUSR1, for as long as it is polled.
-pub(super) async fn handle_signals(running: &RunningApp) {
-    let listen = |kind| signal(kind).map_err(|error| tracing::warn!(%error, "cannot listen for a signal"));
-    let (Ok(mut hangup), Ok(mut user)) = (listen(SignalKind::hangup()), listen(SignalKind::user_defined1()))
-    else {
-        return std::future::pending().await;
-    };
+pub(super) async fn handle_signals(running: &RunningApp, signals: ReloadSignals) {
+    let ReloadSignals { mut hangup, mut user } = signals;
     loop {
         tokio::select! {
             _ = hangup.recv() => running.reload.request_reload(),

@@ -114,7 +114,9 @@ impl LimitRegistry {
         let Some(first) = group.first() else { return Vec::new() };
         let identity = first.identity.clone();
         let mut kept = self.known.remove(&identity).unwrap_or_default();
+        // A limit that this installation has already returned is not that of another one.
         let mut left = kept.clone();
+        left.retain(|known| known.generation != self.generation);
         let mut continued: Vec<Option<RegisteredLimit>> = vec![None; group.len()];
         for same_period in [true, false] {
             for (spec, place) in group.iter().zip(&mut continued).filter(|(_, place)| place.is_none()) {
@@ -300,6 +302,21 @@ mod tests {
         let again = install(&mut meters, &specs(&[(5, TimeUnit::Minute), (2000, TimeUnit::Day)]));
         assert_eq!(again[1], both[1]);
         assert_ne!(again[0].salt, again[1].salt);
+    }
+
+    #[test]
+    fn limits_that_are_not_in_a_row_have_different_handles() {
+        let other = LimitSpec {
+            identity: LimitIdentity { rule: "other".into(), key: "[]".into() },
+            ..specs(&[(1, TimeUnit::Second)]).remove(0)
+        };
+        let mut apart = specs(&[(10, TimeUnit::Second), (20, TimeUnit::Second)]);
+        apart.insert(1, other);
+        let mut meters = LimitRegistry::default();
+        let handles = install(&mut meters, &apart);
+        assert_ne!(handles[0].id, handles[2].id);
+        assert_ne!(handles[0].salt, handles[2].salt);
+        assert_eq!(install(&mut meters, &apart), handles, "each keeps its own");
     }
 
     #[test]

@@ -133,42 +133,52 @@ impl RequiredLimits {
     pub fn from_rules(rules: &[Rule], divisors: &InstanceCounts) -> Self {
         let (mut needs, mut places) = (Self::default(), HashMap::new());
         for rule in rules {
-            let mut checks = Vec::new();
+            let (mut checks, mut fallbacks) = (Vec::new(), Vec::new());
             if let Action::Limit(limiting) = &rule.action {
                 for part in check_roles(limiting) {
                     let Some(quota) = limiting.quota(part) else { continue };
                     let lineage = limit_identity(rule, limiting, part);
-                    let is_held = limiting.cost_model.charge_timing() == ChargeTiming::OnResponse;
-                    let mut need = |lineage: LimitIdentity, quota, sharing| {
-                        let place = *places.entry((lineage.clone(), part)).or_insert(needs.specs.len());
-                        if place == needs.specs.len() {
-                            let on_change = limiting.on_change;
-                            needs.specs.push(LimitSpec {
-                                identity: lineage,
-                                quota,
-                                on_change,
-                                lease_policy: sharing,
-                            });
-                            needs.is_held.push(false);
-                        }
-                        needs.is_held[place] |= is_held;
-                        place
-                    };
-                    let check = match count_location(limiting, quota, divisors) {
-                        CountLocation::Local(quota) => (part, need(lineage, quota, None), None),
+                    let (quota, lease_policy) = match count_location(limiting, quota, divisors) {
+                        CountLocation::Local(quota) => (quota, None),
                         CountLocation::Store(claimed, sharing, away) => {
                             let name = format!("{}{FALLBACK_SUFFIX}", lineage.rule).into();
                             let here = LimitIdentity { rule: name, key: lineage.key.clone() };
-                            let away = away.map(|quota| need(here, quota, None));
-                            (part, need(lineage, claimed, Some(sharing)), away)
+                            fallbacks.extend(away.map(|quota| (checks.len(), part, here, quota)));
+                            (claimed, Some(sharing))
                         }
                     };
-                    checks.push(check);
+                    let spec = needs.require(&mut places, limiting, part, lineage, quota, lease_policy);
+                    checks.push((part, spec, None));
+                }
+                // After the others, because the limiter tells limits of one identity apart by their order in a row.
+                for (check, part, lineage, quota) in fallbacks {
+                    let spec = needs.require(&mut places, limiting, part, lineage, quota, None);
+                    checks[check].2 = Some(spec);
                 }
             }
             needs.of_rules.push(checks);
         }
         needs
+    }
+
+    /// Returns the index of a limit of a rule, which is added unless another rule needs it already.
+    fn require(
+        &mut self,
+        places: &mut HashMap<(LimitIdentity, CheckRole), usize>,
+        limiting: &LimitAction,
+        part: CheckRole,
+        identity: LimitIdentity,
+        quota: Quota,
+        lease_policy: Option<LeasePolicy>,
+    ) -> usize {
+        let place = *places.entry((identity.clone(), part)).or_insert(self.specs.len());
+        if place == self.specs.len() {
+            let on_change = limiting.on_change;
+            self.specs.push(LimitSpec { identity, quota, on_change, lease_policy });
+            self.is_held.push(false);
+        }
+        self.is_held[place] |= limiting.cost_model.charge_timing() == ChargeTiming::OnResponse;
+        place
     }
 
     /// Adds limits that do not belong to rules, after all others.

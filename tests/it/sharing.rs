@@ -87,6 +87,24 @@ fn new_instance_sees_units_used_by_others() {
 }
 
 #[test]
+fn soft_limit_marks_within_its_margin_and_rejects_beyond_it() {
+    let store = Server::start();
+    let rule = "  - { name: soft, key: [{ header: x-key }], limit: 10/d, throttle: { soft: 900% }, \
+                scope: { shared: lease, wait: 1s } }\n";
+    let weir = start_sharing(&store.url(), rule);
+    let respond = |_| {
+        let response = fetch(weir.address(), &Request::get("/").header("x-key", "a"));
+        (response.status, response.head.get("x-weir-over-limit").is_some())
+    };
+    let responses: Vec<_> = (0..120).map(respond).collect();
+    let admitted = responses.iter().filter(|(status, _)| *status == 200).count();
+    let marked = responses.iter().filter(|response| **response == (200, true)).count();
+    // No request waits for the mark, and a part of the burst is held back for outstanding leases.
+    assert!((70..=100).contains(&admitted), "{admitted} admitted by a limit of 10 with a margin of 90");
+    assert!((admitted / 2..=admitted - 5).contains(&marked), "{marked} of {admitted} marked");
+}
+
+#[test]
 fn shadow_mode_counts_only_requests_over_the_limit() {
     let store = Server::start();
     let rule =
