@@ -225,7 +225,7 @@ impl<'a> Transaction<'a> {
         now: Timestamp,
     ) -> CounterView<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
-        let mut before = CounterView::new(shard, &self.checks[position], key, place, now);
+        let mut before = CounterView::new(shard, self.checks[position], key, place, now);
         if let Some(charged) = earlier.counter {
             before.counter = Some(charged).into();
         }
@@ -382,7 +382,7 @@ impl<'a> Transaction<'a> {
         now: Timestamp,
     ) {
         let is_ban = |check: &Check| check.options.is_some_and(|terms| terms.role == CounterRole::Ban);
-        let Some(position) = range.clone().find(|position| is_ban(&self.checks[*position])) else { return };
+        let Some(position) = range.clone().find(|position| is_ban(self.checks[*position])) else { return };
         let Some((quota, state)) = verdicts[position].counter else { return };
         let (next, length) = ban::start_ban(state, &quota, now);
         let (key, meter) = (self.keys[position], self.checks[position].handle.id);

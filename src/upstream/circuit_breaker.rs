@@ -145,8 +145,8 @@ impl CircuitBreaker {
     }
 
     /// Ends a request that [`Self::start_request`] has started.
-    pub(super) fn end_request(&self, request: CountedRequest) {
-        if let (Some(shares), Some(slot)) = (&self.shares, request.client) {
+    pub(super) fn end_request(&self, CountedRequest { client }: CountedRequest) {
+        if let (Some(shares), Some(slot)) = (&self.shares, client) {
             shares.remove(slot);
         }
         self.requests.used.fetch_sub(1, Ordering::Relaxed);
