@@ -17,8 +17,17 @@ thread_local! {
     static BUFFERS: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Makes room for `octets` bytes: in a buffer that was kept, if `buffer` has no memory of its own and one read is enough.
+pub fn reserve(buffer: &mut BytesMut, octets: usize) {
+    if buffer.capacity() == 0 && octets <= READ_SIZE {
+        *buffer = take();
+    } else {
+        buffer.reserve(octets);
+    }
+}
+
 /// Returns an empty buffer with room for one read.
-pub fn take() -> BytesMut {
+fn take() -> BytesMut {
     let kept = BUFFERS.with_borrow_mut(Vec::pop);
     kept.unwrap_or_else(|| BytesMut::with_capacity(READ_SIZE))
 }

@@ -73,7 +73,7 @@ impl ReadBuf {
         }
         let least = if self.read_size > READ_SIZE { self.read_size / 2 } else { MIN_READ_SIZE };
         if self.bytes.capacity() - self.bytes.len() < least {
-            self.reserve();
+            buffer_pool::reserve(&mut self.bytes, self.read_size);
         }
         let room = self.bytes.capacity() - self.bytes.len();
         let polled = pin!(stream.read_buf(&mut self.bytes)).poll(cx);
@@ -106,14 +106,6 @@ impl ReadBuf {
         let polled = pin!(stream.read_buf(&mut (&mut self.bytes).limit(room))).poll(cx);
         self.drained = !matches!(&polled, Poll::Ready(Ok(read)) if *read == room);
         polled
-    }
-
-    fn reserve(&mut self) {
-        if self.bytes.capacity() == 0 && self.read_size == READ_SIZE {
-            self.bytes = buffer_pool::take();
-        } else {
-            self.bytes.reserve(self.read_size);
-        }
     }
 
     /// Announces a body of which `octets` bytes are still to be read.

@@ -60,10 +60,8 @@ impl DownstreamIo {
 
     fn poll_fill_peeked(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(self.transport.poll_readable(cx));
-        if self.peeked.capacity() == 0 {
-            self.peeked = buffer_pool::take();
-        }
-        self.peeked.reserve(READ_SIZE.saturating_sub(self.peeked.len()));
+        let octets = READ_SIZE.saturating_sub(self.peeked.len());
+        buffer_pool::reserve(&mut self.peeked, octets);
         pin!(self.transport.read_buf(&mut self.peeked)).poll(cx)
     }
 

@@ -198,8 +198,7 @@ impl Attribute {
     /// Whether requests with the same value of this attribute in different rules have the same value of `other`.
     /// A client is an IPv6 network with a prefix of `ipv6_prefix` bits.
     pub fn determines(&self, other: &Self, ipv6_prefix: u8) -> bool {
-        // A route is a pattern of the rule itself.
-        if *self == Self::Route {
+        if self.depends_on_rule() {
             return false;
         }
         let (AttributeSource::Client { ipv4, ipv6 }, AttributeSource::Client { ipv4: wide4, ipv6: wide6 }) =

@@ -19,8 +19,6 @@ struct ShardMask(u64);
 /// The locked shards of one request.
 pub(in crate::limiter) struct LockedShards<'a> {
     table: &'a CounterTable,
-    /// The locked shards, unless the table has too many for a mask.
-    mask: Option<ShardMask>,
     /// In ascending order.
     held: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
 }
@@ -28,11 +26,6 @@ pub(in crate::limiter) struct LockedShards<'a> {
 impl ShardMask {
     const fn with(self, shard: usize) -> Self {
         Self(self.0 | 1 << shard)
-    }
-
-    /// Number of shards in the set that are before `shard`.
-    const fn rank(self, shard: usize) -> usize {
-        (self.0 & ((1 << shard) - 1)).count_ones() as usize
     }
 }
 
@@ -60,33 +53,29 @@ impl CounterTable {
         if self.shards() <= MAX_MASKED_SHARDS {
             let mask = shards.fold(ShardMask::default(), ShardMask::with);
             let held = mask.map(|shard| (shard, self.lock(shard))).collect();
-            return LockedShards { table: self, mask: Some(mask), held };
+            return LockedShards { table: self, held };
         }
         let mut shards: SmallVec<[usize; 4]> = shards.collect();
         shards.sort_unstable();
         shards.dedup();
         let held = shards.iter().map(|&shard| (shard, self.lock(shard))).collect();
-        LockedShards { table: self, mask: None, held }
+        LockedShards { table: self, held }
     }
 }
 
 impl LockedShards<'_> {
     /// Returns the position of the shard of `key`, which must be one of the locked keys.
-    #[inline]
-    pub(in crate::limiter) fn position(&self, key: Fingerprint) -> usize {
+    fn position(&self, key: Fingerprint) -> usize {
         let shard = self.table.shard_of(key);
-        match self.mask {
-            Some(mask) => mask.rank(shard),
-            None => self.held.binary_search_by_key(&shard, |(held, _)| *held).unwrap_or(0),
-        }
+        self.held.binary_search_by_key(&shard, |(held, _)| *held).unwrap_or(0)
     }
 
     /// Returns the positions of the shards of `keys`, which must be among the locked keys.
     pub(in crate::limiter) fn positions(&self, keys: &[Fingerprint]) -> SmallVec<[usize; 4]> {
-        if self.mask.is_none() {
+        if self.table.shards() > MAX_MASKED_SHARDS {
             return keys.iter().map(|key| self.position(*key)).collect();
         }
-        // For several keys, one table costs less than a rank each.
+        // For several keys, one table costs less than a search each.
         let mut positions = [0; MAX_MASKED_SHARDS];
         for (position, (shard, _)) in (0_u8..).zip(&self.held) {
             positions[shard % MAX_MASKED_SHARDS] = position;
