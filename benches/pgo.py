@@ -10,8 +10,8 @@ The profile is made by a program with counters, for the platform of this machine
 belongs to a version of the source, to the path of the checkout and to a platform: functions with other names or other
 code are optimised as without it.
 
-Only Weir's crates are compiled twice, not their dependencies, whose generic code belongs to them. Needs wrk, h2load,
-openssl, and llvm-profdata (`rustup component add llvm-tools`).
+Weir is compiled twice, and so are the dependencies whose functions every request executes (`pgo/rustc`). Generic code
+belongs to the crate that uses it. Needs wrk, h2load, openssl, and llvm-profdata (`rustup component add llvm-tools`).
 """
 import argparse
 import json
@@ -33,6 +33,7 @@ from proxy import free_port, wait_until_open
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "pgo"
 CARGO = ["cargo", "build", "--profile", "dist", "--features", "jemalloc", "--locked", "--bin", "weir"]
+WRAPPER = ROOT / "benches/pgo/rustc"
 ADMIN = "admin: { address: 127.0.0.1:0 }\nworkers: 1\n"
 SERVICE = """\
 rules:
@@ -46,11 +47,13 @@ GRPC = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
 
 
 def build(flag, target):
-    """Returns the path of the program, whose crates of the workspace are compiled with `flag`."""
+    """Returns the path of the program. The crates of the wrapper are compiled with `flag`."""
     arguments = ["--target-dir", str(TARGET), *(["--target", target] if target else [])]
     # Cargo does not know that the wrapper reads the environment.
-    subprocess.run(["cargo", "clean", "--package", "weir", "--profile", "dist", *arguments], check=True, cwd=ROOT)
-    wrapped = {"RUSTC_WORKSPACE_WRAPPER": str(ROOT / "benches/pgo/rustc"), "WEIR_RUSTC_FLAG": flag, "CARGO_INCREMENTAL": "0"}
+    crates = subprocess.run([WRAPPER, "--crates"], capture_output=True, text=True, check=True).stdout.split()
+    clean = ["cargo", "clean", "--profile", "dist", *arguments, *(f"--package={crate}" for crate in crates)]
+    subprocess.run(clean, check=True, cwd=ROOT)
+    wrapped = {"RUSTC_WRAPPER": str(WRAPPER), "WEIR_RUSTC_FLAG": flag, "CARGO_INCREMENTAL": "0"}
     command = [*CARGO, *arguments, "--message-format", "json-render-diagnostics"]
     report = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, env={**os.environ, **wrapped})
     found = (json.loads(line).get("executable") for line in report.stdout.splitlines())

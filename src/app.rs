@@ -143,8 +143,9 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     if let (Some(running), Some(sockets), Some(options)) = (&running.rls_runtime, rls_sockets, &config.rls) {
         running.start(sockets, options, &auxiliary)?;
     }
-    admin.serve(&config, addresses, levels, &running, &auxiliary)?;
+    // Also before the admin port: once it is ready, the metrics have the outcome of the first fetch.
     let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
+    admin.serve(&config, addresses, levels, &running, &auxiliary)?;
     reload::start(reloader, &running, central_handle)?;
     let ended = main.block_on(async {
         let drain = &running.shared.drain;

@@ -5,7 +5,6 @@
 //! by [`server`] or [`client`], and bodies by a [`decoder`]. An [`encoder`] writes messages through a [`write_buf`].
 //! What a header means to a proxy is decided by the caller.
 
-pub mod buffer_pool;
 pub mod chunked;
 pub mod client;
 pub mod content_length;
@@ -15,6 +14,7 @@ pub mod framing;
 pub mod head;
 pub mod interim;
 pub mod malformed;
+pub mod memory_pool;
 pub mod read_buf;
 pub mod server;
 pub mod write_buf;

@@ -283,6 +283,11 @@ impl RuleSet {
         selected.reserve(candidates.len().min(MAX_RESERVED));
         let mut memo = KeyMemo::default();
         for index in self.of_kind(candidates, ActionKind::Limit) {
+            let plan = &self.plans[index];
+            if let Some(key) = plan.known_key(&memo) {
+                plan.add_constant_checks(key, selected);
+                continue;
+            }
             match self.select_limits(index, request, headroom, &mut memo, selected, &mut beside.queries) {
                 None => {}
                 Some(EarlyDenial { is_enforced: true, denial }) => {
@@ -403,17 +408,10 @@ impl RuleSet {
         selected: &mut SmallVec<[SelectedCheck; 2]>,
     ) {
         for planned in &self.plans[index].checks {
-            if !planned.is_constant {
+            if planned.is_constant {
+                planned.add_constant(key.key, key.is_enforced, selected);
+            } else {
                 selected.extend(self.varying_check(planned, limiting, key, request, headroom));
-                continue;
-            }
-            // Copied once, into its place.
-            selected.push(planned.template);
-            if let Some(SelectedCheck { check, .. }) = selected.last_mut() {
-                check.key = key.key;
-                if !key.is_enforced {
-                    check.enforcement = Enforcement::Shadow;
-                }
             }
         }
     }

@@ -105,8 +105,9 @@ impl CentralSource {
 
     /// Starts the follower, on a thread of its own for the lifetime of the process.
     pub(super) fn start_follower(self, running: &RunningApp) -> Result<CentralHandle, AppError> {
-        let Self { follower, settings, fetched, cached, rejected } = self;
+        let Self { mut follower, settings, fetched, cached, rejected } = self;
         let metrics = running.shared.metrics.fetches();
+        follower.record_start(&metrics, &running.shared.clock);
         let written = fetched.filter(|document| write_cache(&settings, document, &metrics));
         // Delivers the invalid document, so that its rejection appears in the status.
         rejected.into_iter().for_each(|document| running.reload.deliver_document(document));

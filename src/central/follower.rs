@@ -113,13 +113,17 @@ impl DocumentFollower {
         self.unconfirmed = Some(cached);
     }
 
-    /// Follows the document for as long as it is polled; `deliver` receives each new version.
-    pub async fn run(mut self, resources: FollowerResources, deliver: impl Fn(FetchedDocument)) {
-        let FollowerResources { mut settings, fetch_now, metrics, clock } = resources;
+    /// Adds the requests of the start to the metrics, and whether a cached document is running.
+    pub fn record_start(&mut self, metrics: &FetchMetrics, clock: &Clock) {
         for outcome in std::mem::take(&mut self.initial_outcomes) {
             metrics.record_fetch(outcome, clock.civil_now());
         }
         metrics.set_from_cache(self.unconfirmed.is_some());
+    }
+
+    /// Follows the document for as long as it is polled; `deliver` receives each new version.
+    pub async fn run(mut self, resources: FollowerResources, deliver: impl Fn(FetchedDocument)) {
+        let FollowerResources { mut settings, fetch_now, metrics, clock } = resources;
         let mut may_wait = true;
         loop {
             tokio::select! {

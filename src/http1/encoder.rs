@@ -158,16 +158,9 @@ impl<B> Encoder<B> {
         self.body.filter(|_| self.untouched)
     }
 
-    /// Returns the body and the memory of a message of which nothing has been sent, so that another message can take
-    /// its place.
-    pub fn into_unsent(self) -> Option<(B, Vec<u8>)> {
-        let body = self.body.filter(|_| self.write_buf.bytes_written() == 0)?;
-        Some((body, self.write_buf.into_buffer()))
-    }
-
-    /// Returns the memory of the send buffer.
-    pub fn into_buffer(self) -> Vec<u8> {
-        self.write_buf.into_buffer()
+    /// Returns the body of a message of which nothing has been sent, so that another message can take its place.
+    pub fn into_unsent(self) -> Option<B> {
+        self.body.filter(|_| self.write_buf.bytes_written() == 0)
     }
 }
 

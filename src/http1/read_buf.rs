@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{BufMut as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::buffer_pool;
+use super::memory_pool;
 
 /// Bytes reserved for a read: more than most responses take. A read that does not fill them shows that nothing more is
 /// available.
@@ -42,9 +42,8 @@ pub struct ReadBuf {
 }
 
 impl Drop for ReadBuf {
-    /// Leaves the memory to other connections.
     fn drop(&mut self) {
-        buffer_pool::put(std::mem::take(&mut self.bytes));
+        memory_pool::take_back_read(&mut self.bytes);
     }
 }
 
@@ -71,9 +70,13 @@ impl ReadBuf {
         if self.drained {
             ready!(stream.poll_readable(cx));
         }
+        if self.bytes.is_empty() {
+            // Starts again at the first byte, which is more likely to be in the processor's cache than the next ones.
+            let _ = self.bytes.try_reclaim(READ_SIZE);
+        }
         let least = if self.read_size > READ_SIZE { self.read_size / 2 } else { MIN_READ_SIZE };
         if self.bytes.capacity() - self.bytes.len() < least {
-            buffer_pool::reserve(&mut self.bytes, self.read_size);
+            memory_pool::reserve_for_read(&mut self.bytes, self.read_size);
         }
         let room = self.bytes.capacity() - self.bytes.len();
         let polled = pin!(stream.read_buf(&mut self.bytes)).poll(cx);
@@ -118,11 +121,15 @@ impl ReadBuf {
         self.bytes.is_empty()
     }
 
-    /// Called at the end of a message: releases memory that only a large message needed, unless it holds the next one.
-    pub fn shrink(&mut self) {
+    /// Called at the end of a message: leaves the memory to other messages, unless it holds the next one of this
+    /// connection, or parts of it are still in use.
+    pub fn release(&mut self) {
         self.read_size = READ_SIZE;
-        if self.bytes.is_empty() && self.bytes.capacity() > 2 * READ_SIZE {
-            self.bytes = BytesMut::new();
+        if self.bytes.is_empty() {
+            memory_pool::take_back_read(&mut self.bytes);
+            if self.bytes.capacity() > 2 * READ_SIZE {
+                self.bytes = BytesMut::new();
+            }
         }
     }
 }

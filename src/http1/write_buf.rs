@@ -7,14 +7,15 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWrite;
 
+use super::memory_pool;
+
 /// Pieces up to this size are copied into the buffer; larger ones are written in place.
 const MAX_COPIED_SIZE: usize = 1024;
 /// Size at which the buffer takes no more pieces.
 const MAX_BUFFERED_SIZE: usize = 8 * 1024;
-/// Maximum capacity of a buffer that is kept for reuse.
-const MAX_RETAINED_CAPACITY: usize = 16 * 1024;
 
-/// Write buffer of a connection: copied bytes, then at most one large piece, then more copied bytes.
+/// Write buffer of a message: copied bytes, then at most one large piece, then more copied bytes. Its memory is that of
+/// earlier messages.
 #[derive(Debug, Default)]
 pub struct WriteBuf {
     copied: Vec<u8>,
@@ -27,18 +28,15 @@ pub struct WriteBuf {
     needs_flush: bool,
 }
 
+impl Drop for WriteBuf {
+    fn drop(&mut self) {
+        for buffer in [&mut self.copied, &mut self.tail] {
+            memory_pool::take_back_write(std::mem::take(buffer));
+        }
+    }
+}
+
 impl WriteBuf {
-    /// Creates an empty buffer that uses the memory of `buffer`.
-    pub fn new(mut buffer: Vec<u8>) -> Self {
-        buffer.clear();
-        Self { copied: buffer, ..Self::default() }
-    }
-
-    /// Returns the memory for reuse.
-    pub fn into_buffer(self) -> Vec<u8> {
-        if self.copied.capacity() > MAX_RETAINED_CAPACITY { Vec::new() } else { self.copied }
-    }
-
     /// Starts again from the first byte. Only if all bytes are still in the buffer.
     pub fn rewind(&mut self) {
         self.written = 0;
@@ -47,14 +45,15 @@ impl WriteBuf {
 
     /// Returns the buffer to which small parts are appended.
     pub fn buffer_mut(&mut self) -> &mut Vec<u8> {
-        if !self.large.is_empty() {
-            return &mut self.tail;
-        }
-        if self.written == self.copied.len() {
+        if self.large.is_empty() && self.written == self.copied.len() {
             self.copied.clear();
             self.written = 0;
         }
-        &mut self.copied
+        let buffer = if self.large.is_empty() { &mut self.copied } else { &mut self.tail };
+        if buffer.capacity() == 0 {
+            *buffer = memory_pool::write_buffer();
+        }
+        buffer
     }
 
     /// Appends a piece. There must be room.

@@ -12,6 +12,12 @@ use siphasher::{sip, sip128};
 /// Number of rounds of the cipher of fingerprints. Four make it a pseudorandom permutation in both directions.
 const FEISTEL_ROUNDS: u8 = 4;
 
+/// Bits of a fingerprint that select the shard, however large the table is.
+const SHARD_BITS: u64 = 0xffff;
+/// Those of them that differ between the limits of one key. More shards for it than one, so that a small table also has
+/// room for many limits that all requests share.
+const LIMIT_SHARDS: u64 = 0b11;
+
 /// Hashes keys under a secret, which is drawn per process or restored with the saved state.
 #[derive(Clone, Copy)]
 pub struct KeyHasher {
@@ -123,6 +129,12 @@ impl KeyHash {
     /// [`Fingerprint::resalted`].
     pub(super) const fn salt_difference(self, other: Self) -> Self {
         Self([self.0[0] ^ other.0[0], self.0[1] ^ other.0[1]])
+    }
+
+    /// Returns this salt, changed so that the counters of one key are in at most four shards, whatever limits they belong
+    /// to. A request with many limits then locks few shards, and requests of different keys rarely the same ones.
+    pub(super) const fn in_few_shards(self) -> Self {
+        Self([self.0[0] & !SHARD_BITS | self.0[0] & LIMIT_SHARDS, self.0[1]])
     }
 
     /// A salt that changes nothing.

@@ -232,7 +232,10 @@ impl LimitRegistry {
             (self.quotas.len() - 1) as u32
         }));
         RegisteredLimit {
-            handle: LimitHandle { id, salt: salt([&identity.rule, &identity.key], serial, hasher) },
+            handle: LimitHandle {
+                id,
+                salt: salt([&identity.rule, &identity.key], serial, hasher).in_few_shards(),
+            },
             serial,
             generation: self.generation,
         }

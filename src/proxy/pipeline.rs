@@ -20,7 +20,7 @@ use super::held::{self, HeldRequest};
 use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::queued::QueuedRequest;
 use super::request_context::{RequestContext, log_decision, propagate_trace, start_log};
-use super::response_future::ResponseFuture;
+use super::response_future::{RequestOutcome, ResponseFuture};
 use super::stages::{identify_request, log_headers, prepare, record_admission, record_without_limit, select};
 use super::view::GenerationView;
 use crate::engine::Policy;
@@ -36,15 +36,14 @@ use crate::telemetry::spans::context::TraceContext;
 /// Pause of the sender of stored calls after one was shed.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 
-/// Handles one request and returns its response.
+/// Handles one request.
 ///
-/// Everything up to a rejection runs synchronously. Only a request that is forwarded needs a future. It is boxed,
-/// because the server moves the returned value and a rejection should not pay for the size of that future.
+/// Everything up to a rejection runs synchronously. Only a request that is forwarded or waits needs a future.
 pub(super) fn handle(
     connection: &Rc<DownstreamConnection>,
     mut head: request::Parts,
     body: DownstreamBody,
-) -> ResponseFuture<
+) -> RequestOutcome<
     impl Future<Output = DownstreamResponse> + use<>,
     impl Future<Output = DownstreamResponse> + use<>,
 > {
@@ -100,11 +99,12 @@ pub(super) fn handle(
     record_admission(&mut context, &view, &pending, &attributes);
     if let Some(deferral) = deferral {
         let call = PendingCall::new(&mut context, head, flags, &hop, deferral, &view);
-        return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body));
+        let accepting = accept::start(context, view, pending, delay, call, body);
+        return RequestOutcome::Pending(ResponseFuture::Accepting(accepting));
     }
     if pending.waits() {
         let queued = QueuedRequest { view, context, pending, head, flags, body, trace };
-        return ResponseFuture::Held(held::hold(queued.into()));
+        return RequestOutcome::Pending(ResponseFuture::Held(held::hold(queued.into())));
     }
     let upstream = next_hop.upstream(&view, &attributes);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
@@ -116,9 +116,9 @@ pub(super) fn handle(
     let request =
         HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
     if request.pending.is_held() {
-        return ResponseFuture::Held(held::hold(request.into()));
+        return RequestOutcome::Pending(ResponseFuture::Held(held::hold(request.into())));
     }
-    ResponseFuture::Forwarding(Box::pin(request.forward(delay)))
+    RequestOutcome::Pending(ResponseFuture::Forwarding(Box::pin(request.forward(delay))))
 }
 
 /// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the
@@ -217,6 +217,6 @@ fn log_rejection(
     PendingBody::new(flags.expectation(), body)
 }
 
-fn ready<F, H>(reply: DownstreamResponse) -> ResponseFuture<F, H> {
-    ResponseFuture::Ready(Some(reply))
+const fn ready<F, H>(reply: DownstreamResponse) -> RequestOutcome<F, H> {
+    RequestOutcome::Response(reply)
 }

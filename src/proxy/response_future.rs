@@ -1,4 +1,4 @@
-//! Future of the response to a request.
+//! The response to a request: at once, or as a future.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,11 +7,20 @@ use super::deferred::accept::AcceptFuture;
 use super::held::HeldFuture;
 use super::local_reply::DownstreamResponse;
 
-/// Future of the response to a request.
-#[expect(clippy::large_enum_variant, reason = "a reply had at once needs no memory of its own")]
+/// The response to a request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a response that is available at once needs no memory of its own"
+)]
+pub(super) enum RequestOutcome<F, H> {
+    /// It was available at once.
+    Response(DownstreamResponse),
+    /// It has to be awaited.
+    Pending(ResponseFuture<F, H>),
+}
+
+/// Future of the response to a request. It is small, because what it needs is on the heap.
 pub(super) enum ResponseFuture<F, H> {
-    /// A response that was available at once; taken when polled.
-    Ready(Option<DownstreamResponse>),
     /// A request that is being forwarded.
     Forwarding(Pin<Box<F>>),
     /// A request that is held until its limits admit it, and then forwarded.
@@ -29,8 +38,6 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            // A future that is polled after completion may stay pending forever.
-            Self::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
             Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx),
             Self::Held(held) => Pin::new(held).poll(cx),
             Self::Accepting(accepting) => accepting.as_mut().poll(cx),

@@ -15,7 +15,7 @@ use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::timeouts::{ConnectionTimer, TimeoutKind};
-use crate::http1::buffer_pool;
+use crate::http1::memory_pool;
 use crate::http1::read_buf::{READ_SIZE, ReadSource};
 use crate::transport::Transport;
 use crate::upstream::coalesced_write::poll_write_coalesced;
@@ -51,7 +51,7 @@ impl DownstreamIo {
         // A connection that waits holds no more memory than its bytes need.
         if polled.is_pending() && self.peeked.capacity() > 2 * self.peeked.len() {
             let exact = BytesMut::from(&self.peeked[..]);
-            buffer_pool::put(std::mem::replace(&mut self.peeked, exact));
+            memory_pool::take_back_read(&mut std::mem::replace(&mut self.peeked, exact));
         }
         let read = ready!(polled)?;
         self.record_read(read);
@@ -61,7 +61,7 @@ impl DownstreamIo {
     fn poll_fill_peeked(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(self.transport.poll_readable(cx));
         let octets = READ_SIZE.saturating_sub(self.peeked.len());
-        buffer_pool::reserve(&mut self.peeked, octets);
+        memory_pool::reserve_for_read(&mut self.peeked, octets);
         pin!(self.transport.read_buf(&mut self.peeked)).poll(cx)
     }
 
@@ -148,7 +148,7 @@ impl AsyncRead for DownstreamIo {
             buffer.put_slice(&self.peeked[..length]);
             self.peeked.advance(length);
             if self.peeked.is_empty() {
-                buffer_pool::put(self.take_peeked());
+                memory_pool::take_back_read(&mut self.take_peeked());
             }
             return Poll::Ready(Ok(()));
         }

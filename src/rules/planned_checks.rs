@@ -6,6 +6,7 @@
 
 use foldhash::{HashMap, HashMapExt as _};
 use http::HeaderMap;
+use smallvec::SmallVec;
 
 use super::RuleIndex;
 use super::cost::Cost;
@@ -40,6 +41,24 @@ impl PlannedCheck {
     /// Returns the limit handle.
     pub(super) const fn handle(&self) -> LimitHandle {
         self.template.check.handle
+    }
+
+    /// Adds the check of a request with this key. It must be [constant](Self::is_constant).
+    #[inline]
+    pub(super) fn add_constant(
+        &self,
+        key: KeyHash,
+        is_enforced: bool,
+        selected: &mut SmallVec<[SelectedCheck; 2]>,
+    ) {
+        // Copied once, into its place.
+        selected.push(self.template);
+        if let Some(SelectedCheck { check, .. }) = selected.last_mut() {
+            check.key = key;
+            if !is_enforced {
+                check.enforcement = Enforcement::Shadow;
+            }
+        }
     }
 
     /// Yields its limit, and the one that counts in this process while the store is unreachable.

@@ -4,11 +4,13 @@
 //! to reads few cache lines of each.
 
 use foldhash::HashMap;
+use smallvec::SmallVec;
 
 use super::attribute::{Attribute, IncompleteKey};
 use super::key::KeyTemplate;
 use super::planned_checks::PlannedCheck;
-use super::rule::{Action, LimitAction, Rule};
+use super::rule::{Action, LimitAction, LimitSource, Rule};
+use super::selection::SelectedCheck;
 use crate::limiter::key::KeyHash;
 
 /// Number of keys of one request that are remembered.
@@ -34,8 +36,10 @@ pub(super) struct RulePlan {
     pub(super) is_enforced: Option<bool>,
     /// The rule's key; `None` if the key of a request depends on the rule.
     pub(super) key: Option<KeyId>,
-    /// The checks that the rule makes.
-    pub(super) checks: Box<[PlannedCheck]>,
+    /// Whether the checks of all requests differ in nothing but the key, which has an id.
+    is_constant: bool,
+    /// The checks that the rule makes. Most rules make one, which is here: the plans are read in a row.
+    pub(super) checks: SmallVec<[PlannedCheck; 1]>,
 }
 
 /// Identifies a key among those of a configuration. A request has the same key under all rules with the same id.
@@ -60,6 +64,15 @@ impl KeyMemo {
             slot => slot.insert((id, compute())).1,
         }
     }
+
+    /// Returns the key with this id, if it is known and complete.
+    #[inline]
+    fn get(&self, id: KeyId) -> Option<KeyHash> {
+        match self.0[id.0 as usize % MEMO_SIZE] {
+            Some((known, Ok(key))) if known == id => Some(key),
+            _ => None,
+        }
+    }
 }
 
 impl RulePlan {
@@ -69,15 +82,45 @@ impl RulePlan {
         let mut plans = Vec::with_capacity(rules.len());
         for (rule, checks) in rules.iter().zip(checks) {
             let limiting = rule.action.limiting();
-            plans.push(Self {
+            let mut plan = Self {
                 kind: ActionKind::of(&rule.action),
                 applies_to_all: rule.except.is_empty() && rule.matcher.holds_for_all(),
                 is_enforced: limiting.map_or(Some(true), LimitAction::constant_enforcement),
                 key: limiting.and_then(|limiting| ids.get_or_insert(limiting)),
-                checks,
-            });
+                is_constant: false,
+                checks: checks.into_vec().into(),
+            };
+            plan.is_constant = limiting.is_some_and(|limiting| plan.is_constant_for(limiting));
+            plans.push(plan);
         }
         plans.into()
+    }
+
+    /// Whether the checks of all requests under the rule with these settings differ in nothing but the key.
+    fn is_constant_for(&self, limiting: &LimitAction) -> bool {
+        let is_counted_here = match limiting.source {
+            LimitSource::Local | LimitSource::Shared(_) => true,
+            LimitSource::Remote(_) => false,
+        };
+        is_counted_here
+            && self.applies_to_all
+            && self.is_enforced.is_some()
+            && self.checks.iter().all(|planned| planned.is_constant)
+    }
+
+    /// Returns the key of a request whose checks can be [added](Self::add_constant_checks) without reading the rule, because
+    /// an earlier rule has the same key.
+    #[inline]
+    pub(super) fn known_key(&self, memo: &KeyMemo) -> Option<KeyHash> {
+        self.key.filter(|_| self.is_constant).and_then(|id| memo.get(id))
+    }
+
+    /// Adds the checks of a request with this key.
+    #[inline]
+    pub(super) fn add_constant_checks(&self, key: KeyHash, selected: &mut SmallVec<[SelectedCheck; 2]>) {
+        for planned in &self.checks {
+            planned.add_constant(key, self.is_enforced == Some(true), selected);
+        }
     }
 }
 

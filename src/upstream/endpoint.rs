@@ -292,12 +292,7 @@ impl Endpoint {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let mut upload = Http1Upload::new(
-            &request.head,
-            &request.added_headers,
-            body,
-            std::mem::take(&mut connection.conn.buffer),
-        );
+        let mut upload = Http1Upload::new(&request.head, &request.added_headers, body);
         let to_head = request.head.method == Method::HEAD;
         let mut waiting = ResponseHeadReader::new(to_head, interims);
         // A request that cannot be repeated must not be sent on a connection that has been closed without notice yet.
@@ -344,7 +339,6 @@ impl Endpoint {
             BodyDecoder::Length(octets) if connection.conn.has_buffered(octets) && upload.is_complete() => {
                 let content = connection.conn.take_buffered(octets);
                 if keeps {
-                    connection.conn.buffer = upload.into_buffer();
                     self.http1_pool.return_connection(connection);
                 }
                 UpstreamResponseBody::full(content)

@@ -14,8 +14,8 @@ use super::http1::connection::Http1Connection;
 
 /// Maximum number of idle connections per pool; more are closed.
 const MAX_IDLE_CONNECTIONS: usize = 1024;
-/// Seconds after which an idle connection releases its buffers.
-const RELEASE_BUFFERS_AFTER: u64 = 2;
+/// Seconds after which an idle connection releases a buffer that its last response still used at its end.
+const RELEASE_BUFFER_AFTER: u64 = 2;
 
 /// Idle connections of one worker to one endpoint.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Http1Pool {
         }
         let mut idle = self.idle.borrow_mut();
         if connection.conn.is_drained() && idle.len() < MAX_IDLE_CONNECTIONS {
-            connection.conn.shrink_buffers();
+            connection.conn.release_buffer();
             idle.push(Idle { connection, since: self.seconds.get() });
         }
     }
@@ -166,8 +166,8 @@ impl Http1Pool {
         self.seconds.set(now);
         self.idle.borrow_mut().retain_mut(|idle| {
             let unused = now.saturating_sub(idle.since);
-            if unused == RELEASE_BUFFERS_AFTER {
-                idle.connection.conn.release_buffers();
+            if unused == RELEASE_BUFFER_AFTER {
+                idle.connection.conn.release_buffer();
             }
             unused <= self.max_idle_seconds && idle.connection.has_no_input()
         });

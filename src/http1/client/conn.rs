@@ -22,8 +22,6 @@ pub struct ClientConn<S> {
     pub stream: S,
     /// Bytes that have been read and not yet decoded.
     pub read_buf: ReadBuf,
-    /// Memory to be reused for the next request.
-    pub buffer: Vec<u8>,
 }
 
 /// Reason why no response was received.
@@ -114,15 +112,9 @@ impl<S: ReadSource + AsyncWrite> ClientConn<S> {
         self.read_buf.is_empty()
     }
 
-    /// Releases memory that only a large response needed. Called at the end of a response.
-    pub fn shrink_buffers(&mut self) {
-        self.read_buf.shrink();
-    }
-
-    /// Releases the buffers. Called before the connection stays idle for a while.
-    pub fn release_buffers(&mut self) {
-        self.read_buf = ReadBuf::default();
-        self.buffer = Vec::new();
+    /// Releases the read buffer. It stays if the response still uses it, unless that was large.
+    pub fn release_buffer(&mut self) {
+        self.read_buf.release();
     }
 }
 

@@ -27,9 +27,9 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    /// Creates an upload of which nothing has been sent; its bytes are written to `buffer`.
-    pub fn new(parts: &request::Parts, added_headers: &FieldLines, body: B, buffer: Vec<u8>) -> Self {
-        let mut write_buf = WriteBuf::new(buffer);
+    /// Creates an upload of which nothing has been sent.
+    pub fn new(parts: &request::Parts, added_headers: &FieldLines, body: B) -> Self {
+        let mut write_buf = WriteBuf::default();
         let coding = request_head::write(parts, added_headers, &body, write_buf.buffer_mut());
         let repeatable = body.is_end_stream() && parts.method.is_idempotent();
         Self { encoder: Encoder::new(write_buf, coding, body), repeatable, broken: false }
@@ -82,11 +82,6 @@ impl<B> Http1Upload<B> {
     /// Returns the body if none of it has been read.
     pub fn into_body(self) -> Option<B> {
         self.encoder.into_body()
-    }
-
-    /// Returns the memory of the send buffer.
-    pub fn into_buffer(self) -> Vec<u8> {
-        self.encoder.into_buffer()
     }
 }
 

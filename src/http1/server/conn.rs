@@ -15,7 +15,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::io::AsyncWrite;
 
 use super::read_ahead::{MAX_PERMITTED_READ_AHEAD, MAX_READ_AHEAD, ReadAheadPermit};
-use super::request_head::RequestHeadDecoder;
+use super::request_head::{RequestHead, RequestHeadDecoder};
 use crate::http1::decoder::{BodyDecoder, Piece};
 use crate::http1::malformed::MalformedMessage;
 use crate::http1::read_buf::{ReadBuf, ReadSource};
@@ -114,31 +114,31 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
         self.closing || self.broken
     }
 
-    /// Reads the head of the next request with `reader`. Returns `false` if the connection ends without one.
+    /// Reads the head of the next request with `reader`; `None` if the connection ends without one.
     pub fn poll_head(
         &mut self,
         reader: &mut RequestHeadDecoder,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<bool, ConnectionError>> {
+    ) -> Poll<Result<Option<RequestHead>, ConnectionError>> {
         loop {
             skip_empty_lines(&mut self.read_buf.bytes);
             let nothing = matches!(&*self.read_buf.bytes, b"" | b"\r");
-            let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(false)) };
+            let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(None)) };
             if !nothing {
                 stream.message_started();
-                if reader.decode(&mut self.read_buf.bytes)? {
-                    return Poll::Ready(Ok(true));
+                if let Some(head) = reader.decode(&mut self.read_buf.bytes)? {
+                    return Poll::Ready(Ok(Some(head)));
                 }
             }
             match self.read_buf.poll_read(stream, cx) {
                 Poll::Ready(Ok(1..)) => {}
-                Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(false)),
+                Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(None)),
                 Poll::Ready(Ok(0)) => {
                     return Poll::Ready(Err(io::Error::from(MalformedMessage::Truncated).into()));
                 }
-                Poll::Ready(Err(_)) if nothing => return Poll::Ready(Ok(false)),
+                Poll::Ready(Err(_)) if nothing => return Poll::Ready(Ok(None)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Pending if nothing && self.closing => return Poll::Ready(Ok(false)),
+                Poll::Pending if nothing && self.closing => return Poll::Ready(Ok(None)),
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -239,7 +239,7 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
                 return Poll::Ready(false);
             }
         }
-        self.read_buf.shrink();
+        self.read_buf.release();
         Poll::Ready(true)
     }
 

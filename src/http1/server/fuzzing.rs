@@ -39,9 +39,7 @@ fn read(data: &[u8], limits: HeadLimits, step: usize) -> HeadResult {
     let mut pieces = data.chunks(step.max(1));
     for piece in pieces.by_ref() {
         buffer.extend_from_slice(piece);
-        if reader.decode(&mut buffer)?
-            && let Some(head) = reader.take_head()
-        {
+        if let Some(head) = reader.decode(&mut buffer)? {
             return Ok(Some((head, buffer.iter().chain(pieces.flatten()).copied().collect())));
         }
     }

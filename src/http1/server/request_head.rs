@@ -14,6 +14,7 @@ use crate::http1::content_length;
 use crate::http1::decoder::BodyDecoder;
 use crate::http1::head::{FieldSpan, FieldSpans, has_token, may_be_complete, range, span_of};
 use crate::http1::malformed::MalformedMessage;
+use crate::http1::memory_pool;
 
 /// Up to this many headers are parsed without an allocation.
 const STACK_FIELDS: usize = 100;
@@ -64,10 +65,6 @@ pub struct RequestHeadDecoder {
     limits: HeadLimits,
     /// Number of bytes known not to hold a complete head.
     scanned: usize,
-    /// An empty map to be reused.
-    spare: Option<HeaderMap>,
-    /// The decoded head, until it is taken.
-    head: Option<RequestHead>,
 }
 
 /// Start of a complete head.
@@ -82,81 +79,66 @@ struct RequestLine {
 impl RequestHeadDecoder {
     /// Creates a decoder with these limits.
     pub fn new(limits: HeadLimits) -> Self {
-        Self { limits, scanned: 0, spare: None, head: None }
+        Self { limits, scanned: 0 }
     }
 
-    /// Stores an empty map for reuse.
-    pub fn reuse(&mut self, spare: HeaderMap) {
-        self.spare = Some(spare);
-    }
-
-    /// Takes the decoded head.
-    pub fn take_head(&mut self) -> Option<RequestHead> {
-        self.head.take()
-    }
-
-    /// Decodes a head from `read` and returns whether it is complete. The head is then
-    /// [taken](Self::take_head) separately, because it is large and should be moved only once.
+    /// Decodes a head from `read`; `None` if it is not complete.
     ///
     /// # Errors
     /// If the bytes are not a valid head, or exceed the limits.
-    pub fn decode(&mut self, read: &mut BytesMut) -> Result<bool, MalformedMessage> {
+    #[inline]
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Option<RequestHead>, MalformedMessage> {
         let max_size = self.limits.size as usize;
         if self.scanned == 0 || may_be_complete(read, self.scanned) {
             let mut places = FieldSpans::new();
             if let Some(start) = parse(read, self.limits, &mut places)? {
                 self.scanned = 0;
                 let bytes = read.split_to(start.end).freeze();
-                if let Err(malformed) = self.complete(start, &bytes, &places) {
+                let head = complete(start, &bytes, &places);
+                if head.is_err() {
                     // Put back for the log.
                     *read = BytesMut::from(&bytes[..]);
-                    return Err(malformed);
                 }
-                return Ok(true);
+                return head.map(Some);
             }
         }
         self.scanned = read.len();
-        if self.scanned > max_size { Err(MalformedMessage::FieldsTooLarge) } else { Ok(false) }
+        if self.scanned > max_size { Err(MalformedMessage::FieldsTooLarge) } else { Ok(None) }
     }
+}
 
-    fn complete(
-        &mut self,
-        start: RequestLine,
-        bytes: &Bytes,
-        spans: &[FieldSpan],
-    ) -> Result<(), MalformedMessage> {
-        let RequestLine { method, target, is_http11: is_1_1, end: _ } = start;
-        let uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| MalformedMessage::Target)?;
-        let mut headers = self.spare.take().unwrap_or_default();
-        headers.reserve(spans.len());
-        let mut meaning =
-            RequestFraming { is_http11: is_1_1, keep_alive: is_1_1, ..RequestFraming::default() };
-        for place in spans {
-            let (name, value) = place.field(bytes)?;
-            if meaning.record_header(&name, &value, &mut headers)? {
-                headers.append(name, value);
-            }
+/// Creates the head of a request from its parts.
+#[inline]
+fn complete(start: RequestLine, bytes: &Bytes, spans: &[FieldSpan]) -> Result<RequestHead, MalformedMessage> {
+    let RequestLine { method, target, is_http11: is_1_1, end: _ } = start;
+    let uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| MalformedMessage::Target)?;
+    let mut headers = memory_pool::header_map();
+    headers.reserve(spans.len());
+    let mut meaning = RequestFraming { is_http11: is_1_1, keep_alive: is_1_1, ..RequestFraming::default() };
+    for place in spans {
+        let (name, value) = place.field(bytes)?;
+        if meaning.record_header(&name, &value, &mut headers)? {
+            headers.append(name, value);
         }
-        let length = meaning.body_decoder()?;
-        let expects = meaning.expects_continue && is_1_1 && !length.is_complete();
-        let (by_head, by_connect) = (method == Method::HEAD, method == Method::CONNECT);
-        let asked = RequestInfo {
-            is_head: by_head,
-            is_http11: is_1_1,
-            keep_alive: meaning.is_persistent() && !by_connect,
-            accepts_trailers: meaning.accepts_trailers,
-            is_connect: by_connect,
-        };
-        let (mut parts, ()) = Request::new(()).into_parts();
-        parts.method = method;
-        parts.uri = uri;
-        parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
-        // `Request::new` creates an empty `HeaderMap`, which does not allocate. Forgetting it leaks nothing and skips
-        // its drop glue.
-        std::mem::forget(std::mem::replace(&mut parts.headers, headers));
-        self.head = Some(RequestHead { parts, decoder: length, expects_continue: expects, info: asked });
-        Ok(())
     }
+    let length = meaning.body_decoder()?;
+    let expects = meaning.expects_continue && is_1_1 && !length.is_complete();
+    let (by_head, by_connect) = (method == Method::HEAD, method == Method::CONNECT);
+    let asked = RequestInfo {
+        is_head: by_head,
+        is_http11: is_1_1,
+        keep_alive: meaning.is_persistent() && !by_connect,
+        accepts_trailers: meaning.accepts_trailers,
+        is_connect: by_connect,
+    };
+    let (mut parts, ()) = Request::new(()).into_parts();
+    parts.method = method;
+    parts.uri = uri;
+    parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
+    // `Request::new` creates an empty `HeaderMap`, which does not allocate. Forgetting it leaks nothing and skips
+    // its drop glue.
+    std::mem::forget(std::mem::replace(&mut parts.headers, headers));
+    Ok(RequestHead { parts, decoder: length, expects_continue: expects, info: asked })
 }
 
 /// Framing of the body and persistence of the connection, as the headers declare them.

@@ -61,14 +61,14 @@ fn read_by_weir(pieces: &mut Pieces<'_>) -> (ParsedConnection, StopReason) {
         while matches!(&pieces.read[..], [b'\n', ..] | [b'\r', b'\n', ..]) {
             pieces.read.advance(1);
         }
-        let is_whole = match reader.decode(&mut pieces.read) {
-            Ok(is_whole) => is_whole,
+        let decoded = match reader.decode(&mut pieces.read) {
+            Ok(decoded) => decoded,
             Err(malformed) => {
                 seen.rejected = true;
                 return (seen, StopReason::Rejected(malformed));
             }
         };
-        let Some(head) = reader.take_head().filter(|_| is_whole) else {
+        let Some(head) = decoded else {
             if !pieces.read_more() {
                 return (seen, StopReason::Clean);
             }

@@ -93,13 +93,16 @@ fn write_buf_rewinds_a_partly_written_head() {
 }
 
 #[test]
-fn write_buf_reuses_memory_but_not_its_content() {
-    let mut write_buf = WriteBuf::new(b"before".to_vec());
-    assert!(write_buf.is_empty() && write_buf.buffer_mut().is_empty());
-    write_buf.buffer_mut().extend_from_slice(b"now");
-    assert!(write_buf.into_buffer().capacity() >= 6);
-    let grown = WriteBuf::new(Vec::with_capacity(MAX_RETAINED_CAPACITY + 1));
-    assert_eq!(grown.into_buffer().capacity(), 0);
+fn write_buf_uses_the_memory_of_an_earlier_one_but_not_its_content() {
+    let mut before = WriteBuf::default();
+    before.buffer_mut().extend_from_slice(b"before");
+    before.push(Bytes::from_static(&[b'x'; MAX_COPIED_SIZE + 1]));
+    before.buffer_mut().extend_from_slice(b"behind");
+    let memory = [before.copied.as_ptr(), before.tail.as_ptr()];
+    drop(before);
+    let (mut one, mut other) = (WriteBuf::default(), WriteBuf::default());
+    assert!(one.buffer_mut().is_empty() && other.buffer_mut().is_empty());
+    assert_eq!([other.copied.as_ptr(), one.copied.as_ptr()], memory);
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 //! A connection is one future that reads a head, runs the request pipeline and writes the response, without channels in
 //! between. Only a request's body may be read by another task meanwhile (see [`server::conn`]).
 
+mod response;
+
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -10,22 +12,24 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 
+use self::response::{OutgoingResponse, respond};
 use super::{DownstreamConnection, malformed};
-use crate::headers::{Response, remove_hop_by_hop};
-use crate::http1::encoder::{EncodeError, Encoder};
+use crate::headers::remove_hop_by_hop;
+use crate::http1::encoder::EncodeError;
 use crate::http1::malformed::MalformedMessage;
 use crate::http1::server;
 use crate::http1::server::conn::{ConnWriter, ConnectionError};
 use crate::http1::server::request_head::{HeadLimits, RequestHead, RequestHeadDecoder, RequestInfo};
-use crate::http1::server::response_head::{self, WrittenHead};
+use crate::http1::server::response_head;
 use crate::http1::write_buf::WriteBuf;
-use crate::proxy::body::{DownstreamBody, ResponseBody};
+use crate::proxy::body::DownstreamBody;
 use crate::proxy::headers::identity::is_identity_header;
-use crate::proxy::local_reply::{self, DownstreamResponse};
+use crate::proxy::local_reply::DownstreamResponse;
 use crate::proxy::pipeline;
 use crate::proxy::request_context::ResponseFlag;
+use crate::proxy::response_future::RequestOutcome;
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::TimeoutKind;
 use crate::proxy::tunnel;
@@ -34,9 +38,6 @@ use crate::proxy::tunnel;
 type DownstreamConn = server::conn::ServerConn<DownstreamIo>;
 /// Body of a request, read from its connection.
 pub(in crate::proxy) type Http1Body = server::conn::IncomingBody<DownstreamIo>;
-
-/// Maximum capacity of a header map that is kept for the next request.
-const MAX_RETAINED_FIELDS: usize = 64;
 
 /// Response to a request whose head timed out (RFC 9110 section 15.5.9).
 const REQUEST_TIMEOUT_RESPONSE: &[u8] =
@@ -138,6 +139,18 @@ async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<Downstream
     .await
 }
 
+/// Why a connection cannot go on without waiting for something else than its next request.
+enum Step<F> {
+    /// The client sends no more requests.
+    NoRequest,
+    /// There has been no request for a while.
+    Quiet,
+    /// The response to a request has to be awaited.
+    Awaits(F, RequestInfo),
+    /// A response has not been sent completely, or the connection may have to be closed after it.
+    Responding(OutgoingResponse),
+}
+
 /// Serves one request after the other until the connection is to be closed, or there are no more for a while.
 async fn run_loop(
     connection: &Rc<DownstreamConnection>,
@@ -147,62 +160,73 @@ async fn run_loop(
         size: connection.limits.header_size,
         fields: connection.limits.headers,
     });
-    let mut buffer = Vec::new();
     loop {
-        let read = poll_fn(|cx| match conn.borrow_mut().poll_head(&mut reader, cx) {
-            Poll::Pending if connection.timer.is_quiet() => Poll::Ready(None),
-            read => read.map(Some),
-        });
-        match read.await {
-            Some(Ok(_)) => {}
-            Some(Err(ConnectionError::Malformed(malformed))) => {
+        let response = match poll_fn(|cx| poll_requests(connection, conn, &mut reader, cx)).await {
+            Ok(Step::Awaits(mut handling, info)) => {
+                // The future of the request is dropped here: it is large, and sending the rest of the response may take
+                // long.
+                poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
+                    Poll::Ready(reply) => Poll::Ready(Ok(respond(connection, conn, info, reply, cx))),
+                    Poll::Pending => poll_while_handling(connection, conn, cx).map(Err),
+                })
+                .await?
+            }
+            Ok(Step::Responding(response)) => Some(response),
+            Ok(Step::NoRequest) => break,
+            Ok(Step::Quiet) => return Ok(LoopEnd::Quiet),
+            Err(ConnectionError::Malformed(malformed)) => {
                 return Err(write_error_and_close(connection, conn, malformed).await);
             }
-            Some(Err(broken)) => return Err(broken),
-            None => return Ok(LoopEnd::Quiet),
-        }
-        let Some(RequestHead { parts, decoder: length, expects_continue: expects, info }) =
-            reader.take_head()
-        else {
-            break;
+            Err(broken) => return Err(broken),
         };
-        let body = if length.is_complete() {
-            DownstreamBody::None
-        } else {
-            conn.borrow_mut().start_body(length, expects);
-            DownstreamBody::Http1(Http1Body::new(conn))
-        };
-        connection.interims.start_request(info.is_http11);
-        let mut handling = pipeline::handle(connection, parts, body);
-        let reply = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
-            Poll::Ready(reply) => Poll::Ready(Ok(reply)),
-            Poll::Pending => poll_while_handling(connection, conn, cx).map(Err),
-        });
-        let reply = reply.await?;
-        // Dropped early: it is large, and sending the response may take long.
-        drop(handling);
-        let (mut sending, spare, mut keeps) = start_response(connection, conn, info, reply, buffer);
-        reader.reuse(spare);
-        if let Err(broken) = send_response(conn, &mut sending).await {
-            // Boxed because it is rare and its future large.
-            (sending, keeps) =
-                Box::pin(replace_broken_response(connection, conn, info, sending, broken)).await?;
-        }
-        buffer = sending.into_buffer();
-        if connection.is_upgraded() {
-            return Ok(LoopEnd::Closed);
-        }
-        if info.is_connect {
-            // What the client has sent for the tunnel is unread.
-            connection.timer.must_linger();
-        }
-        let is_whole = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
-        if !is_whole || !keeps {
-            break;
+        if let Some(response) = response {
+            let is_last = !response.finish(connection, conn).await?;
+            if connection.is_upgraded() {
+                return Ok(LoopEnd::Closed);
+            }
+            if is_last {
+                break;
+            }
         }
     }
     close(conn).await?;
     Ok(LoopEnd::Closed)
+}
+
+/// Serves requests while their responses are available at once and are sent at once.
+///
+/// Such a request leaves nothing in the future of its connection. With many connections, that is memory which the processor
+/// has not in its cache.
+fn poll_requests(
+    connection: &Rc<DownstreamConnection>,
+    conn: &Rc<RefCell<DownstreamConn>>,
+    reader: &mut RequestHeadDecoder,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Step<impl Future<Output = DownstreamResponse> + Unpin + use<>>, ConnectionError>> {
+    loop {
+        let read = conn.borrow_mut().poll_head(reader, cx)?;
+        let RequestHead { parts, decoder: length, expects_continue, info } = match read {
+            Poll::Ready(Some(head)) => head,
+            Poll::Ready(None) => return Poll::Ready(Ok(Step::NoRequest)),
+            Poll::Pending if connection.timer.is_quiet() => return Poll::Ready(Ok(Step::Quiet)),
+            Poll::Pending => return Poll::Pending,
+        };
+        let body = if length.is_complete() {
+            DownstreamBody::None
+        } else {
+            conn.borrow_mut().start_body(length, expects_continue);
+            DownstreamBody::Http1(Http1Body::new(conn))
+        };
+        connection.interims.start_request(info.is_http11);
+        match pipeline::handle(connection, parts, body) {
+            RequestOutcome::Pending(handling) => return Poll::Ready(Ok(Step::Awaits(handling, info))),
+            RequestOutcome::Response(reply) => {
+                if let Some(response) = respond(connection, conn, info, reply, cx) {
+                    return Poll::Ready(Ok(Step::Responding(response)));
+                }
+            }
+        }
+    }
 }
 
 /// Work to be done until the final response is ready: forwards interim responses, and detects a client that has closed
@@ -233,76 +257,6 @@ fn pass_interims(connection: &DownstreamConnection, conn: &mut DownstreamConn) {
             response_head::write_interim(&interim, conn.interim_buf());
         }
     }
-}
-
-/// Sends a response to its end.
-async fn send_response(
-    conn: &RefCell<DownstreamConn>,
-    sending: &mut Encoder<ResponseBody>,
-) -> Result<(), ConnectionError> {
-    poll_fn(|cx| {
-        // A separate statement, so that the borrow ends here: the body of the response may read the request when it is
-        // polled.
-        let before = conn.borrow_mut().poll_before_response(cx);
-        let polled = match before {
-            Poll::Ready(Ok(())) => sending.poll(&mut ConnWriter(conn), cx).map_err(ConnectionError::from),
-            before => before.map_err(ConnectionError::from),
-        };
-        match polled {
-            Poll::Ready(sent) => Poll::Ready(sent),
-            Poll::Pending => conn.borrow_mut().poll_client_closed(cx).map(Err),
-        }
-    })
-    .await
-}
-
-/// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
-/// leave the client without a status code.
-async fn replace_broken_response(
-    connection: &DownstreamConnection,
-    conn: &RefCell<DownstreamConn>,
-    info: RequestInfo,
-    sending: Encoder<ResponseBody>,
-    broken: ConnectionError,
-) -> Result<(Encoder<ResponseBody>, bool), ConnectionError> {
-    let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
-    let Some(context) = body.into_broken_context() else { return Err(broken) };
-    let reply = local_reply::response_broken_off(context);
-    let (mut sending, _, keeps) = start_response(connection, conn, info, reply, buffer);
-    send_response(conn, &mut sending).await?;
-    Ok((sending, keeps))
-}
-
-/// Writes the head of a response. Returns the encoder for the rest, an empty map for reuse, and whether another request
-/// may follow.
-fn start_response(
-    connection: &DownstreamConnection,
-    conn: &RefCell<DownstreamConn>,
-    mut info: RequestInfo,
-    Response { status, mut headers, mut body }: DownstreamResponse,
-    buffer: Vec<u8>,
-) -> (Encoder<ResponseBody>, HeaderMap, bool) {
-    let mut write_buf = WriteBuf::new(buffer);
-    let mut conn = conn.borrow_mut();
-    pass_interims(connection, &mut conn);
-    conn.start_response();
-    info.keep_alive &= !conn.is_closing();
-    drop(conn);
-    let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
-    let WrittenHead { framing: coding, has_body, keep_alive: keeps } =
-        response_head::write(info, status, &mut headers, &body, write_date, write_buf.buffer_mut());
-    if !has_body {
-        body.omit();
-    }
-    let mut sending = Encoder::new(write_buf, coding, body);
-    if !has_body {
-        sending.discard_body();
-    }
-    let mut spare = headers.into_spare();
-    if spare.capacity() > MAX_RETAINED_FIELDS {
-        spare = HeaderMap::new();
-    }
-    (sending, spare, keeps)
 }
 
 /// Sends an error response to a malformed request, and closes the connection. Returns why it ended.

@@ -23,6 +23,7 @@ use crate::proxy::connection::{ConnectionSettings, DownstreamConnection};
 use crate::proxy::headers::PeerTls;
 use crate::proxy::local_reply::DownstreamResponse;
 use crate::proxy::pipeline;
+use crate::proxy::response_future::RequestOutcome;
 use crate::proxy::timeouts::{ConnectionTimeouts, TimeoutKind};
 use crate::proxy::worker::Worker;
 use crate::rules::deferral::DeferredRequest;
@@ -111,7 +112,10 @@ async fn send(connection: Rc<DownstreamConnection>, call: Arc<StoredCall>) {
 /// Runs the request through the pipeline and reads its response. The status alone decides what happens to the call, so
 /// a response that breaks off later does not matter.
 async fn respond(connection: &Rc<DownstreamConnection>, head: request::Parts, body: DownstreamBody) {
-    let mut response = pipeline::handle(connection, head, body).await;
+    let mut response = match pipeline::handle(connection, head, body) {
+        RequestOutcome::Response(response) => response,
+        RequestOutcome::Pending(handling) => handling.await,
+    };
     let Some(stored) = &connection.stored else { return };
     if stored.outcome.get().is_none() {
         let clock = &connection.worker.shared.clock;

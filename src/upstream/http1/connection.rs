@@ -38,10 +38,7 @@ impl Http1Connection {
     ) -> Box<Self> {
         metrics.connection_opened();
         let open = Http1ConnectionGuard(Rc::clone(metrics), permit);
-        Box::new(Self {
-            conn: ClientConn { stream, read_buf: ReadBuf::default(), buffer: Vec::new() },
-            guard: open,
-        })
+        Box::new(Self { conn: ClientConn { stream, read_buf: ReadBuf::default() }, guard: open })
     }
 
     /// Whether nothing has arrived since the last response, not even the end, as far as the runtime has reported.

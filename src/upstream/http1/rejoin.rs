@@ -31,13 +31,6 @@ pub(super) struct ReadHalf {
     guard: Http1ConnectionGuard,
 }
 
-/// The half that sends the request.
-#[derive(Debug)]
-struct WriteHalf {
-    half: TransportHalf,
-    buffer: Vec<u8>,
-}
-
 /// An upload that continues beside a response. Dropping it before the end of the response aborts the upload.
 #[derive(Debug)]
 pub(super) struct UploadTask {
@@ -57,7 +50,7 @@ pub(super) struct Rejoin {
 #[derive(Debug)]
 enum RejoinState {
     Pending,
-    RequestEnded(WriteHalf),
+    RequestEnded(TransportHalf),
     ResponseEnded(ReadHalf),
     /// The request could not be sent completely.
     Broken,
@@ -73,14 +66,14 @@ where
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let Http1Connection { conn: ClientConn { stream, read_buf, buffer: _ }, guard: open } = connection;
+    let Http1Connection { conn: ClientConn { stream, read_buf }, guard: open } = connection;
     let (read, mut write) = TransportHalf::split(stream);
     let rejoin =
         Rc::new(Rejoin { state: RefCell::new(RejoinState::Pending), pool, in_flight: RefCell::default() });
     let shared = Rc::clone(&rejoin);
     let sending = tokio::task::spawn_local(async move {
         if send(&mut upload, &mut write, &shared).await {
-            shared.request_ended(WriteHalf { half: write, buffer: upload.into_buffer() });
+            shared.request_ended(write);
             return;
         }
         // The shutdown signals the end of the request to the upstream, which may continue its response.
@@ -144,7 +137,7 @@ impl Rejoin {
         matches!(*self.state.borrow(), RejoinState::ResponseEnded(_))
     }
 
-    fn request_ended(&self, writing: WriteHalf) {
+    fn request_ended(&self, writing: TransportHalf) {
         match self.state.replace(RejoinState::Broken) {
             RejoinState::ResponseEnded(reading) => self.reunite(reading, writing),
             RejoinState::Pending => *self.state.borrow_mut() = RejoinState::RequestEnded(writing),
@@ -160,12 +153,12 @@ impl Rejoin {
         }
     }
 
-    fn reunite(&self, reading: ReadHalf, writing: WriteHalf) {
+    fn reunite(&self, reading: ReadHalf, writing: TransportHalf) {
         let ReadHalf { half, read_buf, guard: open } = reading;
         // Both halves are of the same connection, so this cannot fail.
-        if let Some(stream) = half.reunite(writing.half) {
+        if let Some(stream) = half.reunite(writing) {
             self.pool.return_connection(Box::new(Http1Connection {
-                conn: ClientConn { stream, read_buf, buffer: writing.buffer },
+                conn: ClientConn { stream, read_buf },
                 guard: open,
             }));
         }

@@ -56,7 +56,6 @@ impl Http1ResponseBody {
                 .expect_body(octets.saturating_sub(connection.conn.read_buf.bytes.len() as u64));
         }
         let source = if upload.is_complete() {
-            connection.conn.buffer = upload.into_buffer();
             StreamingConnection::Unsplit(connection, pool)
         } else {
             let (reading, upload) = rejoin::split(*connection, upload, pool);

@@ -21,8 +21,7 @@ fn decode_in_pieces(bytes: &[u8], limits: HeadLimits, cuts: &[usize]) -> Outcome
     let (mut reader, mut read) = (RequestHeadDecoder::new(limits), BytesMut::new());
     for pair in cuts.windows(2).filter(|pair| pair[0] < pair[1]) {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
-        if reader.decode(&mut read)? {
-            let head = reader.take_head().expect("the decoded head");
+        if let Some(head) = reader.decode(&mut read)? {
             return Ok(Some((head, [&read[..], &bytes[pair[1]..]].concat())));
         }
     }

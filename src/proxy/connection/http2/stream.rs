@@ -14,7 +14,7 @@ use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::DownstreamResponse;
 use crate::proxy::pipeline;
 use crate::proxy::request_context::UpgradedRequest;
-use crate::proxy::response_future::ResponseFuture;
+use crate::proxy::response_future::{RequestOutcome, ResponseFuture};
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
 use crate::proxy::tunnel;
 use crate::transport::{Http2Body, Http2Stream};
@@ -52,8 +52,7 @@ pub(super) fn start_stream(
     let connection = Rc::clone(connection);
     let mut stream = ServedStream { connection, timer, responder, is_head_request, received, upgraded: None };
     match handling {
-        ResponseFuture::Ready(reply) => {
-            let Some(reply) = reply else { return };
+        RequestOutcome::Response(reply) => {
             let Ok(mut started) = stream.start_response(reply, cx) else { return };
             let is_sent = match &mut started {
                 StartedResponse::Complete => true,
@@ -64,13 +63,24 @@ pub(super) fn start_stream(
                 drop(tokio::task::spawn_local(stream.finish(started)));
             }
         }
-        ResponseFuture::Forwarding(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
-        ResponseFuture::Held(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
-        ResponseFuture::Accepting(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
+        RequestOutcome::Pending(handling) => stream.spawn(handling),
     }
 }
 
 impl ServedStream {
+    /// Starts a task that serves the stream to its end.
+    fn spawn<F, H>(self, handling: ResponseFuture<F, H>)
+    where
+        F: Future<Output = DownstreamResponse> + 'static,
+        H: Future<Output = DownstreamResponse> + 'static,
+    {
+        drop(match handling {
+            ResponseFuture::Forwarding(handling) => tokio::task::spawn_local(self.run(handling)),
+            ResponseFuture::Held(handling) => tokio::task::spawn_local(self.run(handling)),
+            ResponseFuture::Accepting(handling) => tokio::task::spawn_local(self.run(handling)),
+        });
+    }
+
     /// Serves the stream to its end.
     async fn run(mut self, mut handling: impl Future<Output = DownstreamResponse> + Unpin) {
         let started = poll_fn(|cx| {

@@ -1,0 +1,155 @@
+//! Sends the response to a request, and decides whether another request follows.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use super::{DownstreamConn, pass_interims};
+use crate::headers::Response;
+use crate::http1::encoder::Encoder;
+use crate::http1::memory_pool;
+use crate::http1::server::conn::{ConnWriter, ConnectionError};
+use crate::http1::server::request_head::RequestInfo;
+use crate::http1::server::response_head::{self, WrittenHead};
+use crate::http1::write_buf::WriteBuf;
+use crate::proxy::body::ResponseBody;
+use crate::proxy::connection::DownstreamConnection;
+use crate::proxy::local_reply::{self, DownstreamResponse};
+
+/// A response, as far as it is still to be sent.
+pub(super) struct OutgoingResponse {
+    info: RequestInfo,
+    keep_alive: bool,
+    /// `None` once all of it has been sent.
+    encoder: Option<Encoder<ResponseBody>>,
+    /// Why no more of it can be sent.
+    broken: Option<ConnectionError>,
+}
+
+/// Sends as much of a response as the client takes at once. Returns what is left to be done, if that is anything but to read
+/// the next request.
+pub(super) fn respond(
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    info: RequestInfo,
+    reply: DownstreamResponse,
+    cx: &mut Context<'_>,
+) -> Option<OutgoingResponse> {
+    let (mut encoder, keep_alive) = start(connection, conn, info, reply);
+    let broken = match poll_send(conn, &mut encoder, cx) {
+        Poll::Ready(Ok(())) => {
+            // The body may hold the request.
+            drop(encoder);
+            let is_usual = keep_alive && !info.is_connect && !connection.is_upgraded();
+            return match is_usual && conn.borrow_mut().poll_body_end(cx) == Poll::Ready(true) {
+                true => None,
+                false => Some(OutgoingResponse { info, keep_alive, encoder: None, broken: None }),
+            };
+        }
+        Poll::Ready(Err(broken)) => Some(broken),
+        Poll::Pending => None,
+    };
+    Some(OutgoingResponse { info, keep_alive, encoder: Some(encoder), broken })
+}
+
+impl OutgoingResponse {
+    /// Sends the rest. Returns whether another request may follow.
+    ///
+    /// # Errors
+    /// If the connection fails, or the response cannot be completed.
+    pub(super) async fn finish(
+        mut self,
+        connection: &DownstreamConnection,
+        conn: &RefCell<DownstreamConn>,
+    ) -> Result<bool, ConnectionError> {
+        if let Some(mut encoder) = self.encoder.take() {
+            let sent = match self.broken.take() {
+                Some(broken) => Err(broken),
+                None => send(conn, &mut encoder).await,
+            };
+            if let Err(broken) = sent {
+                // Boxed because it is rare and its future large.
+                self.keep_alive = Box::pin(replace(connection, conn, self.info, encoder, broken)).await?;
+            }
+        }
+        if connection.is_upgraded() {
+            return Ok(false);
+        }
+        if self.info.is_connect {
+            // What the client has sent for the tunnel is unread.
+            connection.timer.must_linger();
+        }
+        let is_whole = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
+        Ok(is_whole && self.keep_alive)
+    }
+}
+
+/// Sends a response to its end.
+async fn send(
+    conn: &RefCell<DownstreamConn>,
+    encoder: &mut Encoder<ResponseBody>,
+) -> Result<(), ConnectionError> {
+    poll_fn(|cx| poll_send(conn, encoder, cx)).await
+}
+
+fn poll_send(
+    conn: &RefCell<DownstreamConn>,
+    encoder: &mut Encoder<ResponseBody>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), ConnectionError>> {
+    // A separate statement, so that the borrow ends here: the body of the response may read the request when it is
+    // polled.
+    let before = conn.borrow_mut().poll_before_response(cx);
+    let polled = match before {
+        Poll::Ready(Ok(())) => encoder.poll(&mut ConnWriter(conn), cx).map_err(ConnectionError::from),
+        before => before.map_err(ConnectionError::from),
+    };
+    match polled {
+        Poll::Ready(sent) => Poll::Ready(sent),
+        Poll::Pending => conn.borrow_mut().poll_client_closed(cx).map(Err),
+    }
+}
+
+/// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
+/// leave the client without a status code. Returns whether another request may follow.
+async fn replace(
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    info: RequestInfo,
+    encoder: Encoder<ResponseBody>,
+    broken: ConnectionError,
+) -> Result<bool, ConnectionError> {
+    let Some(body) = encoder.into_unsent() else { return Err(broken) };
+    let Some(context) = body.into_broken_context() else { return Err(broken) };
+    let reply = local_reply::response_broken_off(context);
+    let (mut encoder, keep_alive) = start(connection, conn, info, reply);
+    send(conn, &mut encoder).await?;
+    Ok(keep_alive)
+}
+
+/// Writes the head of a response. Returns the encoder for the rest, and whether another request may follow.
+fn start(
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    mut info: RequestInfo,
+    Response { status, mut headers, mut body }: DownstreamResponse,
+) -> (Encoder<ResponseBody>, bool) {
+    let mut write_buf = WriteBuf::default();
+    let mut conn = conn.borrow_mut();
+    pass_interims(connection, &mut conn);
+    conn.start_response();
+    info.keep_alive &= !conn.is_closing();
+    drop(conn);
+    let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
+    let WrittenHead { framing: coding, has_body, keep_alive } =
+        response_head::write(info, status, &mut headers, &body, write_date, write_buf.buffer_mut());
+    if !has_body {
+        body.omit();
+    }
+    let mut encoder = Encoder::new(write_buf, coding, body);
+    if !has_body {
+        encoder.discard_body();
+    }
+    memory_pool::take_back_headers(headers.into_spare());
+    (encoder, keep_alive)
+}
