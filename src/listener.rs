@@ -139,7 +139,7 @@ async fn accept_until(
 }
 
 fn empty_queue(accepting: AsyncListener, mut handle: impl FnMut(AcceptedSocket)) -> io::Result<()> {
-    for accepted in accepting.into_queue()? {
+    for accepted in accepting.into_queue() {
         match accepted {
             Ok(accepted) => handle(accepted),
             Err(error) if is_connection_error(&error) => {}

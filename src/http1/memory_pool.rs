@@ -2,7 +2,7 @@
 //!
 //! A connection needs buffers and a header map while it has a message, not between messages. The memory that was used last
 //! is handed out first, so it is still in the processor's cache: with memory of its own for each connection, every message
-//! would begin in a cold cache. What is kept is bounded in number and size, whatever messages there were.
+//! would begin in a cold cache. What no message has needed for a second is freed.
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
@@ -13,7 +13,7 @@ use http::HeaderMap;
 use super::read_buf::READ_SIZE;
 
 /// Maximum number of read buffers, of write buffers and of header maps that are kept.
-const MAX_KEPT: usize = 32;
+const MAX_KEPT: usize = 1024;
 /// Capacity of a new write buffer, in bytes: enough for most heads.
 const WRITE_CAPACITY: usize = 1024;
 /// Maximum capacity of a write buffer that is kept, in bytes.
@@ -21,20 +21,51 @@ const MAX_WRITE_CAPACITY: usize = 16 * 1024;
 /// Maximum capacity of a header map that is kept.
 const MAX_FIELDS: usize = 64;
 
-/// Values that are kept, the last one used at the end.
-type Kept<T> = RefCell<Vec<T>>;
+/// Values that are kept.
+#[derive(Debug)]
+struct Kept<T> {
+    /// The last one used is at the end.
+    values: Vec<T>,
+    /// Number of values that have not been used since the last [`trim`]: those at the beginning.
+    unused: usize,
+}
 
 thread_local! {
-    static READ_BUFFERS: Kept<BytesMut> = const { RefCell::new(Vec::new()) };
-    static WRITE_BUFFERS: Kept<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    static HEADER_MAPS: Kept<HeaderMap> = const { RefCell::new(Vec::new()) };
+    static READ_BUFFERS: RefCell<Kept<BytesMut>> = const { RefCell::new(Kept::new()) };
+    static WRITE_BUFFERS: RefCell<Kept<Vec<u8>>> = const { RefCell::new(Kept::new()) };
+    static HEADER_MAPS: RefCell<Kept<HeaderMap>> = const { RefCell::new(Kept::new()) };
+}
+
+impl<T> Kept<T> {
+    const fn new() -> Self {
+        Self { values: Vec::new(), unused: 0 }
+    }
+
+    fn take(&mut self) -> Option<T> {
+        let value = self.values.pop();
+        self.unused = self.unused.min(self.values.len());
+        value
+    }
+
+    fn trim(&mut self) {
+        self.values.drain(..self.unused);
+        self.values.shrink_to(2 * self.values.len());
+        self.unused = self.values.len();
+    }
+}
+
+/// Frees what no message on this thread has used since the last call.
+pub fn trim() {
+    READ_BUFFERS.with_borrow_mut(Kept::trim);
+    WRITE_BUFFERS.with_borrow_mut(Kept::trim);
+    HEADER_MAPS.with_borrow_mut(Kept::trim);
 }
 
 /// Makes room for `octets` bytes that are read: in a buffer that was kept, if `buffer` has no memory of its own and one
 /// read is enough.
 pub fn reserve_for_read(buffer: &mut BytesMut, octets: usize) {
     if buffer.capacity() == 0 && octets <= READ_SIZE {
-        let kept = READ_BUFFERS.with_borrow_mut(Vec::pop);
+        let kept = READ_BUFFERS.with_borrow_mut(Kept::take);
         *buffer = kept.unwrap_or_else(|| BytesMut::with_capacity(READ_SIZE));
     } else {
         buffer.reserve(octets);
@@ -54,7 +85,7 @@ pub fn take_back_read(buffer: &mut BytesMut) {
 
 /// Returns an empty buffer for bytes that are to be written.
 pub fn write_buffer() -> Vec<u8> {
-    WRITE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(WRITE_CAPACITY))
+    WRITE_BUFFERS.with_borrow_mut(Kept::take).unwrap_or_else(|| Vec::with_capacity(WRITE_CAPACITY))
 }
 
 /// Keeps a write buffer, whatever is in it.
@@ -67,7 +98,7 @@ pub fn take_back_write(mut buffer: Vec<u8>) {
 
 /// Returns an empty header map.
 pub fn header_map() -> HeaderMap {
-    HEADER_MAPS.with_borrow_mut(Vec::pop).unwrap_or_default()
+    HEADER_MAPS.with_borrow_mut(Kept::take).unwrap_or_default()
 }
 
 /// Keeps an empty header map.
@@ -77,12 +108,12 @@ pub fn take_back_headers(map: HeaderMap) {
     }
 }
 
-fn keep<T>(kept: &'static LocalKey<Kept<T>>, value: T) {
+fn keep<T>(kept: &'static LocalKey<RefCell<Kept<T>>>, value: T) {
     // A thread that ends keeps nothing.
     let _ = kept.try_with(|kept| {
         let mut kept = kept.borrow_mut();
-        if kept.len() < MAX_KEPT {
-            kept.push(value);
+        if kept.values.len() < MAX_KEPT {
+            kept.values.push(value);
         }
     });
 }
@@ -130,7 +161,7 @@ mod tests {
             let (piece, mut rest) = buffer();
             drop(piece);
             take_back_read(&mut rest);
-            assert!(READ_BUFFERS.with_borrow(Vec::is_empty), "{used} of {size} reads");
+            assert!(READ_BUFFERS.with_borrow(|kept| kept.values.is_empty()), "{used} of {size} reads");
         }
     }
 
@@ -158,9 +189,9 @@ mod tests {
         take_back_headers(HeaderMap::new());
         let lengths = || {
             [
-                READ_BUFFERS.with_borrow(Vec::len),
-                WRITE_BUFFERS.with_borrow(Vec::len),
-                HEADER_MAPS.with_borrow(Vec::len),
+                READ_BUFFERS.with_borrow(|kept| kept.values.len()),
+                WRITE_BUFFERS.with_borrow(|kept| kept.values.len()),
+                HEADER_MAPS.with_borrow(|kept| kept.values.len()),
             ]
         };
         assert_eq!(lengths(), [0; 3], "too large or too small");
@@ -170,5 +201,23 @@ mod tests {
             take_back_headers(HeaderMap::with_capacity(1));
         }
         assert_eq!(lengths(), [MAX_KEPT; 3]);
+    }
+
+    #[test]
+    fn memory_that_has_not_been_used_since_the_last_time_is_freed() {
+        let kept = || WRITE_BUFFERS.with_borrow(|kept| kept.values.len());
+        let use_at_once = |number: usize| {
+            let buffers: Vec<_> = (0..number).map(|_| write_buffer()).collect();
+            buffers.into_iter().for_each(take_back_write);
+        };
+        use_at_once(9);
+        trim();
+        assert_eq!(kept(), 9, "used for the first time");
+        use_at_once(4);
+        use_at_once(6);
+        trim();
+        assert_eq!(kept(), 6);
+        trim();
+        assert_eq!(kept(), 0);
     }
 }

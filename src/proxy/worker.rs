@@ -21,6 +21,7 @@ use super::view::GenerationView;
 use super::{Generation, ProxyState};
 use crate::deferred::handle::DeferredHandle;
 use crate::drain::DrainPhase;
+use crate::http1::memory_pool;
 use crate::listener::ListenerSettings;
 use crate::listener::handover::WorkerBalance;
 use crate::listener::socket::Socket;
@@ -115,6 +116,7 @@ async fn run_clock(worker: Rc<Worker>) {
         if tick % TICKS_PER_SECOND == 0 {
             view.upstreams.iter().for_each(|upstream| upstream.tick_second());
             view.forward_proxies.iter().flatten().for_each(|pool| pool.tick_second());
+            memory_pool::trim();
         }
     }
 }
@@ -131,6 +133,7 @@ async fn stop_clock(worker: &Worker) {
     while tokio::time::timeout(IDLE_INTERVAL, worker.coarse_clock.until_used()).await.is_err() {
         // Drops the generation before a reload.
         drop(worker.view());
+        memory_pool::trim();
     }
     worker.date.renew(worker.shared.clock.civil_now());
 }

@@ -66,9 +66,9 @@ pub(super) fn write_json(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
     let (method, path) = (entry.method.as_str().as_bytes(), entry.path.as_bytes());
     push_json_member(line, r#"","method":"#, Some(method), MAX_METHOD_LENGTH);
     push_json_member(line, r#","path":"#, Some(path), MAX_PATH_LENGTH);
-    push_keyword_member(line, r#","protocol":"#, protocol(entry.protocol));
+    push_keyword_member(line, r#","protocol":""#, protocol(entry.protocol));
     push_number_member(line, r#","response_code":"#, Some(response_code(entry.status).into()));
-    push_keyword_member(line, r#","response_flags":"#, response_flags(entry));
+    push_keyword_member(line, r#","response_flags":""#, response_flags(entry));
     push_number_member(line, r#","bytes_received":"#, Some(entry.bytes_received));
     push_number_member(line, r#","bytes_sent":"#, Some(entry.bytes_sent));
     push_number_member(line, r#","duration":"#, Some(saturating_millis(entry.duration)));
@@ -89,7 +89,7 @@ pub(super) fn write_json(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
 fn push_decision(line: &mut Vec<u8>, decision: Option<&LoggedRule<'_>>) {
     push_text_member(line, r#","rule":"#, decision.map(|rule| rule.rule.as_bytes()));
     match decision {
-        Some(rule) => push_keyword_member(line, r#","outcome":"#, rule.outcome.as_str()),
+        Some(rule) => push_keyword_member(line, r#","outcome":""#, rule.outcome.as_str()),
         None => push_text_member(line, r#","outcome":"#, None),
     }
     push_text_member(line, r#","key":"#, decision.and_then(|rule| Some(rule.key?.as_bytes())));
@@ -106,17 +106,21 @@ fn push_decision(line: &mut Vec<u8>, decision: Option<&LoggedRule<'_>>) {
     line.push(b']');
 }
 
+// Members are written inline, so that a key is copied by a few instructions instead of a call.
+#[inline(always)]
 fn push_text_member(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
     push_json_member(line, key, value, MAX_VALUE_LENGTH);
 }
 
-/// Appends a value that is one of a few words, and so needs no escapes.
+/// Appends a value that is one of a few words, and so needs no escapes. `key` includes the first quote.
+#[inline(always)]
 fn push_keyword_member(line: &mut Vec<u8>, key: &str, value: &'static str) {
-    for part in [key, "\"", value, "\""] {
-        line.extend_from_slice(part.as_bytes());
-    }
+    line.extend_from_slice(key.as_bytes());
+    line.extend_from_slice(value.as_bytes());
+    line.push(b'"');
 }
 
+#[inline(always)]
 fn push_json_member(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>, max_length: usize) {
     line.extend_from_slice(key.as_bytes());
     match value {
@@ -125,6 +129,7 @@ fn push_json_member(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>, max_len
     }
 }
 
+#[inline(always)]
 fn push_number_member(line: &mut Vec<u8>, key: &str, value: Option<u64>) {
     line.extend_from_slice(key.as_bytes());
     match value {
@@ -134,6 +139,10 @@ fn push_number_member(line: &mut Vec<u8>, key: &str, value: Option<u64>) {
 }
 
 pub(super) fn push_number(line: &mut Vec<u8>, number: u64) {
+    // Most numbers are sizes and durations of 0.
+    if number < 10 {
+        return line.push(b'0' + number as u8);
+    }
     line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
