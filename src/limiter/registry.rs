@@ -270,6 +270,7 @@ fn shared_salt(limits: &[LimitSpec], fleet: KeyHasher) -> KeyHash {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::num::NonZeroU32;
 
     use super::*;
@@ -305,6 +306,27 @@ mod tests {
         let again = install(&mut meters, &specs(&[(5, TimeUnit::Minute), (2000, TimeUnit::Day)]));
         assert_eq!(again[1], both[1]);
         assert_ne!(again[0].salt, again[1].salt);
+    }
+
+    #[test]
+    fn counters_of_one_key_are_different_and_in_few_shards() {
+        let of_rule = |number: u32| LimitSpec {
+            identity: LimitIdentity { rule: number.to_string().into(), key: "[]".into() },
+            ..specs(&[(1, TimeUnit::Second)]).remove(0)
+        };
+        let specs: Vec<_> = (0..200).map(of_rule).collect();
+        let handles = install(&mut LimitRegistry::default(), &specs);
+        let hasher = KeyHasher::new([1, 2]);
+        let mut used = HashSet::new();
+        for key in 0..500 {
+            let key = hasher.hash_u32(key);
+            let counters: HashSet<_> = handles.iter().map(|limit| key.salted(limit.salt).words()).collect();
+            assert_eq!(counters.len(), handles.len());
+            let shards: HashSet<_> = handles.iter().map(|limit| key.salted(limit.salt).shard(64)).collect();
+            assert!(shards.len() <= 4, "{shards:?}");
+            used.extend(shards);
+        }
+        assert_eq!(used.len(), 64, "all shards are used");
     }
 
     #[test]

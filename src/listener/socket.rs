@@ -355,6 +355,24 @@ mod tests {
         assert!(listener.accept().unwrap().0.nodelay().unwrap());
     }
 
+    #[tokio::test]
+    async fn connections_are_accepted_one_by_one_and_many_at_once() {
+        let listener = bind_tcp(loopback(), 1).unwrap().remove(0);
+        let address = listener.local_addr().unwrap();
+        let listener = AsyncListener::new(Socket::Tcp(listener)).unwrap();
+        for number in [1, 1, 30, 1, 2] {
+            let clients: Vec<_> = (0..number).map(|_| StdTcpStream::connect(address).unwrap()).collect();
+            let mut expected: Vec<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();
+            for _ in 0..number {
+                let AcceptedSocket::Tcp(_, peer) = listener.accept().await.unwrap() else { unreachable!() };
+                assert_eq!(peer, expected.remove(0));
+            }
+            // The queue is found to be empty, so the runtime has to report the next connection.
+            let more = tokio::time::timeout(std::time::Duration::from_millis(1), listener.accept());
+            assert!(more.await.is_err());
+        }
+    }
+
     #[test]
     fn a_port_in_use_is_an_error_for_any_number_of_workers() {
         for (first, second) in [(1, 1), (2, 2), (1, 2), (2, 1)] {

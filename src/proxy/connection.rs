@@ -9,6 +9,7 @@ mod transport_setup;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use crate::identify::certificate::ClientCertificate;
 use crate::identify::client_ip::{self, ClientAddress};
 use crate::listener::{AcceptedConnection, ListenerLimits, ProxyProtocol};
 use crate::overload::{ConnectionPermit, LoadShed};
+use crate::transport::Transport;
 
 /// Settings of the listener that accepted the connection.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +117,12 @@ impl DownstreamConnection {
         is_admitted
     }
 
+    /// Returns the connection with its stream, once HTTP can begin.
+    fn established(self, transport: Transport) -> (Rc<Self>, Option<DownstreamIo>) {
+        let stream = DownstreamIo::new(transport, Rc::clone(&self.timer), self.client_network());
+        (Rc::new(self), Some(stream))
+    }
+
     /// Returns the address or network that counts as one client for connection limits; IPv6 clients have a whole
     /// network of addresses.
     fn client_network(&self) -> IpAddr {
@@ -191,9 +199,17 @@ impl Drop for DownstreamConnection {
     }
 }
 
+/// A connection on its way to HTTP.
+enum Setup<F> {
+    /// It is being prepared.
+    Pending(Pin<Box<F>>),
+    /// It is prepared, and has a stream unless a protocol uses it. `None` if it is to be closed.
+    Done(Option<(Rc<DownstreamConnection>, Option<DownstreamIo>)>),
+}
+
 /// Returns a future that serves a connection to its end.
 ///
-/// Each protocol and the setup before it has a future of its own on the heap. The task, which exists as long as the
+/// Each protocol, and a setup that takes time, has a future of its own on the heap. The task, which exists as long as the
 /// connection, is then as small as an idle connection.
 pub(super) fn serve(
     worker: Rc<Worker>,
@@ -202,38 +218,43 @@ pub(super) fn serve(
     accepted: AcceptedConnection,
     permit: ConnectionPermit,
 ) -> impl Future<Output = ()> {
-    let setup = Box::pin(set_up(worker, settings, timer, accepted, permit));
+    let peer = accepted.peer.ip().to_canonical();
+    worker.metrics.downstream_connection_opened(settings.listener);
+    let mut connection = DownstreamConnection::new(worker, settings, timer, peer, permit);
+    let mut setup = if transport_setup::is_needed(&connection, settings) {
+        let setting_up = async move {
+            let transport = transport_setup::set_up(&mut connection, settings, accepted).await?;
+            Some(connection.established(transport))
+        };
+        Setup::Pending(Box::pin(setting_up))
+    } else {
+        let is_admitted = connection.count_client(accepted.peer);
+        Setup::Done(is_admitted.then(|| connection.established(accepted.stream)))
+    };
+    // The stream is part of `setup` for as long as the task exists: local variables would take their own room.
     async move {
-        let Some((connection, mut stream)) = setup.await else { return };
-        match protocol_detect::detect(&mut stream, &connection.timer).await {
-            DetectedProtocol::Http1 => loop {
-                match Box::pin(http1::serve(&connection, stream)).await {
-                    Some(parked) => stream = parked,
-                    None => break,
+        if let Setup::Pending(setting_up) = &mut setup {
+            setup = Setup::Done(setting_up.await);
+        }
+        let Setup::Done(Some((connection, stream))) = &mut setup else { return };
+        let Some(detecting) = stream else { return };
+        match protocol_detect::detect(detecting, &connection.timer).await {
+            DetectedProtocol::Http1 => {
+                while let Some(active) = stream.take() {
+                    *stream = Box::pin(http1::serve(connection, active)).await;
+                    let Some(parked) = stream else { return };
+                    parked::wait_for_input(parked, &connection.timer).await;
                 }
-                parked::wait_for_input(&mut stream, &connection.timer).await;
-            },
-            DetectedProtocol::Http2 => Box::pin(http2::serve(connection, stream)).await,
-            DetectedProtocol::TimedOut => http1::send_request_timeout(&connection, &mut stream, &[]),
+            }
+            DetectedProtocol::Http2 => {
+                if let Some(active) = stream.take() {
+                    Box::pin(http2::serve(Rc::clone(connection), active)).await;
+                }
+            }
+            DetectedProtocol::TimedOut => http1::send_request_timeout(connection, detecting, &[]),
             DetectedProtocol::NoData => {}
         }
     }
-}
-
-/// Prepares a connection for HTTP. `None` if it is to be closed.
-async fn set_up(
-    worker: Rc<Worker>,
-    settings: ConnectionSettings,
-    timer: Rc<ConnectionTimer>,
-    accepted: AcceptedConnection,
-    permit: ConnectionPermit,
-) -> Option<(Rc<DownstreamConnection>, DownstreamIo)> {
-    let peer = accepted.peer.ip().to_canonical();
-    worker.metrics.downstream_connection_opened(settings.listener);
-    let mut connection = DownstreamConnection::new(worker, settings, Rc::clone(&timer), peer, permit);
-    let transport = transport_setup::set_up(&mut connection, settings, accepted).await?;
-    let stream = DownstreamIo::new(transport, timer, connection.client_network());
-    Some((Rc::new(connection), stream))
 }
 
 #[cfg(test)]

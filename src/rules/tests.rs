@@ -11,7 +11,7 @@ use super::attribute::Attribute;
 use super::key::KeyTemplate;
 use super::matcher::Matcher;
 use super::pattern::PathPattern;
-use super::rule::{LimitAction, RuleLimit};
+use super::rule::{LimitAction, RuleLimit, Throttle};
 
 use super::*;
 use crate::identify::{IdentifySettings, identify};
@@ -120,7 +120,7 @@ fn names<'a>(bound: &'a BoundRules, uri: &str) -> Vec<(&'a str, usize)> {
 
 proptest! {
     #[test]
-    fn key_under_a_rule_does_not_depend_on_the_rules_before(
+    fn checks_of_a_rule_do_not_depend_on_the_rules_before(
         keys in prop::collection::vec(prop::sample::subsequence(
             vec![
                 Attribute::ClientIp,
@@ -135,8 +135,13 @@ proptest! {
         on_missing in prop::sample::select(vec![OnMissing::Skip, OnMissing::Shared]),
     ) {
         let rule = |(number, key): (usize, &Vec<Attribute>)| {
-            let pattern = ["/{a}", "/*"][number % 2];
-            rule(&format!("rule-{number}"), &[pattern], limiting(key, on_missing, &[9]))
+            // A rule without a pattern applies to all requests.
+            let pattern = [&["/{a}"][..], &["/*"], &[]][number % 3];
+            let mut action = limiting(key, on_missing, &[9, 8][..1 + number % 2]);
+            if let Action::Limit(limiting) = &mut action && number % 5 == 0 {
+                limiting.throttle = Throttle::Shadow;
+            }
+            rule(&format!("rule-{number}"), pattern, action)
         };
         let all = bound(keys.iter().enumerate().map(rule).collect());
         let headers = if has_key { &["acme"][..] } else { &[] };
@@ -144,11 +149,14 @@ proptest! {
             Selection::Limited(selected, _) => selected.to_vec(),
             other => panic!("{other:?}"),
         };
-        let keys_of = |selected: Vec<SelectedCheck>| -> Vec<_> {
-            selected.into_iter().map(|selected| selected.check.key).collect()
+        let checks_of = |selected: Vec<SelectedCheck>| -> Vec<_> {
+            selected.into_iter().map(|SelectedCheck { role, check, .. }| {
+                (role, check.key, check.enforcement, check.cost)
+            }).collect()
         };
-        let alone = keys.iter().enumerate().flat_map(|of_rule| keys_of(selected(&bound(vec![rule(of_rule)]))));
-        prop_assert_eq!(keys_of(selected(&all)), alone.collect::<Vec<_>>());
+        let alone =
+            keys.iter().enumerate().flat_map(|of_rule| checks_of(selected(&bound(vec![rule(of_rule)]))));
+        prop_assert_eq!(checks_of(selected(&all)), alone.collect::<Vec<_>>());
     }
 }
 

@@ -17,7 +17,7 @@ use crate::limiter::timestamp::Timestamp;
 const SIGNATURE: &[u8; 12] = b"weir state\r\n";
 
 /// Version of the format.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Maximum length of a frame in bytes. 256 limits with names and keys, or 4096 counters, fit.
 const MAX_FRAME_SIZE: u32 = 1 << 24;

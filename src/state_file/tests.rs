@@ -179,8 +179,8 @@ fn invalid_state_file_is_reported_with_its_reason() {
     let of = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
     assert_eq!(of(b""), "not a state file");
     assert_eq!(of(b"weir state\n"), "not a state file");
-    for version in [1, 3] {
-        let said = format!("unsupported format version, expected 2, got {version}");
+    for version in [2, 4] {
+        let said = format!("unsupported format version, expected 3, got {version}");
         assert_eq!(of(&of_version(version)), said);
     }
     assert_eq!(of(&whole[..16]), "truncated in the middle of a part");

@@ -175,12 +175,13 @@ async fn run_loop(
             Ok(Step::NoRequest) => break,
             Ok(Step::Quiet) => return Ok(LoopEnd::Quiet),
             Err(ConnectionError::Malformed(malformed)) => {
-                return Err(write_error_and_close(connection, conn, malformed).await);
+                return Err(Box::pin(write_error_and_close(connection, conn, malformed)).await);
             }
             Err(broken) => return Err(broken),
         };
         if let Some(response) = response {
-            let is_last = !response.finish(connection, conn).await?;
+            // Boxed because few responses need it, and its future is large.
+            let is_last = !Box::pin(response.finish(connection, conn)).await?;
             if connection.is_upgraded() {
                 return Ok(LoopEnd::Closed);
             }
