@@ -32,36 +32,32 @@ pub fn appended(headers: &HeaderMap, peer: IpAddr) -> HeaderValue {
     HeaderValue::from_maybe_shared(bytes::Bytes::from(value)).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// Maximum length of an IPv4 address as text.
-const MAX_IPV4_LENGTH: usize = "255.255.255.255".len();
-
 /// Writes `ip` in its text form.
 pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     use std::io::Write as _;
     match ip {
         IpAddr::V4(v4) => {
-            // Copied at once, with a point after each octet, which the last one does not have.
-            let (mut text, mut length) = ([b'.'; MAX_IPV4_LENGTH + 1], 0);
-            for octet in v4.octets() {
-                length += write_octet(&mut text[length..], octet) + 1;
+            for (index, octet) in v4.octets().into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b'.');
+                }
+                push_octet(out, octet);
             }
-            out.extend_from_slice(&text[..length - 1]);
         }
         // Writing to a vector cannot fail.
         IpAddr::V6(v6) => drop(write!(out, "{v6}")),
     }
 }
 
-/// Writes the digits of an octet. Returns their number.
-fn write_octet(text: &mut [u8], octet: u8) -> usize {
-    let digits = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
-    let digits = match octet {
-        0..=9 => &digits[2..],
-        10..=99 => &digits[1..],
-        100..=u8::MAX => &digits[..],
-    };
-    text[..digits.len()].copy_from_slice(digits);
-    digits.len()
+/// Appends the digits of an octet.
+fn push_octet(out: &mut Vec<u8>, octet: u8) {
+    if octet >= 100 {
+        out.push(b'0' + octet / 100);
+    }
+    if octet >= 10 {
+        out.push(b'0' + octet / 10 % 10);
+    }
+    out.push(b'0' + octet % 10);
 }
 
 /// Parses one element of the header; `None` if it is not an address.

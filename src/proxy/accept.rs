@@ -106,12 +106,10 @@ impl ConnectionOpener {
         let settings = self.listeners[listener];
         // Timed from now on, not from the first poll, so that the drain waits for the connection.
         let timer = self.worker.coarse_clock.add_connection(settings.timeouts);
-        let serving =
-            connection::serve(Rc::clone(&self.worker), settings.connection, timer, accepted, permit);
-        drop(tokio::task::spawn_local(async move {
-            serving.await;
-            drop(place);
-        }));
+        let worker = Rc::clone(&self.worker);
+        // Spawned as it is: a future around it would have room for it twice.
+        let serving = connection::serve(worker, settings.connection, timer, accepted, permit, place);
+        drop(tokio::task::spawn_local(serving));
     }
 }
 

@@ -207,16 +207,17 @@ enum Setup<F> {
     Done(Option<(Rc<DownstreamConnection>, Option<DownstreamIo>)>),
 }
 
-/// Returns a future that serves a connection to its end.
+/// Returns a future that serves a connection to its end, and drops `place` with it.
 ///
 /// Each protocol, and a setup that takes time, has a future of its own on the heap. The task, which exists as long as the
 /// connection, is then as small as an idle connection.
-pub(super) fn serve(
+pub(super) fn serve<P>(
     worker: Rc<Worker>,
     settings: ConnectionSettings,
     timer: Rc<ConnectionTimer>,
     accepted: AcceptedConnection,
     permit: ConnectionPermit,
+    place: P,
 ) -> impl Future<Output = ()> {
     let peer = accepted.peer.ip().to_canonical();
     worker.metrics.downstream_connection_opened(settings.listener);
@@ -233,6 +234,7 @@ pub(super) fn serve(
     };
     // The stream is part of `setup` for as long as the task exists: local variables would take their own room.
     async move {
+        let _place = place;
         if let Setup::Pending(setting_up) = &mut setup {
             setup = Setup::Done(setting_up.await);
         }
@@ -240,16 +242,18 @@ pub(super) fn serve(
         let Some(detecting) = stream else { return };
         match protocol_detect::detect(detecting, &connection.timer).await {
             DetectedProtocol::Http1 => {
-                while let Some(active) = stream.take() {
-                    *stream = Box::pin(http1::serve(connection, active)).await;
+                let serve = |active| Box::pin(http1::serve(connection, active));
+                loop {
+                    let Some(serving) = stream.take().map(serve) else { return };
+                    *stream = serving.await;
                     let Some(parked) = stream else { return };
                     parked::wait_for_input(parked, &connection.timer).await;
                 }
             }
             DetectedProtocol::Http2 => {
-                if let Some(active) = stream.take() {
-                    Box::pin(http2::serve(Rc::clone(connection), active)).await;
-                }
+                let serve = |active| Box::pin(http2::serve(Rc::clone(connection), active));
+                let Some(serving) = stream.take().map(serve) else { return };
+                serving.await;
             }
             DetectedProtocol::TimedOut => http1::send_request_timeout(connection, detecting, &[]),
             DetectedProtocol::NoData => {}
@@ -262,13 +266,22 @@ mod tests {
     use super::*;
 
     /// Returns the size of the future that a function returns.
-    fn future_size<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
+    fn future_size<A, B, C, D, E, P, F>(_: impl FnOnce(A, B, C, D, E, P) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn task_of_a_connection_is_small() {
-        let size = future_size(serve);
-        assert!(size <= 384, "{size} bytes");
+        let size = future_size(serve::<Rc<()>>);
+        assert!(size <= 224, "{size} bytes");
+    }
+
+    #[test]
+    fn state_of_an_active_connection_is_small() {
+        fn future_size<A, B, F>(_: impl FnOnce(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = future_size(http1::serve);
+        assert!(size <= 896, "{size} bytes");
     }
 }

@@ -8,10 +8,6 @@ use super::held::HeldFuture;
 use super::local_reply::DownstreamResponse;
 
 /// The response to a request.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a response that is available at once needs no memory of its own"
-)]
 pub(super) enum RequestOutcome<F, H> {
     /// It was available at once.
     Response(DownstreamResponse),

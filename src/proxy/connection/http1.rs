@@ -140,6 +140,7 @@ async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<Downstream
 }
 
 /// Why a connection cannot go on without waiting for something else than its next request.
+#[expect(clippy::large_enum_variant, reason = "it is returned on the stack")]
 enum Step<F> {
     /// The client sends no more requests.
     NoRequest,
