@@ -62,7 +62,9 @@ COPY --from=profile /weir.profdata /weir.profdata
 COPY src src
 # Newer than the empty files of the layer before, whatever the times in the checkout.
 RUN find src -name '*.rs' -exec touch {} + \
-    && export RUSTC_WORKSPACE_WRAPPER=/src/benches/pgo/rustc WEIR_RUSTC_FLAG=-Cprofile-use=/weir.profdata \
+    && export RUSTC_WRAPPER=/src/benches/pgo/rustc WEIR_RUSTC_FLAG=-Cprofile-use=/weir.profdata \
+    # Cargo does not know that these were compiled without the profile.
+    && cargo clean --profile dist $(benches/pgo/rustc --crates | sed 's/[^ ]*/--package=&/g') \
     && cargo build --profile dist --features jemalloc --locked --bin weir \
     && install -D target/*-unknown-linux-gnu/dist/weir /image/usr/local/bin/weir
 # Started as /bin/ratelimit, the path of envoyproxy/ratelimit in manifests of meshes, the binary acts as `weir rls`.

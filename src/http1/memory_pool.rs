@@ -72,13 +72,14 @@ pub fn reserve_for_read(buffer: &mut BytesMut, octets: usize) {
     }
 }
 
-/// Takes the memory of a read buffer whose bytes are no longer needed. Leaves it there if it is larger than [`READ_SIZE`],
-/// or if parts of it are still in use.
+/// Takes the memory of a read buffer whose bytes are no longer needed. Leaves it there if parts of it are still in use. What is
+/// larger than [`READ_SIZE`] is freed.
 pub fn take_back_read(buffer: &mut BytesMut) {
     buffer.clear();
     // `capacity` is that of the rest of a block. Only this shows that there is no more before it.
-    let is_larger = buffer.try_reclaim(READ_SIZE + 1);
-    if !is_larger && buffer.try_reclaim(READ_SIZE) {
+    if buffer.try_reclaim(READ_SIZE + 1) {
+        *buffer = BytesMut::new();
+    } else if buffer.try_reclaim(READ_SIZE) {
         keep(&READ_BUFFERS, std::mem::take(buffer));
     }
 }
@@ -161,6 +162,7 @@ mod tests {
             let (piece, mut rest) = buffer();
             drop(piece);
             take_back_read(&mut rest);
+            assert_eq!(rest.capacity(), 0, "{used} of {size} reads");
             assert!(READ_BUFFERS.with_borrow(|kept| kept.values.is_empty()), "{used} of {size} reads");
         }
     }

@@ -89,6 +89,7 @@ impl ReadBuf {
             Poll::Ready(Ok(read)) if *read < self.read_size / 4 => {
                 self.read_size = (self.read_size / 2).max(READ_SIZE)
             }
+            Poll::Pending if self.bytes.is_empty() => memory_pool::take_back_read(&mut self.bytes),
             _ => {}
         }
         polled
@@ -127,9 +128,6 @@ impl ReadBuf {
         self.read_size = READ_SIZE;
         if self.bytes.is_empty() {
             memory_pool::take_back_read(&mut self.bytes);
-            if self.bytes.capacity() > 2 * READ_SIZE {
-                self.bytes = BytesMut::new();
-            }
         }
     }
 }

@@ -127,9 +127,12 @@ impl WriteBuf {
         let large = octets.min(self.large.len());
         self.large.advance(large);
         if self.large.is_empty() {
-            std::mem::swap(&mut self.copied, &mut self.tail);
-            self.tail.clear();
+            self.copied.clear();
             self.written = octets - large;
+            // Otherwise the memory stays where the next bytes are appended.
+            if !self.tail.is_empty() {
+                std::mem::swap(&mut self.copied, &mut self.tail);
+            }
         }
     }
 }

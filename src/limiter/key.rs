@@ -132,7 +132,8 @@ impl KeyHash {
     }
 
     /// Returns this salt, changed so that the counters of one key are in at most four shards, whatever limits they belong
-    /// to. A request with many limits then locks few shards, and requests of different keys rarely the same ones.
+    /// to. A request with many limits then locks few shards, and requests of different keys rarely the same ones. Salts of
+    /// shared limits must not be changed, because all instances derive the same ones.
     pub(super) const fn in_few_shards(self) -> Self {
         Self([self.0[0] & !SHARD_BITS | self.0[0] & LIMIT_SHARDS, self.0[1]])
     }

@@ -201,7 +201,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 #[derive(Debug)]
 pub(super) struct AsyncListener {
     socket: AsyncFd<Socket>,
-    /// Whether a connection has been accepted since the runtime has reported the last ones.
+    /// Whether the queue has been found with a connection since the runtime has reported the last ones.
     may_be_empty: Cell<bool>,
 }
 
@@ -224,12 +224,11 @@ impl AsyncListener {
     /// The runtime reports connections once, so the queue has to be emptied. An accept that finds it empty costs as much as
     /// one that succeeds, because the kernel creates the socket first. A poll costs a tenth of that.
     fn accept_queued(&self, socket: &Socket) -> io::Result<DetachedSocket> {
-        if self.may_be_empty.get() && !has_connections(socket) {
-            self.may_be_empty.set(false);
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.may_be_empty.set(true);
-        accept_one(socket)
+        let is_empty = self.may_be_empty.get() && !has_connections(socket);
+        let accepted = if is_empty { Err(io::ErrorKind::WouldBlock.into()) } else { accept_one(socket) };
+        let found_none = accepted.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        self.may_be_empty.set(!found_none);
+        accepted
     }
 
     /// Prevents new connections, without closing the socket.

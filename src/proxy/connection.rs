@@ -118,9 +118,9 @@ impl DownstreamConnection {
     }
 
     /// Returns the connection with its stream, once HTTP can begin.
-    fn established(self, transport: Transport) -> (Rc<Self>, Option<DownstreamIo>) {
+    fn established(self, transport: Transport) -> (Option<DownstreamIo>, Rc<Self>) {
         let stream = DownstreamIo::new(transport, Rc::clone(&self.timer), self.client_network());
-        (Rc::new(self), Some(stream))
+        (Some(stream), Rc::new(self))
     }
 
     /// Returns the address or network that counts as one client for connection limits; IPv6 clients have a whole
@@ -203,8 +203,9 @@ impl Drop for DownstreamConnection {
 enum Setup<F> {
     /// It is being prepared.
     Pending(Pin<Box<F>>),
-    /// It is prepared, and has a stream unless a protocol uses it. `None` if it is to be closed.
-    Done(Option<(Rc<DownstreamConnection>, Option<DownstreamIo>)>),
+    /// It is prepared, and has a stream unless a protocol uses it. `None` if it is to be closed. The stream is dropped
+    /// first, so that no open socket is not counted.
+    Done(Option<(Option<DownstreamIo>, Rc<DownstreamConnection>)>),
 }
 
 /// Returns a future that serves a connection to its end, and drops `place` with it.
@@ -222,7 +223,7 @@ pub(super) fn serve<P>(
     let peer = accepted.peer.ip().to_canonical();
     worker.metrics.downstream_connection_opened(settings.listener);
     let mut connection = DownstreamConnection::new(worker, settings, timer, peer, permit);
-    let mut setup = if transport_setup::is_needed(&connection, settings) {
+    let setup = if transport_setup::is_needed(&connection, settings) {
         let setting_up = async move {
             let transport = transport_setup::set_up(&mut connection, settings, accepted).await?;
             Some(connection.established(transport))
@@ -232,13 +233,14 @@ pub(super) fn serve<P>(
         let is_admitted = connection.count_client(accepted.peer);
         Setup::Done(is_admitted.then(|| connection.established(accepted.stream)))
     };
-    // The stream is part of `setup` for as long as the task exists: local variables would take their own room.
+    // Both belong to the task for as long as it exists: local variables would take their own room.
+    let mut held = (setup, place);
     async move {
-        let _place = place;
-        if let Setup::Pending(setting_up) = &mut setup {
-            setup = Setup::Done(setting_up.await);
+        let (setup, _) = &mut held;
+        if let Setup::Pending(setting_up) = setup {
+            *setup = Setup::Done(setting_up.await);
         }
-        let Setup::Done(Some((connection, stream))) = &mut setup else { return };
+        let Setup::Done(Some((stream, connection))) = setup else { return };
         let Some(detecting) = stream else { return };
         match protocol_detect::detect(detecting, &connection.timer).await {
             DetectedProtocol::Http1 => {

@@ -99,12 +99,11 @@ pub(super) fn handle(
     record_admission(&mut context, &view, &pending, &attributes);
     if let Some(deferral) = deferral {
         let call = PendingCall::new(&mut context, head, flags, &hop, deferral, &view);
-        let accepting = accept::start(context, view, pending, delay, call, body);
-        return RequestOutcome::Pending(ResponseFuture::Accepting(accepting));
+        return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body)).into();
     }
     if pending.waits() {
         let queued = QueuedRequest { view, context, pending, head, flags, body, trace };
-        return RequestOutcome::Pending(ResponseFuture::Held(held::hold(queued.into())));
+        return ResponseFuture::Held(held::hold(queued.into())).into();
     }
     let upstream = next_hop.upstream(&view, &attributes);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
@@ -116,9 +115,9 @@ pub(super) fn handle(
     let request =
         HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
     if request.pending.is_held() {
-        return RequestOutcome::Pending(ResponseFuture::Held(held::hold(request.into())));
+        return ResponseFuture::Held(held::hold(request.into())).into();
     }
-    RequestOutcome::Pending(ResponseFuture::Forwarding(Box::pin(request.forward(delay))))
+    ResponseFuture::Forwarding(Box::pin(request.forward(delay))).into()
 }
 
 /// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the

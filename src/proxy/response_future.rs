@@ -25,6 +25,12 @@ pub(super) enum ResponseFuture<F, H> {
     Accepting(AcceptFuture),
 }
 
+impl<F, H> From<ResponseFuture<F, H>> for RequestOutcome<F, H> {
+    fn from(future: ResponseFuture<F, H>) -> Self {
+        Self::Pending(future)
+    }
+}
+
 impl<F, H> Future for ResponseFuture<F, H>
 where
     F: Future<Output = DownstreamResponse>,

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::circuit_breaker::{CircuitBreaker, Resource};
 use super::error::UpstreamError;
 use super::http1::connection::Http1Connection;
+use crate::http1::read_buf::ReadBuf;
 
 /// Maximum number of idle connections per pool; more are closed.
 const MAX_IDLE_CONNECTIONS: usize = 1024;
@@ -167,7 +168,8 @@ impl Http1Pool {
         self.idle.borrow_mut().retain_mut(|idle| {
             let unused = now.saturating_sub(idle.since);
             if unused == RELEASE_BUFFER_AFTER {
-                idle.connection.conn.release_buffer();
+                // Whatever still uses its memory: the connection does not hold it any more.
+                idle.connection.conn.read_buf = ReadBuf::default();
             }
             unused <= self.max_idle_seconds && idle.connection.has_no_input()
         });

@@ -112,7 +112,7 @@ impl<S: ReadSource + AsyncWrite> ClientConn<S> {
         self.read_buf.is_empty()
     }
 
-    /// Releases the read buffer. It stays if the response still uses it, unless that was large.
+    /// Releases the read buffer. It stays if the response still uses it.
     pub fn release_buffer(&mut self) {
         self.read_buf.release();
     }

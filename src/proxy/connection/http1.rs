@@ -139,9 +139,9 @@ async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<Downstream
     .await
 }
 
-/// Why a connection cannot go on without waiting for something else than its next request.
+/// Why a connection cannot go on without waiting for anything but its next request.
 #[expect(clippy::large_enum_variant, reason = "it is returned on the stack")]
-enum Step<F> {
+enum ConnectionStep<F> {
     /// The client sends no more requests.
     NoRequest,
     /// There has been no request for a while.
@@ -163,18 +163,17 @@ async fn run_loop(
     });
     loop {
         let response = match poll_fn(|cx| poll_requests(connection, conn, &mut reader, cx)).await {
-            Ok(Step::Awaits(mut handling, info)) => {
-                // The future of the request is dropped here: it is large, and sending the rest of the response may take
-                // long.
-                poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
+            Ok(ConnectionStep::Awaits(mut handling, info)) => {
+                let response = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
                     Poll::Ready(reply) => Poll::Ready(Ok(respond(connection, conn, info, reply, cx))),
                     Poll::Pending => poll_while_handling(connection, conn, cx).map(Err),
-                })
-                .await?
+                });
+                // The future of the request ends here: it is large, and sending the rest of the response may take long.
+                response.await?
             }
-            Ok(Step::Responding(response)) => Some(response),
-            Ok(Step::NoRequest) => break,
-            Ok(Step::Quiet) => return Ok(LoopEnd::Quiet),
+            Ok(ConnectionStep::Responding(response)) => Some(response),
+            Ok(ConnectionStep::NoRequest) => break,
+            Ok(ConnectionStep::Quiet) => return Ok(LoopEnd::Quiet),
             Err(ConnectionError::Malformed(malformed)) => {
                 return Err(Box::pin(write_error_and_close(connection, conn, malformed)).await);
             }
@@ -197,20 +196,20 @@ async fn run_loop(
 
 /// Serves requests while their responses are available at once and are sent at once.
 ///
-/// Such a request leaves nothing in the future of its connection. With many connections, that is memory which the processor
-/// has not in its cache.
+/// Such a request leaves nothing in the future of its connection. With many connections, that memory is not in the
+/// processor's cache.
 fn poll_requests(
     connection: &Rc<DownstreamConnection>,
     conn: &Rc<RefCell<DownstreamConn>>,
     reader: &mut RequestHeadDecoder,
     cx: &mut Context<'_>,
-) -> Poll<Result<Step<impl Future<Output = DownstreamResponse> + Unpin + use<>>, ConnectionError>> {
+) -> Poll<Result<ConnectionStep<impl Future<Output = DownstreamResponse> + Unpin + use<>>, ConnectionError>> {
     loop {
         let read = conn.borrow_mut().poll_head(reader, cx)?;
         let RequestHead { parts, decoder: length, expects_continue, info } = match read {
             Poll::Ready(Some(head)) => head,
-            Poll::Ready(None) => return Poll::Ready(Ok(Step::NoRequest)),
-            Poll::Pending if connection.timer.is_quiet() => return Poll::Ready(Ok(Step::Quiet)),
+            Poll::Ready(None) => return Poll::Ready(Ok(ConnectionStep::NoRequest)),
+            Poll::Pending if connection.timer.is_quiet() => return Poll::Ready(Ok(ConnectionStep::Quiet)),
             Poll::Pending => return Poll::Pending,
         };
         let body = if length.is_complete() {
@@ -221,10 +220,12 @@ fn poll_requests(
         };
         connection.interims.start_request(info.is_http11);
         match pipeline::handle(connection, parts, body) {
-            RequestOutcome::Pending(handling) => return Poll::Ready(Ok(Step::Awaits(handling, info))),
+            RequestOutcome::Pending(handling) => {
+                return Poll::Ready(Ok(ConnectionStep::Awaits(handling, info)));
+            }
             RequestOutcome::Response(reply) => {
                 if let Some(response) = respond(connection, conn, info, reply, cx) {
-                    return Poll::Ready(Ok(Step::Responding(response)));
+                    return Poll::Ready(Ok(ConnectionStep::Responding(response)));
                 }
             }
         }

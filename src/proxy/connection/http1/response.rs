@@ -24,6 +24,8 @@ pub(super) struct OutgoingResponse {
     encoder: Option<Encoder<ResponseBody>>,
     /// Why no more of it can be sent.
     broken: Option<ConnectionError>,
+    /// Whether all of the request has been read, once that is known.
+    is_whole: Poll<bool>,
 }
 
 /// Sends as much of a response as the client takes at once. Returns what is left to be done, if that is anything but to read
@@ -41,15 +43,18 @@ pub(super) fn respond(
             // The body may hold the request.
             drop(encoder);
             let is_usual = keep_alive && !info.is_connect && !connection.is_upgraded();
-            return match is_usual && conn.borrow_mut().poll_body_end(cx) == Poll::Ready(true) {
-                true => None,
-                false => Some(OutgoingResponse { info, keep_alive, encoder: None, broken: None }),
+            let is_whole = if is_usual { conn.borrow_mut().poll_body_end(cx) } else { Poll::Pending };
+            return match is_whole {
+                Poll::Ready(true) => None,
+                is_whole => {
+                    Some(OutgoingResponse { info, keep_alive, encoder: None, broken: None, is_whole })
+                }
             };
         }
         Poll::Ready(Err(broken)) => Some(broken),
         Poll::Pending => None,
     };
-    Some(OutgoingResponse { info, keep_alive, encoder: Some(encoder), broken })
+    Some(OutgoingResponse { info, keep_alive, encoder: Some(encoder), broken, is_whole: Poll::Pending })
 }
 
 impl OutgoingResponse {
@@ -79,7 +84,10 @@ impl OutgoingResponse {
             // What the client has sent for the tunnel is unread.
             connection.timer.must_linger();
         }
-        let is_whole = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
+        let is_whole = match self.is_whole {
+            Poll::Ready(is_whole) => is_whole,
+            Poll::Pending => poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await,
+        };
         Ok(is_whole && self.keep_alive)
     }
 }
