@@ -223,9 +223,10 @@ pub(super) fn serve<P>(
     let peer = accepted.peer.ip().to_canonical();
     worker.metrics.downstream_connection_opened(settings.listener);
     let mut connection = DownstreamConnection::new(worker, settings, timer, peer, permit);
-    let setup = if transport_setup::is_needed(&connection, settings) {
+    let tls = transport_setup::tls_server(&connection, settings);
+    let setup = if tls.is_some() || settings.proxy_protocol != ProxyProtocol::Disabled {
         let setting_up = async move {
-            let transport = transport_setup::set_up(&mut connection, settings, accepted).await?;
+            let transport = transport_setup::set_up(&mut connection, settings, tls, accepted).await?;
             Some(connection.established(transport))
         };
         Setup::Pending(Box::pin(setting_up))

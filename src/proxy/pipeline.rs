@@ -51,21 +51,21 @@ pub(super) fn handle(
     let (mut context, trace, admission) = admit(connection, &mut head, now, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
-        return ready(local_reply::overloaded(context, by, pending));
+        return local_reply::overloaded(context, by, pending).into();
     }
     let flags = match validate(&mut context, &mut head, &view) {
         Ok(flags) => flags,
-        Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
+        Err(unacceptable) => return local_reply::malformed(context, unacceptable).into(),
     };
     let Ok(attributes) = identify_request(connection, &head, &view.policy.identify, now) else {
-        return ready(local_reply::malformed(context, InvalidRequest::Malformed));
+        return local_reply::malformed(context, InvalidRequest::Malformed).into();
     };
     let next_hop = NextHop::of_request(connection, &view, &head, &attributes);
     let hop = connection.hop(attributes.client, connection.request_bits(), next_hop.via(head.version));
     set_client(&mut context, &hop, flags, &view, &attributes);
     if let NextHop::Refused(refusal) = next_hop {
         let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
-        return ready(local_reply::refused(context, refusal, unread));
+        return local_reply::refused(context, refusal, unread).into();
     }
     let mut deferral = None;
     let mut pending = match select(&context, &view, &head, &attributes, &mut deferral) {
@@ -80,7 +80,7 @@ pub(super) fn handle(
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
             let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
-            return ready(local_reply::denied(context, &view.policy.denied, denial, unread));
+            return local_reply::denied(context, &view.policy.denied, denial, unread).into();
         }
     };
     set_route(&mut context, &view.policy, pending.rules(), &attributes);
@@ -93,7 +93,7 @@ pub(super) fn handle(
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
             log_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
             let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
-            return ready(local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread));
+            return local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread).into();
         }
     };
     record_admission(&mut context, &view, &pending, &attributes);
@@ -214,8 +214,4 @@ fn log_rejection(
 ) -> PendingBody {
     log_headers(context, head, flags, hop);
     PendingBody::new(flags.expectation(), body)
-}
-
-const fn ready<F, H>(reply: DownstreamResponse) -> RequestOutcome<F, H> {
-    RequestOutcome::Response(reply)
 }

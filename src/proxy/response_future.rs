@@ -25,6 +25,12 @@ pub(super) enum ResponseFuture<F, H> {
     Accepting(AcceptFuture),
 }
 
+impl<F, H> From<DownstreamResponse> for RequestOutcome<F, H> {
+    fn from(response: DownstreamResponse) -> Self {
+        Self::Response(response)
+    }
+}
+
 impl<F, H> From<ResponseFuture<F, H>> for RequestOutcome<F, H> {
     fn from(future: ResponseFuture<F, H>) -> Self {
         Self::Pending(future)

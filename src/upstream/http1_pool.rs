@@ -134,7 +134,7 @@ impl Http1Pool {
         }
         let mut idle = self.idle.borrow_mut();
         if connection.conn.is_drained() && idle.len() < MAX_IDLE_CONNECTIONS {
-            connection.conn.release_buffer();
+            connection.conn.read_buf.release();
             idle.push(Idle { connection, since: self.seconds.get() });
         }
     }

@@ -111,11 +111,6 @@ impl<S: ReadSource + AsyncWrite> ClientConn<S> {
     pub fn is_drained(&self) -> bool {
         self.read_buf.is_empty()
     }
-
-    /// Releases the read buffer. It stays if the response still uses it.
-    pub fn release_buffer(&mut self) {
-        self.read_buf.release();
-    }
 }
 
 /// Returns the head of the response. If the upload failed, drops the rest of the request and marks the connection as

@@ -21,24 +21,22 @@ use crate::tls::identity::Identity;
 use crate::tls::server::{ServerHandshakeError, TlsServer, TlsSession};
 use crate::transport::Transport;
 
-/// Whether the listener has either of these.
-pub(super) fn is_needed(connection: &DownstreamConnection, settings: ConnectionSettings) -> bool {
-    settings.proxy_protocol != ProxyProtocol::Disabled || server(connection, settings).is_some()
-}
-
-/// Returns what the listener needs for TLS, if it has that.
-fn server(connection: &DownstreamConnection, settings: ConnectionSettings) -> Option<Arc<TlsServer>> {
+/// Returns what the listener of a connection needs for TLS, if it has that.
+pub(super) fn tls_server(
+    connection: &DownstreamConnection,
+    settings: ConnectionSettings,
+) -> Option<Arc<TlsServer>> {
     connection.worker.view().tls.get(settings.listener).cloned().flatten()
 }
 
-/// Reads the PROXY protocol header and performs the TLS handshake, if the listener has these. Stores what they tell
+/// Reads the PROXY protocol header and performs the TLS handshake, if the listener has these: with `tls`. Stores what they tell
 /// about the client in `connection`. Returns `None` if the connection is to be closed.
 pub(super) async fn set_up(
     connection: &mut DownstreamConnection,
     settings: ConnectionSettings,
+    tls: Option<Arc<TlsServer>>,
     accepted: AcceptedConnection,
 ) -> Option<Transport> {
-    let tls = server(connection, settings);
     connection.timer.handshake_started();
     let accepted = read_proxy_protocol(connection, settings, accepted).await?;
     if !connection.count_client(accepted.peer) {

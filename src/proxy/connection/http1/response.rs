@@ -20,12 +20,16 @@ use crate::proxy::local_reply::{self, DownstreamResponse};
 pub(super) struct OutgoingResponse {
     info: RequestInfo,
     keep_alive: bool,
-    /// `None` once all of it has been sent.
-    encoder: Option<Encoder<ResponseBody>>,
-    /// Why no more of it can be sent.
-    broken: Option<ConnectionError>,
-    /// Whether all of the request has been read, once that is known.
-    is_whole: Poll<bool>,
+    progress: SendProgress,
+}
+
+/// How much of a response has been sent.
+#[expect(clippy::large_enum_variant, reason = "few responses are not sent at once")]
+enum SendProgress {
+    /// A part of it, with the error if no more can be sent.
+    Part(Encoder<ResponseBody>, Option<ConnectionError>),
+    /// All of it. Whether all of the request has been read, if that is known.
+    Whole(Poll<bool>),
 }
 
 /// Sends as much of a response as the client takes at once. Returns what is left to be done, if that is anything but to read
@@ -38,23 +42,20 @@ pub(super) fn respond(
     cx: &mut Context<'_>,
 ) -> Option<OutgoingResponse> {
     let (mut encoder, keep_alive) = start(connection, conn, info, reply);
-    let broken = match poll_send(conn, &mut encoder, cx) {
+    let progress = match poll_send(conn, &mut encoder, cx) {
         Poll::Ready(Ok(())) => {
             // The body may hold the request.
             drop(encoder);
             let is_usual = keep_alive && !info.is_connect && !connection.is_upgraded();
-            let is_whole = if is_usual { conn.borrow_mut().poll_body_end(cx) } else { Poll::Pending };
-            return match is_whole {
-                Poll::Ready(true) => None,
-                is_whole => {
-                    Some(OutgoingResponse { info, keep_alive, encoder: None, broken: None, is_whole })
-                }
-            };
+            match if is_usual { conn.borrow_mut().poll_body_end(cx) } else { Poll::Pending } {
+                Poll::Ready(true) => return None,
+                is_read => SendProgress::Whole(is_read),
+            }
         }
-        Poll::Ready(Err(broken)) => Some(broken),
-        Poll::Pending => None,
+        Poll::Ready(Err(broken)) => SendProgress::Part(encoder, Some(broken)),
+        Poll::Pending => SendProgress::Part(encoder, None),
     };
-    Some(OutgoingResponse { info, keep_alive, encoder: Some(encoder), broken, is_whole: Poll::Pending })
+    Some(OutgoingResponse { info, keep_alive, progress })
 }
 
 impl OutgoingResponse {
@@ -63,32 +64,37 @@ impl OutgoingResponse {
     /// # Errors
     /// If the connection fails, or the response cannot be completed.
     pub(super) async fn finish(
-        mut self,
+        self,
         connection: &DownstreamConnection,
         conn: &RefCell<DownstreamConn>,
     ) -> Result<bool, ConnectionError> {
-        if let Some(mut encoder) = self.encoder.take() {
-            let sent = match self.broken.take() {
-                Some(broken) => Err(broken),
-                None => send(conn, &mut encoder).await,
-            };
-            if let Err(broken) = sent {
-                // Boxed because it is rare and its future large.
-                self.keep_alive = Box::pin(replace(connection, conn, self.info, encoder, broken)).await?;
+        let Self { info, mut keep_alive, progress } = self;
+        let is_read = match progress {
+            SendProgress::Whole(is_read) => is_read,
+            SendProgress::Part(mut encoder, broken) => {
+                let sent = match broken {
+                    Some(broken) => Err(broken),
+                    None => send(conn, &mut encoder).await,
+                };
+                if let Err(broken) = sent {
+                    // Boxed because it is rare and its future large.
+                    keep_alive = Box::pin(replace(connection, conn, info, encoder, broken)).await?;
+                }
+                Poll::Pending
             }
-        }
+        };
         if connection.is_upgraded() {
             return Ok(false);
         }
-        if self.info.is_connect {
+        if info.is_connect {
             // What the client has sent for the tunnel is unread.
             connection.timer.must_linger();
         }
-        let is_whole = match self.is_whole {
-            Poll::Ready(is_whole) => is_whole,
+        let is_read = match is_read {
+            Poll::Ready(is_read) => is_read,
             Poll::Pending => poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await,
         };
-        Ok(is_whole && self.keep_alive)
+        Ok(is_read && keep_alive)
     }
 }
 
