@@ -164,10 +164,14 @@ impl StreamState {
         }
     }
 
-    pub(super) fn wake_sender(&mut self) {
-        if let Some(waker) = self.send_waker.take() {
+    /// Returns whether a task waited.
+    pub(super) fn wake_sender(&mut self) -> bool {
+        let waker = self.send_waker.take();
+        let waits = waker.is_some();
+        if let Some(waker) = waker {
             waker.wake();
         }
+        waits
     }
 
     /// Ends the stream early, unless it has ended.

@@ -10,6 +10,9 @@ use super::settings::MAX_WINDOW;
 use super::shared::Http2State;
 use super::stream::{ReceivedData, Stream, StreamState};
 
+/// Share of the capacity for which a stream is woken, in bytes. Most messages of calls fit.
+const MIN_SHARE: usize = 1024;
+
 impl Http2State {
     /// Appends data, which the windows must permit; `is_end` if it ends the stream.
     pub(super) fn put_data(&mut self, id: u32, stream: &mut StreamState, data: Bytes, is_end: bool) {
@@ -56,21 +59,27 @@ impl Http2State {
         }
     }
 
-    /// Wakes the first stream in the queue if there is capacity. It stays in the queue until it has used some, and then
-    /// wakes the next one: so each has its turn, and a small window does not wake them all.
+    /// Wakes the first streams in the queue: as many as have [`MIN_SHARE`] of the capacity each, and one at least. A stream
+    /// stays in the queue until it has used some, and then wakes the next ones: so each has its turn, and a small window
+    /// does not wake them all.
     pub(super) fn wake_waiting(&mut self) {
-        if self.capacity() == 0 {
-            return;
-        }
-        while let Some(first) = self.waiting.front() {
+        let capacity = self.capacity();
+        let mut woken = 0;
+        while woken * MIN_SHARE < capacity
+            && let Some(next) = self.waiting.get(woken)
+        {
             // The stream that causes this is borrowed, and needs no wake-up.
-            let Ok(mut state) = first.state.try_borrow_mut() else { return };
-            if state.can_send() {
-                return state.wake_sender();
+            let Ok(mut state) = next.state.try_borrow_mut() else { return };
+            if !state.can_send() {
+                next.is_queued.set(false);
+                drop(state);
+                self.waiting.remove(woken);
+            } else if state.wake_sender() {
+                woken += 1;
+            } else {
+                // Woken before, with those after it.
+                return;
             }
-            first.is_queued.set(false);
-            drop(state);
-            self.waiting.pop_front();
         }
     }
 

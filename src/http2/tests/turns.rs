@@ -1,12 +1,55 @@
 //! Streams that compete, and frames that arrive when they are not expected any more.
 
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
 use http::Request;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::spawn_local;
 
 use super::raw_peer::{GET, POST, RawPeer};
 use super::tasks::Tasks;
 use super::*;
+use crate::http2::ClientConnection;
 use crate::http2::frame::{FrameKind, flags, put_frame};
+
+/// A stream that counts its writes and their bytes.
+struct CountedStream {
+    stream: DuplexStream,
+    written: Rc<Cell<(usize, usize)>>,
+}
+
+impl AsyncRead for CountedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for CountedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(octets)) = polled {
+            let (writes, before) = self.written.get();
+            self.written.set((writes + 1, before + octets));
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
 
 /// Serves `/hold` by reading nothing until the stream ends, and everything else by [`echo`].
 async fn hold_or_echo(request: Request<ReceiveStream>, mut responder: Responder) {
@@ -53,6 +96,34 @@ fn streams_that_compete_for_the_output_have_turns() {
             assert!(received.iter().all(|received| *received > 1 << 19), "{received:?}");
         });
     }
+}
+
+#[test]
+fn small_messages_of_many_streams_are_written_together() {
+    run(async {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let settings = Http2Settings { max_streams: 1000, ..SETTINGS };
+        spawn_local(serve(theirs, settings, echo));
+        let written = Rc::<Cell<_>>::default();
+        let stream = CountedStream { stream: ours, written: Rc::clone(&written) };
+        let (mut sender, connection) = ClientConnection::new(stream, settings);
+        spawn_local(connection);
+        exchange(&mut sender, &post("/"), b"first", None).await.unwrap();
+        written.take();
+        let calls: Vec<_> = (0..512)
+            .map(|_| {
+                let mut sender = sender.clone();
+                spawn_local(async move { exchange(&mut sender, &post("/"), &[7; 200], None).await })
+            })
+            .collect();
+        for call in calls {
+            let (response, _) = call.await.unwrap().unwrap();
+            assert_eq!(response.body(), &[7; 200]);
+        }
+        let (writes, octets) = written.get();
+        assert!(octets > 512 * 200);
+        assert!(writes < octets / 4096, "{writes} writes of {octets} bytes");
+    });
 }
 
 #[test]

@@ -53,13 +53,7 @@ pub(super) fn start_stream(
     let mut stream = ServedStream { connection, timer, responder, is_head_request, received, upgraded: None };
     match handling {
         RequestOutcome::Response(reply) => {
-            let Ok(mut started) = stream.start_response(reply, cx) else { return };
-            let is_sent = match &mut started {
-                StartedResponse::Complete => true,
-                StartedResponse::Body(response) => response.poll(cx).is_ready(),
-                StartedResponse::Tunnel(_) => false,
-            };
-            if !is_sent {
+            if let Some(started) = stream.respond(reply, cx) {
                 drop(tokio::task::spawn_local(stream.finish(started)));
             }
         }
@@ -88,29 +82,38 @@ impl ServedStream {
             if self.is_stalled(cx) || self.responder.poll_reset(cx).is_ready() {
                 return Poll::Ready(None);
             }
-            if let Poll::Ready(reply) = Pin::new(&mut handling).poll(cx) {
-                return Poll::Ready(self.start_response(reply, cx).ok());
-            }
-            Poll::Pending
+            Pin::new(&mut handling).poll(cx).map(|reply| self.respond(reply, cx))
         })
         .await;
         // Dropped early: it is large, and sending the response may take long.
         drop(handling);
         if let Some(started) = started {
-            self.finish(started).await;
+            // Boxed because few responses need it, and its future is large.
+            Box::pin(self.finish(started)).await;
         }
     }
 
-    fn start_response(
-        &mut self,
-        reply: DownstreamResponse,
-        cx: &mut Context<'_>,
-    ) -> Result<StartedResponse, Http2Error> {
+    /// Sends as much of a response as the client takes at once. Returns what is left.
+    fn respond(&mut self, reply: DownstreamResponse, cx: &mut Context<'_>) -> Option<StartedResponse> {
         // Taken before anything can fail, because the next stream uses the same slot.
         self.upgraded = self.connection.upgraded.take();
         let is_tunnel = self.upgraded.is_some();
         let worker = &self.connection.worker;
-        response::start(worker, &mut self.responder, reply, self.is_head_request, is_tunnel, cx)
+        let started =
+            response::start(worker, &mut self.responder, reply, self.is_head_request, is_tunnel, cx);
+        // An error means that the stream has ended.
+        let mut started = started.ok()?;
+        match &mut started {
+            StartedResponse::Complete => None,
+            StartedResponse::Tunnel(_) => Some(started),
+            StartedResponse::Body(response) => match response.poll(cx) {
+                Poll::Pending => Some(started),
+                Poll::Ready(sent) => {
+                    log_end(sent);
+                    None
+                }
+            },
+        }
     }
 
     /// Sends the rest of a response.
@@ -122,9 +125,7 @@ impl ServedStream {
                     true => Poll::Ready(Ok(())),
                     false => response.poll(cx),
                 });
-                if let Err(error) = sent.await {
-                    tracing::debug!(%error, "stream ended");
-                }
+                log_end(sent.await);
             }
             StartedResponse::Tunnel(sending) => {
                 if let (Some(upgraded), Some(received)) = (self.upgraded, self.received) {
@@ -139,5 +140,11 @@ impl ServedStream {
     fn is_stalled(&self, cx: &Context<'_>) -> bool {
         self.timer.register_waker(cx.waker());
         self.timer.expired() == Some(TimeoutKind::StreamIdle) && !self.timer.awaits_response()
+    }
+}
+
+fn log_end(sent: Result<(), Http2Error>) {
+    if let Err(error) = sent {
+        tracing::debug!(%error, "stream ended");
     }
 }
