@@ -79,7 +79,8 @@ where
         Err(_) => permit.retire(),
     }
     drop(permit);
-    let permit = match pool.acquire(&open).await {
+    // Boxed because few requests are sent twice, and its future is large.
+    let permit = match Box::pin(pool.acquire(&open)).await {
         Ok(permit) => permit,
         Err(error) => return Err(SendError::retryable(error, upload.into_body())),
     };
