@@ -5,6 +5,7 @@
 mod http2_body;
 mod http2_stream;
 mod prefixed;
+mod socket_io;
 mod tls;
 
 use std::io::{self, IoSlice};
@@ -153,8 +154,8 @@ impl AsyncRead for Transport {
 impl AsyncWrite for Transport {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tcp(stream) => socket_io::poll_write(stream, cx, bytes),
+            Self::Unix(stream) => socket_io::poll_write(stream, cx, bytes),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_write(cx, bytes),
             Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_write(cx, bytes),
         }

@@ -82,14 +82,14 @@ fn streams_that_compete_for_the_output_have_turns() {
             // Whatever has arrived of any of them is read, until one is complete.
             let complete = poll_fn(|cx| {
                 for (body, received) in &mut bodies {
-                    while let std::task::Poll::Ready(data) = body.poll_data(cx) {
-                        let Some(data) = data else { return std::task::Poll::Ready(()) };
+                    while let Poll::Ready(data) = body.poll_data(cx) {
+                        let Some(data) = data else { return Poll::Ready(()) };
                         let length = data.unwrap().len();
                         *received += length;
                         body.flow_control().release_capacity(length).unwrap();
                     }
                 }
-                std::task::Poll::Pending
+                Poll::Pending
             });
             complete.await;
             let received: Vec<_> = bodies.iter().map(|(_, received)| *received).collect();

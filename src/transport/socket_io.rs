@@ -1,0 +1,113 @@
+//! Writes to sockets without the C library.
+//!
+//! Its `send` is a cancellation point (`pthreads(7)`). In a process with several threads, each call pays two locked
+//! instructions for that: one percent of the time of a forwarded request, two of a rejection.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::task::{Context, Poll, ready};
+
+use rustix::net::{SendFlags, send};
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixStream};
+
+/// A socket that is registered with the runtime.
+pub(super) trait Socket: AsFd {
+    /// Ready when the socket may take bytes.
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Calls `attempt` if the socket may take bytes. It does not any more if that fails with
+    /// [`io::ErrorKind::WouldBlock`].
+    fn try_write(&self, attempt: impl FnOnce() -> io::Result<usize>) -> io::Result<usize>;
+}
+
+impl Socket for TcpStream {
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_write_ready(self, cx)
+    }
+
+    fn try_write(&self, attempt: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+        self.try_io(Interest::WRITABLE, attempt)
+    }
+}
+
+impl Socket for UnixStream {
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_write_ready(self, cx)
+    }
+
+    fn try_write(&self, attempt: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+        self.try_io(Interest::WRITABLE, attempt)
+    }
+}
+
+/// Writes as much of `bytes` as the socket takes, and returns how many.
+///
+/// # Errors
+/// The error of the system.
+pub(super) fn poll_write(
+    socket: &impl Socket,
+    cx: &mut Context<'_>,
+    bytes: &[u8],
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(socket.poll_write_ready(cx))?;
+        // Without a signal if the peer has closed the connection.
+        match socket.try_write(|| Ok(send(socket, bytes, SendFlags::NOSIGNAL)?)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            written => return Poll::Ready(written),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn write_now(socket: &impl Socket, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        poll_write(socket, &mut Context::from_waker(Waker::noop()), bytes)
+    }
+
+    /// Writes until the socket takes no more. Returns the number of bytes.
+    fn fill(socket: &impl Socket) -> usize {
+        let (mut written, bytes) = (0, vec![7; 1 << 20]);
+        while let Poll::Ready(octets) = write_now(socket, &bytes) {
+            written += octets.unwrap();
+        }
+        written
+    }
+
+    #[tokio::test]
+    async fn full_socket_takes_more_once_the_peer_has_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let written = fill(&socket);
+        assert!(written > 0);
+        let mut received = vec![0; written];
+        peer.read_exact(&mut received).await.unwrap();
+        assert!(received.iter().all(|octet| *octet == 7));
+        let more = std::future::poll_fn(|cx| poll_write(&socket, cx, b"more")).await;
+        assert_eq!(more.unwrap(), 4);
+        let mut received = [0; 4];
+        peer.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"more");
+    }
+
+    #[tokio::test]
+    async fn closed_socket_is_an_error_and_not_a_signal() {
+        let (socket, peer) = UnixStream::pair().unwrap();
+        socket.writable().await.unwrap();
+        assert!(matches!(write_now(&socket, b"taken"), Poll::Ready(Ok(5))));
+        drop(peer);
+        let Poll::Ready(failed) = write_now(&socket, b"lost") else {
+            panic!("a closed socket does not block")
+        };
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
