@@ -28,6 +28,8 @@ import proxy
 
 BODY = proxy.BODY
 MIB = 2**20
+# Connections of h2load, each with 32 streams.
+HTTP2_CONNECTIONS = 8
 # The preface of an HTTP/2 connection (RFC 9113 section 3.4).
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HTTP2 = ("haproxy", "envoy", "weir")
@@ -100,10 +102,14 @@ def path(scenario):
     return "/grpc" if scenario == "grpc" else "/"
 
 
-def load_http2(scenario, port, seconds, directory):
+def load_http2(scenario, port, options, directory):
     """Returns the number of responses and the number of content bytes transferred."""
     address = f"http://127.0.0.1:{port}{path(scenario)}"
-    report = run_tool("h2load", "-c8", "-m32", "-t1", f"-D{seconds}", *call(scenario, directory), address)
+    pace = [f"--rps={options.rate / HTTP2_CONNECTIONS:g}"] if options.rate else []
+    duration = f"-D{options.seconds}"
+    report = run_tool(
+        "h2load", f"-c{HTTP2_CONNECTIONS}", "-m32", "-t1", duration, *pace, *call(scenario, directory), address
+    )
     good = int(re.search(r"status codes: (\d+) 2xx", report)[1])
     bad = sum(int(count) for count in re.findall(r"(\d+) [345]xx", report))
     if scenario.endswith("rejected"):
@@ -113,17 +119,17 @@ def load_http2(scenario, port, seconds, directory):
     return good, good * len(BODY)
 
 
-def load_http1(scenario, port, seconds, directory):
+def load_http1(scenario, port, options, directory):
     """Returns the number of successful requests and the number of content bytes transferred."""
     size = 100 * MIB if scenario.endswith("100m") else MIB
-    target, options = f"/{size}", []
+    target, extra = f"/{size}", []
     if scenario == "upload-1m":
-        target, options = "/take", ["-s", f"{directory}/upload.lua"]
+        target, extra = "/take", ["-s", f"{directory}/upload.lua"]
     elif scenario == "connection":
-        target, options = "/", ["-H", "connection: close"]
+        target, extra = "/", ["-H", "connection: close"]
     connections = {"connection": 64, "download-100m": 2}.get(scenario, 8)
-    limits = [f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
-    report = run_tool("wrk", "-t1", *limits, *options, f"http://127.0.0.1:{port}{target}")
+    limits = [f"-c{connections}", f"-d{options.seconds}s", "--timeout", "30s"]
+    report = run_tool("wrk", "-t1", *limits, *extra, f"http://127.0.0.1:{port}{target}")
     if "Non-2xx" in report:
         sys.exit(f"{scenario}: not all responses were successful\n{report}")
     requests = int(re.search(r"(\d+) requests in", report)[1])
@@ -137,7 +143,7 @@ def load_http1(scenario, port, seconds, directory):
 def measure(scenario, process, port, options, directory):
     load = load_http2 if scenario.startswith(("http2", "grpc")) else load_http1
     before = proxy.scheduled(process.pid)
-    requests, octets = load(scenario, port, options.seconds, directory)
+    requests, octets = load(scenario, port, options, directory)
     spent = proxy.scheduled(process.pid) - before
     return {
         "cpu_us": spent / max(requests, 1) * 1e6,
@@ -216,6 +222,7 @@ def main():
     parser.add_argument("--proxies", dest="wanted", default="nginx,haproxy,envoy,weir", help="proxies to measure (%(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=2, help="length of a turn (default: %(default)s)")
+    parser.add_argument("--rate", type=int, help="HTTP/2 requests a second, the same for all proxies (default: as many as possible)")
     options = parser.parse_args()
     for tool in ("nginx", "haproxy", "wrk", "h2load", "taskset"):
         if not shutil.which(tool):

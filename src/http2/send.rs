@@ -17,18 +17,22 @@ pub struct SendStream {
 
 impl SendStream {
     /// Returns how many bytes may be sent now, at least one. Pending while the peer's windows or the output buffer are
-    /// full.
+    /// full; then `wanted` returns how many bytes there are to be sent.
     ///
     /// # Errors
     /// Why the stream has ended.
-    pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Http2Error>> {
+    pub fn poll_capacity(
+        &mut self,
+        wanted: impl FnOnce() -> usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<usize, Http2Error>> {
         let queued = &self.handle.stream;
         self.handle.with(|connection, _, stream| {
             stream.check_open_for_sending()?;
             let window = usize::try_from(stream.send_window).unwrap_or(0);
             let capacity = window.min(connection.capacity());
             if window > 0 && capacity == 0 {
-                connection.enqueue(queued);
+                connection.enqueue(queued, wanted());
             } else {
                 connection.dequeue(queued);
                 connection.wake_waiting();
@@ -52,7 +56,7 @@ impl SendStream {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Http2Error>> {
         while !data.is_empty() {
-            let capacity = ready!(self.poll_capacity(cx))?;
+            let capacity = ready!(self.poll_capacity(|| data.len(), cx))?;
             let part = data.split_to(capacity.min(data.len()));
             let is_last = is_end && data.is_empty();
             self.handle.with(|connection, id, stream| connection.put_data(id, stream, part, is_last));

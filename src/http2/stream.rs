@@ -16,6 +16,8 @@ pub(super) struct Stream {
     pub(super) state: RefCell<StreamState>,
     /// Whether the stream is in the connection's queue for capacity.
     pub(super) is_queued: Cell<bool>,
+    /// Number of bytes that it would send then.
+    pub(super) wanted: Cell<usize>,
     /// Number of handles.
     pub(super) handles: Cell<u32>,
 }
@@ -191,6 +193,12 @@ fn set_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
 
 impl Stream {
     pub(super) const fn new(id: u32, state: StreamState) -> Self {
-        Self { id, state: RefCell::new(state), is_queued: Cell::new(false), handles: Cell::new(0) }
+        Self {
+            id,
+            state: RefCell::new(state),
+            is_queued: Cell::new(false),
+            wanted: Cell::new(0),
+            handles: Cell::new(0),
+        }
     }
 }

@@ -5,13 +5,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::error::Reason;
-use super::frame::{FrameHeader, FrameKind, flags};
+use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, flags};
 use super::settings::MAX_WINDOW;
 use super::shared::Http2State;
 use super::stream::{ReceivedData, Stream, StreamState};
-
-/// Share of the capacity for which a stream is woken, in bytes. Most messages of calls fit.
-const MIN_SHARE: usize = 1024;
 
 impl Http2State {
     /// Appends data, which the windows must permit; `is_end` if it ends the stream.
@@ -41,8 +38,9 @@ impl Http2State {
         self.output.room().min(usize::try_from(self.send_window).unwrap_or(0))
     }
 
-    /// Queues a stream until there is capacity for all streams.
-    pub(super) fn enqueue(&mut self, stream: &Rc<Stream>) {
+    /// Queues a stream that would send `wanted` bytes, until there is capacity for all streams.
+    pub(super) fn enqueue(&mut self, stream: &Rc<Stream>, wanted: usize) {
+        stream.wanted.set(wanted);
         if !stream.is_queued.replace(true) {
             self.waiting.push_back(Rc::clone(stream));
         }
@@ -59,13 +57,12 @@ impl Http2State {
         }
     }
 
-    /// Wakes the first streams in the queue: as many as have [`MIN_SHARE`] of the capacity each, and one at least. A stream
-    /// stays in the queue until it has used some, and then wakes the next ones: so each has its turn, and a small window
-    /// does not wake them all.
+    /// Wakes the first streams in the queue, as many as have capacity. A stream stays in the queue until it has used
+    /// some, and then wakes the next ones: so each has its turn, and a small window does not wake them all.
     pub(super) fn wake_waiting(&mut self) {
         let capacity = self.capacity();
-        let mut woken = 0;
-        while woken * MIN_SHARE < capacity
+        let (mut woken, mut promised) = (0, 0_usize);
+        while promised < capacity
             && let Some(next) = self.waiting.get(woken)
         {
             // The stream that causes this is borrowed, and needs no wake-up.
@@ -76,6 +73,7 @@ impl Http2State {
                 self.waiting.remove(woken);
             } else if state.wake_sender() {
                 woken += 1;
+                promised = promised.saturating_add(FRAME_HEADER_SIZE).saturating_add(next.wanted.get());
             } else {
                 // Woken before, with those after it.
                 return;

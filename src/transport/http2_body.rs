@@ -87,7 +87,10 @@ impl<B: Body<Data = Bytes> + Unpin> SentBody<B> {
                     return Poll::Ready(Ok(()));
                 }
             }
-            ready!(self.stream.poll_capacity(cx))?;
+            let body = &self.body;
+            let wanted =
+                || body.size_hint().exact().and_then(|octets| octets.try_into().ok()).unwrap_or(usize::MAX);
+            ready!(self.stream.poll_capacity(wanted, cx))?;
             match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if data.is_empty() && self.body.is_end_stream() => {

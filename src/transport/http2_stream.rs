@@ -65,7 +65,7 @@ impl AsyncWrite for Http2Stream {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let room = ready!(self.sending.poll_capacity(cx))?;
+        let room = ready!(self.sending.poll_capacity(|| bytes.len(), cx))?;
         let mut part = Bytes::copy_from_slice(&bytes[..room.min(bytes.len()).min(MAX_SEND_SIZE)]);
         let written = part.len();
         ready!(self.sending.poll_send(&mut part, false, cx))?;

@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
 /// A socket that is registered with the runtime.
-pub(super) trait Socket: AsFd {
+pub(super) trait WritableSocket: AsFd {
     /// Ready when the socket may take bytes.
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
@@ -21,7 +21,7 @@ pub(super) trait Socket: AsFd {
     fn try_write(&self, attempt: impl FnOnce() -> io::Result<usize>) -> io::Result<usize>;
 }
 
-impl Socket for TcpStream {
+impl WritableSocket for TcpStream {
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_write_ready(self, cx)
     }
@@ -31,7 +31,7 @@ impl Socket for TcpStream {
     }
 }
 
-impl Socket for UnixStream {
+impl WritableSocket for UnixStream {
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_write_ready(self, cx)
     }
@@ -46,7 +46,7 @@ impl Socket for UnixStream {
 /// # Errors
 /// The error of the system.
 pub(super) fn poll_write(
-    socket: &impl Socket,
+    socket: &impl WritableSocket,
     cx: &mut Context<'_>,
     bytes: &[u8],
 ) -> Poll<io::Result<usize>> {
@@ -69,12 +69,12 @@ mod tests {
 
     use super::*;
 
-    fn write_now(socket: &impl Socket, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn write_now(socket: &impl WritableSocket, bytes: &[u8]) -> Poll<io::Result<usize>> {
         poll_write(socket, &mut Context::from_waker(Waker::noop()), bytes)
     }
 
     /// Writes until the socket takes no more. Returns the number of bytes.
-    fn fill(socket: &impl Socket) -> usize {
+    fn fill(socket: &impl WritableSocket) -> usize {
         let (mut written, bytes) = (0, vec![7; 1 << 20]);
         while let Poll::Ready(octets) = write_now(socket, &bytes) {
             written += octets.unwrap();
