@@ -1,8 +1,11 @@
 mod reuse;
 
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::host::{ConnectTarget, EJECTED, FAILED_CHECK};
+use super::in_flight::EndpointRequests;
 use super::settings::{Balance, CircuitBreakerLimits, ClientShare, HeadRewrite, Outliers, Retries, RetryOn};
 use super::*;
 
@@ -167,6 +170,27 @@ fn retry_picks_an_untried_endpoint_while_there_is_one() {
             assert!(upstream.pick(&tried).is_some());
         }
     }
+}
+
+#[test]
+fn endpoint_with_a_request_in_flight_receives_no_other_while_one_has_none() {
+    let settings =
+        UpstreamSettings { balance: Balance::LeastRequest, ..settings(&[("10.0.0.1", 1), ("10.0.0.2", 1)]) };
+    let upstream = upstream(settings);
+    let hosts = upstream.cluster.hosts();
+    let requests = EndpointRequests::new(&upstream.cluster, &hosts[0]);
+    let in_flight = || hosts[0].in_flight.load(Ordering::Relaxed);
+    // Equal endpoints are picked at random.
+    let is_used = || (0..64).any(|_| upstream.pick(&[]).unwrap().name() == "10.0.0.1:1");
+    assert_eq!((in_flight(), is_used()), (0, true));
+    let client = IpAddr::from([192, 0, 2, 1]);
+    let request = requests.start(client, false).unwrap();
+    assert!(request.is_some());
+    assert_eq!((in_flight(), is_used()), (1, false));
+    assert!(requests.start(client, false).is_err(), "the circuit breaker permits one");
+    assert_eq!(in_flight(), 1);
+    drop(request);
+    assert_eq!((in_flight(), is_used()), (0, true));
 }
 
 #[test]
