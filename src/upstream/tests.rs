@@ -184,10 +184,10 @@ fn endpoint_with_a_request_in_flight_receives_no_other_while_one_has_none() {
     let is_used = || (0..64).any(|_| upstream.pick(&[]).unwrap().name() == "10.0.0.1:1");
     assert_eq!((in_flight(), is_used()), (0, true));
     let client = IpAddr::from([192, 0, 2, 1]);
-    let request = requests.start(client, false).unwrap();
+    let request = requests.start(client, true).unwrap();
     assert!(request.is_some());
     assert_eq!((in_flight(), is_used()), (1, false));
-    assert!(requests.start(client, false).is_err(), "the circuit breaker permits one");
+    assert!(requests.start(client, true).is_err(), "the circuit breaker permits one");
     assert_eq!(in_flight(), 1);
     drop(request);
     assert_eq!((in_flight(), is_used()), (0, true));
