@@ -168,12 +168,7 @@ impl StreamState {
 
     /// Returns whether a task waited.
     pub(super) fn wake_sender(&mut self) -> bool {
-        let waker = self.send_waker.take();
-        let waits = waker.is_some();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        waits
+        self.send_waker.take().map(Waker::wake).is_some()
     }
 
     /// Ends the stream early, unless it has ended.

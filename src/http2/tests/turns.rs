@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use http::Request;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncWrite, WriteHalf};
 use tokio::task::spawn_local;
 
 use super::raw_peer::{GET, POST, RawPeer};
@@ -16,23 +16,13 @@ use super::*;
 use crate::http2::ClientConnection;
 use crate::http2::frame::{FrameKind, flags, put_frame};
 
-/// A stream that counts its writes and their bytes.
-struct CountedStream {
-    stream: DuplexStream,
+/// The writing half of a stream, which counts writes and their bytes.
+struct CountedWriter {
+    stream: WriteHalf<DuplexStream>,
     written: Rc<Cell<(usize, usize)>>,
 }
 
-impl AsyncRead for CountedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for CountedStream {
+impl AsyncWrite for CountedWriter {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(octets)) = polled {
@@ -105,7 +95,8 @@ fn small_messages_of_many_streams_are_written_together() {
         let settings = Http2Settings { max_streams: 1000, ..SETTINGS };
         spawn_local(serve(theirs, settings, echo));
         let written = Rc::<Cell<_>>::default();
-        let stream = CountedStream { stream: ours, written: Rc::clone(&written) };
+        let (reader, stream) = tokio::io::split(ours);
+        let stream = tokio::io::join(reader, CountedWriter { stream, written: Rc::clone(&written) });
         let (mut sender, connection) = ClientConnection::new(stream, settings);
         spawn_local(connection);
         exchange(&mut sender, &post("/"), b"first", None).await.unwrap();

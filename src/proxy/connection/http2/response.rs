@@ -16,8 +16,6 @@ use crate::transport::SentBody;
 /// What remains of a response after its head.
 #[derive(Debug)]
 pub(super) enum StartedResponse {
-    /// Nothing.
-    Complete,
     /// Its body.
     Body(SentBody<ResponseBody>),
     /// The bytes of a tunnel, in both directions.
@@ -25,7 +23,8 @@ pub(super) enum StartedResponse {
 }
 
 /// Sends the head of a response, or of 502 if the response has already failed. Once its head is sent, the only
-/// remaining option would be to reset the stream. `is_tunnel`: the stream stays open after the head.
+/// remaining option would be to reset the stream. `is_tunnel`: the stream stays open after the head. Returns what remains, if
+/// anything.
 ///
 /// # Errors
 /// If the stream has ended.
@@ -36,7 +35,7 @@ pub(super) fn start(
     is_head_request: bool,
     is_tunnel: bool,
     cx: &mut Context<'_>,
-) -> Result<StartedResponse, Http2Error> {
+) -> Result<Option<StartedResponse>, Http2Error> {
     if let Some(context) = reply.body.prefetch(cx) {
         reply = local_reply::response_broken_off(context);
     }
@@ -57,9 +56,9 @@ pub(super) fn start(
         }
     })?;
     Ok(match (is_tunnel, has_body) {
-        (true, _) => StartedResponse::Tunnel(stream),
-        (false, true) => StartedResponse::Body(SentBody::new(stream, body)),
-        (false, false) => StartedResponse::Complete,
+        (true, _) => Some(StartedResponse::Tunnel(stream)),
+        (false, true) => Some(StartedResponse::Body(SentBody::new(stream, body))),
+        (false, false) => None,
     })
 }
 

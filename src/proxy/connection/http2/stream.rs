@@ -14,7 +14,7 @@ use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::DownstreamResponse;
 use crate::proxy::pipeline;
 use crate::proxy::request_context::UpgradedRequest;
-use crate::proxy::response_future::{RequestOutcome, ResponseFuture};
+use crate::proxy::response_future::RequestOutcome;
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
 use crate::proxy::tunnel;
 use crate::transport::{Http2Body, Http2Stream};
@@ -57,24 +57,11 @@ pub(super) fn start_stream(
                 drop(tokio::task::spawn_local(stream.finish(started)));
             }
         }
-        RequestOutcome::Pending(handling) => stream.spawn(handling),
+        RequestOutcome::Pending(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
     }
 }
 
 impl ServedStream {
-    /// Starts a task that serves the stream to its end.
-    fn spawn<F, H>(self, handling: ResponseFuture<F, H>)
-    where
-        F: Future<Output = DownstreamResponse> + 'static,
-        H: Future<Output = DownstreamResponse> + 'static,
-    {
-        drop(match handling {
-            ResponseFuture::Forwarding(handling) => tokio::task::spawn_local(self.run(handling)),
-            ResponseFuture::Held(handling) => tokio::task::spawn_local(self.run(handling)),
-            ResponseFuture::Accepting(handling) => tokio::task::spawn_local(self.run(handling)),
-        });
-    }
-
     /// Serves the stream to its end.
     async fn run(mut self, mut handling: impl Future<Output = DownstreamResponse> + Unpin) {
         let started = poll_fn(|cx| {
@@ -102,24 +89,19 @@ impl ServedStream {
         let started =
             response::start(worker, &mut self.responder, reply, self.is_head_request, is_tunnel, cx);
         // An error means that the stream has ended.
-        let mut started = started.ok()?;
-        match &mut started {
-            StartedResponse::Complete => None,
-            StartedResponse::Tunnel(_) => Some(started),
-            StartedResponse::Body(response) => match response.poll(cx) {
-                Poll::Pending => Some(started),
-                Poll::Ready(sent) => {
-                    log_end(sent);
-                    None
-                }
-            },
+        let mut started = started.ok()??;
+        if let StartedResponse::Body(response) = &mut started
+            && let Poll::Ready(sent) = response.poll(cx)
+        {
+            log_end(sent);
+            return None;
         }
+        Some(started)
     }
 
     /// Sends the rest of a response.
     async fn finish(self, started: StartedResponse) {
         match started {
-            StartedResponse::Complete => {}
             StartedResponse::Body(mut response) => {
                 let sent = poll_fn(|cx| match self.is_stalled(cx) {
                     true => Poll::Ready(Ok(())),
