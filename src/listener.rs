@@ -84,11 +84,12 @@ pub struct AcceptedConnection {
 /// connect has succeeded already. The kernel therefore begins no more connections before the queue is emptied for the
 /// last time.
 ///
-/// `failed` is called each time an accept fails for lack of file descriptors or memory.
+/// `handle` fails if it is unable to register the connection. `failed` is called each time that happens, or an accept fails
+/// for lack of file descriptors or memory.
 pub async fn serve(
     socket: Socket,
     stop: impl Future<Output = ()>,
-    mut handle: impl FnMut(AcceptedSocket),
+    mut handle: impl FnMut(AcceptedSocket) -> io::Result<()>,
     mut failed: impl FnMut(),
 ) {
     let accepting = match AsyncListener::new(socket) {
@@ -111,7 +112,7 @@ pub async fn serve(
 async fn accept_until(
     accepting: &AsyncListener,
     stop: impl Future<Output = ()>,
-    handle: &mut impl FnMut(AcceptedSocket),
+    handle: &mut impl FnMut(AcceptedSocket) -> io::Result<()>,
     failed: &mut impl FnMut(),
 ) {
     let mut stop = std::pin::pin!(stop);
@@ -121,8 +122,8 @@ async fn accept_until(
             // Checked first, so that a flood of connections cannot delay the shutdown.
             biased;
             () = &mut stop => break,
-            accepted = accepting.accept() => match accepted {
-                Ok(accepted) => handle(accepted),
+            accepted = accepting.accept() => match accepted.and_then(&mut *handle) {
+                Ok(()) => {}
                 Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
                     failures += 1;
@@ -138,10 +139,13 @@ async fn accept_until(
     }
 }
 
-fn empty_queue(accepting: AsyncListener, mut handle: impl FnMut(AcceptedSocket)) -> io::Result<()> {
+fn empty_queue(
+    accepting: AsyncListener,
+    mut handle: impl FnMut(AcceptedSocket) -> io::Result<()>,
+) -> io::Result<()> {
     for accepted in accepting.into_queue() {
-        match accepted {
-            Ok(accepted) => handle(accepted),
+        match accepted.and_then(&mut handle) {
+            Ok(()) => {}
             Err(error) if is_connection_error(&error) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) => return Err(error),

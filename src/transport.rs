@@ -2,6 +2,7 @@
 //!
 //! An enum rather than a trait object, so that plain TCP costs only a comparison.
 
+mod client_tcp;
 mod http2_body;
 mod http2_stream;
 mod prefixed;
@@ -10,6 +11,7 @@ mod tls;
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -20,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_rustls::{client, server};
 
+pub use self::client_tcp::ClientTcp;
 pub use self::http2_body::{Http2Body, SentBody};
 pub use self::http2_stream::Http2Stream;
 use self::prefixed::PrefixedTransport;
@@ -28,8 +31,10 @@ use self::tls::TlsTransport;
 /// A connection over any transport.
 #[derive(Debug)]
 pub enum Transport {
-    /// TCP.
+    /// TCP, to an upstream.
     Tcp(TcpStream),
+    /// TCP, from a client.
+    Client(ClientTcp),
     /// A Unix socket.
     Unix(UnixStream),
     /// TLS over another transport.
@@ -68,11 +73,12 @@ impl Transport {
     }
 
     /// Ready when the client has sent something, which may be the end of the stream. Consumes nothing.
-    pub fn poll_first_byte(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             // Peeks at the socket itself, because the runtime reports a new connection as readable until a read has
             // been tried.
             Self::Tcp(stream) => stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])).map(drop),
+            Self::Client(stream) => stream.poll_first_byte(cx),
             Self::Prefixed(stream) if stream.prefix.is_empty() => stream.inner.poll_first_byte(cx),
             // A Unix socket has no remote peer; on the others, bytes have been received already.
             Self::Unix(_) | Self::Tls(_) | Self::Prefixed(_) => Poll::Ready(()),
@@ -80,9 +86,10 @@ impl Transport {
     }
 
     /// Ready when there may be something to read, as far as is known without trying.
-    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx).map(drop),
+            Self::Client(stream) => stream.poll_readable(cx),
             Self::Unix(_) | Self::Tls(_) | Self::Prefixed(_) => Poll::Ready(()),
         }
     }
@@ -92,6 +99,7 @@ impl Transport {
     pub fn has_no_input(&mut self) -> bool {
         let read = match self {
             Self::Tcp(stream) => stream.try_read(&mut [0]),
+            Self::Client(stream) => stream.try_read(&mut [0]),
             Self::Unix(stream) => stream.try_read(&mut [0]),
             Self::Tls(stream) => return stream.has_no_input(),
             Self::Prefixed(stream) => return stream.prefix.is_empty() && stream.inner.has_no_input(),
@@ -105,6 +113,7 @@ impl Transport {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
             Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Client(stream) => stream.peek(&mut byte),
             Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
             Self::Tls(stream) => return stream.inner().peek_has_no_input(),
             Self::Prefixed(stream) => return stream.prefix.is_empty() && stream.inner.peek_has_no_input(),
@@ -115,11 +124,16 @@ impl Transport {
     /// Enables TCP keep-alive probes: after `silence` without traffic, three probes, each `silence / 3` apart. This
     /// costs nothing on connections with traffic.
     pub fn set_tcp_keepalive(&self, silence: Duration) {
-        if let Self::Tcp(stream) = self {
+        let socket = match self {
+            Self::Tcp(stream) => Some(stream.as_fd()),
+            Self::Client(stream) => stream.as_fd().ok(),
+            Self::Unix(_) | Self::Tls(_) | Self::Prefixed(_) => None,
+        };
+        if let Some(socket) = socket {
             let asking = TcpKeepalive::new().with_time(silence).with_interval(silence / 3).with_retries(3);
             // If this fails, a client that has disconnected is only noticed when the connection reaches its
             // maximum age.
-            let _ = SockRef::from(stream).set_tcp_keepalive(&asking);
+            let _ = SockRef::from(&socket).set_tcp_keepalive(&asking);
         }
     }
 }
@@ -144,6 +158,7 @@ impl AsyncRead for Transport {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Client(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_read(cx, buffer),
             Self::Prefixed(stream) => stream.poll_read(cx, buffer),
@@ -155,6 +170,7 @@ impl AsyncWrite for Transport {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => socket_io::poll_write(stream, cx, bytes),
+            Self::Client(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Unix(stream) => socket_io::poll_write(stream, cx, bytes),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_write(cx, bytes),
             Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_write(cx, bytes),
@@ -168,6 +184,7 @@ impl AsyncWrite for Transport {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Client(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_write_vectored(cx, parts),
             Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_write_vectored(cx, parts),
@@ -177,6 +194,7 @@ impl AsyncWrite for Transport {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
+            Self::Client(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.0.is_write_vectored(),
             Self::Prefixed(stream) => stream.inner.is_write_vectored(),
@@ -186,6 +204,7 @@ impl AsyncWrite for Transport {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Client(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_flush(cx),
             Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_flush(cx),
@@ -195,6 +214,7 @@ impl AsyncWrite for Transport {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Client(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_shutdown(cx),
             Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_shutdown(cx),

@@ -24,7 +24,7 @@ const GROWTH: usize = 4;
 pub trait ReadSource: AsyncRead + Unpin {
     /// Ready when there may be something to read, including the end of the stream. Streams that cannot tell are always
     /// ready. If nothing has arrived, this is cheaper than trying to read.
-    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Called when the first bytes of a message have arrived.
     fn message_started(&self) {}

@@ -1,10 +1,12 @@
 //! Accepted connections on their way to the worker that serves them.
 
+use std::io;
+
 use super::AcceptedConnection;
 use super::balance::{
     BalanceMember, ConnectionBalancer, ConnectionPlace, IncomingConnections, PlacedConnection, ReservedPlace,
 };
-use super::socket::{AcceptedSocket, DetachedSocket};
+use super::socket::AcceptedSocket;
 
 /// A connection that this thread is to serve.
 #[derive(Debug)]
@@ -20,29 +22,29 @@ pub struct AssignedConnection<P> {
 /// A connection in the queue of another worker.
 #[derive(Debug)]
 pub struct QueuedConnection<P> {
-    socket: DetachedSocket,
+    socket: AcceptedSocket,
     permit: P,
 }
 
 /// One worker's part of the balance of connections.
 pub type WorkerBalance<P> = BalanceMember<QueuedConnection<P>>;
 
-/// Chooses the worker of a connection that this one has accepted, and hands it over unless it is this worker.
+/// Chooses the worker of a connection that this one has accepted. Returns the connection if it is this worker, and hands
+/// it over otherwise.
+///
+/// # Errors
+/// As [`AcceptedSocket::register`].
 pub fn assign<P>(
     balancer: &ConnectionBalancer<QueuedConnection<P>>,
-    accepted: AcceptedSocket,
+    socket: AcceptedSocket,
     permit: P,
-) -> Option<AssignedConnection<P>> {
-    let handover = match balancer.reserve() {
-        ReservedPlace::Own(place) => {
-            return Some(AssignedConnection { accepted: accepted.into(), permit, place });
-        }
-        ReservedPlace::Other(handover) => handover,
+) -> io::Result<Option<AssignedConnection<P>>> {
+    let connection = QueuedConnection { socket, permit };
+    let own = match balancer.reserve() {
+        ReservedPlace::Own(place) => Some(PlacedConnection { connection, place }),
+        ReservedPlace::Other(handover) => handover.send(connection),
     };
-    let detached = accepted.detach();
-    let socket =
-        detached.inspect_err(|error| tracing::warn!(%error, "cannot hand over a connection")).ok()?;
-    register(handover.send(QueuedConnection { socket, permit })?)
+    own.map(register).transpose()
 }
 
 /// Passes the connections that other workers hand over to `handle`, until `stop` completes and the queue is empty.
@@ -51,13 +53,14 @@ pub async fn receive<P>(
     stop: impl Future<Output = ()>,
     mut handle: impl FnMut(AssignedConnection<P>),
 ) {
-    incoming.serve(stop, |placed| register(placed).into_iter().for_each(&mut handle)).await;
+    let handle = |placed| match register(placed) {
+        Ok(assigned) => handle(assigned),
+        Err(error) => tracing::warn!(%error, "cannot register a connection"),
+    };
+    incoming.serve(stop, handle).await;
 }
 
-fn register<P>(placed: PlacedConnection<QueuedConnection<P>>) -> Option<AssignedConnection<P>> {
+fn register<P>(placed: PlacedConnection<QueuedConnection<P>>) -> io::Result<AssignedConnection<P>> {
     let PlacedConnection { connection: QueuedConnection { socket, permit }, place } = placed;
-    let registered = socket.register();
-    let accepted =
-        registered.inspect_err(|error| tracing::warn!(%error, "cannot register a connection")).ok()?;
-    Some(AssignedConnection { accepted: accepted.into(), permit, place })
+    Ok(AssignedConnection { accepted: socket.register()?, permit, place })
 }

@@ -15,10 +15,10 @@ use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
 use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket as RawSocket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 use super::{AcceptedConnection, ListenAddress};
-use crate::transport::Transport;
+use crate::transport::{ClientTcp, Transport};
 
 /// Maximum connections in the kernel's accept queue; the system's own maximum applies as well.
 const BACKLOG: i32 = 4096;
@@ -216,14 +216,14 @@ impl AsyncListener {
     }
 
     pub(super) async fn accept(&self) -> io::Result<AcceptedSocket> {
-        self.socket.async_io(Interest::READABLE, |socket| self.accept_queued(socket)).await?.register()
+        self.socket.async_io(Interest::READABLE, |socket| self.accept_queued(socket)).await
     }
 
     /// Accepts the next connection, or fails with `WouldBlock`.
     ///
     /// The runtime reports connections once, so the queue has to be emptied. An accept that finds it empty costs as much as
     /// one that succeeds, because the kernel creates the socket first. A poll costs a tenth of that.
-    fn accept_queued(&self, socket: &Socket) -> io::Result<DetachedSocket> {
+    fn accept_queued(&self, socket: &Socket) -> io::Result<AcceptedSocket> {
         let is_empty = self.may_be_empty.get() && !has_connections(socket);
         let accepted = if is_empty { Err(io::ErrorKind::WouldBlock.into()) } else { accept_one(socket) };
         let found_none = accepted.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
@@ -252,7 +252,7 @@ impl AsyncListener {
     /// would yield when its task budget is used up.
     pub(super) fn into_queue(self) -> impl Iterator<Item = io::Result<AcceptedSocket>> {
         let socket = self.socket.into_inner();
-        std::iter::from_fn(move || Some(accept_one(&socket).and_then(DetachedSocket::register)))
+        std::iter::from_fn(move || Some(accept_one(&socket)))
     }
 }
 
@@ -263,30 +263,21 @@ fn has_connections(socket: &Socket) -> bool {
 }
 
 /// Accepts a connection. Its socket does not block.
-fn accept_one(socket: &Socket) -> io::Result<DetachedSocket> {
+fn accept_one(socket: &Socket) -> io::Result<AcceptedSocket> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     match socket {
         Socket::Tcp(listener) => {
             let (stream, peer) = acceptfrom_with(listener, flags)?;
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-            Ok(DetachedSocket::Tcp(stream.into(), peer.ok_or(io::ErrorKind::ConnectionAborted)?))
+            Ok(AcceptedSocket::Tcp(stream.into(), peer.ok_or(io::ErrorKind::ConnectionAborted)?))
         }
-        Socket::Unix(listener, _) => Ok(DetachedSocket::Unix(accept_with(listener, flags)?.into())),
+        Socket::Unix(listener, _) => Ok(AcceptedSocket::Unix(accept_with(listener, flags)?.into())),
     }
 }
 
-/// The socket of an accepted connection, registered with the runtime of this thread.
+/// The socket of an accepted connection, which any worker may serve.
 #[derive(Debug)]
 pub enum AcceptedSocket {
-    /// TCP, and the peer.
-    Tcp(TcpStream, SocketAddr),
-    /// A Unix socket.
-    Unix(UnixStream),
-}
-
-/// The socket of an accepted connection that belongs to no thread.
-#[derive(Debug)]
-pub enum DetachedSocket {
     /// TCP, and the peer.
     Tcp(StdTcpStream, SocketAddr),
     /// A Unix socket.
@@ -294,39 +285,20 @@ pub enum DetachedSocket {
 }
 
 impl AcceptedSocket {
-    /// Removes the socket from the runtime of this thread.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn detach(self) -> io::Result<DetachedSocket> {
-        match self {
-            Self::Tcp(stream, peer) => stream.into_std().map(|stream| DetachedSocket::Tcp(stream, peer)),
-            Self::Unix(stream) => stream.into_std().map(DetachedSocket::Unix),
-        }
-    }
-}
-
-impl DetachedSocket {
     /// Registers the socket with the runtime of this thread.
     ///
     /// # Errors
     /// The error of the system, for lack of memory.
-    pub fn register(self) -> io::Result<AcceptedSocket> {
-        match self {
-            Self::Tcp(stream, peer) => {
-                TcpStream::from_std(stream).map(|stream| AcceptedSocket::Tcp(stream, peer))
+    pub fn register(self) -> io::Result<AcceptedConnection> {
+        Ok(match self {
+            Self::Tcp(socket, peer) => {
+                AcceptedConnection { stream: Transport::Client(ClientTcp::new(socket)?), peer }
             }
-            Self::Unix(stream) => UnixStream::from_std(stream).map(AcceptedSocket::Unix),
-        }
-    }
-}
-
-impl From<AcceptedSocket> for AcceptedConnection {
-    fn from(socket: AcceptedSocket) -> Self {
-        match socket {
-            AcceptedSocket::Tcp(stream, peer) => Self { stream: Transport::Tcp(stream), peer },
-            AcceptedSocket::Unix(stream) => Self { stream: Transport::Unix(stream), peer: LOCAL_PEER },
-        }
+            Self::Unix(socket) => AcceptedConnection {
+                stream: Transport::Unix(UnixStream::from_std(socket)?),
+                peer: LOCAL_PEER,
+            },
+        })
     }
 }
 

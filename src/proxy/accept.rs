@@ -78,12 +78,15 @@ async fn accept(
 ) {
     let shared = &opener.worker.shared;
     let metrics = &opener.worker.metrics;
-    let handle = |accepted: AcceptedSocket| match shared.overload.acquire_connection() {
-        Ok(permit) => {
-            let assigned = handover::assign(&balancer, accepted, ListenerPermit { listener, permit });
-            assigned.into_iter().for_each(|assigned| opener.open(assigned));
+    let handle = |accepted: AcceptedSocket| {
+        match shared.overload.acquire_connection() {
+            Ok(permit) => {
+                let assigned = handover::assign(&balancer, accepted, ListenerPermit { listener, permit })?;
+                assigned.into_iter().for_each(|assigned| opener.open(assigned));
+            }
+            Err(limit) => metrics.record_load_shed(limit),
         }
-        Err(limit) => metrics.record_load_shed(limit),
+        Ok(())
     };
     let stop = shared.drain.wait_for_phase(DrainPhase::Draining);
     listener::serve(socket, stop, handle, || metrics.accept_failed()).await;

@@ -91,7 +91,7 @@ impl DownstreamIo {
     /// Prepares for closing the socket, which is to be dropped then. Without TLS and unread bytes, that sends the
     /// response and FIN, so a shutdown before it would be one more system call.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let is_plain = matches!(self.transport, Transport::Tcp(_) | Transport::Unix(_));
+        let is_plain = matches!(self.transport, Transport::Client(_) | Transport::Unix(_));
         match is_plain && !self.timer.start_linger(self.peer) {
             true => Poll::Ready(Ok(())),
             false => Pin::new(self).poll_shutdown(cx),
@@ -128,7 +128,7 @@ impl DownstreamIo {
 }
 
 impl ReadSource for DownstreamIo {
-    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.peeked.is_empty() { self.transport.poll_readable(cx) } else { Poll::Ready(()) }
     }
 

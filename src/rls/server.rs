@@ -169,9 +169,10 @@ pub async fn run(
     let opener = GrpcOpener::new(Arc::clone(&port));
     let handle = |accepted: AcceptedSocket| {
         // The connection is closed; a load balancer in front connects elsewhere.
-        let Some(permit) = port.connection_limiter.acquire() else { return };
-        let assigned = handover::assign(&balancer, accepted, permit);
+        let Some(permit) = port.connection_limiter.acquire() else { return Ok(()) };
+        let assigned = handover::assign(&balancer, accepted, permit)?;
         assigned.into_iter().for_each(|assigned| opener.open(assigned));
+        Ok(())
     };
     let accepting = async {
         listener::serve(socket, drain.wait_for_phase(DrainPhase::Draining), handle, || {}).await;

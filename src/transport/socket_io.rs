@@ -52,12 +52,20 @@ pub(super) fn poll_write(
 ) -> Poll<io::Result<usize>> {
     loop {
         ready!(socket.poll_write_ready(cx))?;
-        // Without a signal if the peer has closed the connection.
-        match socket.try_write(|| Ok(send(socket, bytes, SendFlags::NOSIGNAL)?)) {
+        match socket.try_write(|| write(socket, bytes)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             written => return Poll::Ready(written),
         }
     }
+}
+
+/// Makes the system call of [`poll_write`].
+///
+/// # Errors
+/// The error of the system, and [`io::ErrorKind::WouldBlock`] if the socket takes nothing.
+pub(super) fn write(socket: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    // Without a signal if the peer has closed the connection.
+    Ok(send(socket, bytes, SendFlags::NOSIGNAL)?)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::http1::read_buf::ReadSource;
 use crate::transport::Transport;
 
 impl ReadSource for Transport {
-    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         Self::poll_readable(self, cx)
     }
 }
@@ -36,8 +36,8 @@ impl TransportHalf {
 }
 
 impl ReadSource for TransportHalf {
-    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.borrow().poll_readable(cx)
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.borrow_mut().poll_readable(cx)
     }
 }
 

@@ -90,7 +90,7 @@ async fn handshake(
     connection: &DownstreamConnection,
     settings: ConnectionSettings,
     server: &TlsServer,
-    stream: Transport,
+    mut stream: Transport,
 ) -> Result<(TlsStream<Transport>, TlsSession), ServerHandshakeError> {
     let worker = &connection.worker;
     let limiter = worker.handshakes.get(settings.listener).ok_or(ServerHandshakeError::Other)?;

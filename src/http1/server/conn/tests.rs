@@ -6,7 +6,7 @@ use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use super::*;
 
 impl ReadSource for DuplexStream {
-    fn poll_readable(&self, _cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_readable(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 }
