@@ -24,6 +24,7 @@ pub mod http2;
 pub mod http_server;
 pub mod identify;
 pub mod import;
+mod in_place;
 pub mod jitter;
 pub mod limiter;
 pub mod limits;

@@ -26,6 +26,7 @@ use crate::http1::interim::InterimResponses;
 use crate::identify;
 use crate::identify::certificate::ClientCertificate;
 use crate::identify::client_ip::{self, ClientAddress};
+use crate::in_place;
 use crate::listener::{AcceptedConnection, ListenerLimits, ProxyProtocol};
 use crate::overload::{ConnectionPermit, LoadShed};
 use crate::transport::Transport;
@@ -245,7 +246,7 @@ pub(super) fn serve<P>(
         let Some(detecting) = stream else { return };
         match protocol_detect::detect(detecting, &connection.timer).await {
             DetectedProtocol::Http1 => {
-                let serve = |active| Box::pin(http1::serve(connection, active));
+                let serve = |active| Box::into_pin(in_place::boxed!(http1::serve(connection, active)));
                 loop {
                     let Some(serving) = stream.take().map(serve) else { return };
                     *stream = serving.await;

@@ -25,6 +25,7 @@ use super::stages::{identify_request, log_headers, prepare, record_admission, re
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::identify::{Attributes, client_ip};
+use crate::in_place;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{Admission, PendingLimits};
 use crate::overload::LoadShed;
@@ -117,7 +118,7 @@ pub(super) fn handle(
     if request.pending.is_held() {
         return ResponseFuture::Held(held::hold(request.into())).into();
     }
-    ResponseFuture::Forwarding(Box::pin(request.forward(delay))).into()
+    ResponseFuture::Forwarding(in_place::boxed!(request.forward(delay)).into()).into()
 }
 
 /// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the

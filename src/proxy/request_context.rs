@@ -18,6 +18,7 @@ use super::connection::DownstreamConnection;
 use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
 use crate::identify::geo::GeoLocation;
+use crate::in_place;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{FollowedLimits, Settlement};
 use crate::overload::InFlightPermit;
@@ -106,7 +107,7 @@ impl RequestContext {
         timer: Rc<RequestTimer>,
         started: Timestamp,
     ) -> Box<Self> {
-        Box::new(Self {
+        in_place::boxed!(Self {
             connection: Rc::clone(connection),
             timer,
             permit: None,

@@ -36,6 +36,7 @@ use crate::http1::client::response_head::ResponseHead;
 use crate::http1::client::upload::Http1Upload;
 use crate::http1::decoder::BodyDecoder;
 use crate::http1::interim::InterimResponses;
+use crate::in_place;
 use crate::telemetry::metrics::{EndpointMetrics, UpstreamOverflow};
 use crate::tls::AlpnProtocol;
 use crate::tls::client::TlsClient;
@@ -253,7 +254,7 @@ impl Endpoint {
             }
             // Boxed, because its future is large and HTTP/1.1 requests do not need it.
             ConnectionKind::Http2(permit) => {
-                Box::pin(self.send_by_http2(permit, request, body, interims)).await?
+                Box::into_pin(in_place::boxed!(self.send_by_http2(permit, request, body, interims))).await?
             }
         };
         response.body.hold_in_flight(in_flight);

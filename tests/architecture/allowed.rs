@@ -1,7 +1,7 @@
 //! The table of allowed imports between modules.
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 47] = [
+pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 48] = [
     (
         "main",
         &["app", "top", "admin_client", "cli", "explain_command", "config", "replay", "import", "telemetry"],
@@ -117,6 +117,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 47] = [
             "worker",
             "tls",
             "transport",
+            "in_place",
         ],
     ),
     // Calls that are sent later: streams in the store. It knows rules only by their settings.
@@ -187,7 +188,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 47] = [
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain", "clock"]),
     ("forward_proxy", &["identify", "rules", "upstream", "telemetry", "tls", "jitter"]),
-    ("upstream", &["http1", "http2", "headers", "transport", "tls", "telemetry", "jitter"]),
+    ("upstream", &["http1", "http2", "headers", "transport", "tls", "telemetry", "jitter", "in_place"]),
     ("transport", &["http2"]),
     ("http1", &["headers"]),
     ("http2", &[]),
@@ -200,6 +201,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 47] = [
     ("tls", &[]),
     ("http_server", &["drain"]),
     ("drain", &[]),
+    ("in_place", &[]),
     ("jitter", &[]),
     ("overload", &[]),
     ("engine", &["response", "rules", "identify", "limiter"]),
