@@ -10,6 +10,9 @@ limit of one request per second.
 CPU time is what the kernel accounts to the threads of the proxy. Its division into user and system time is counted in
 clock ticks and less exact. The latencies are those of wrk, which waits for a response before it sends the next request,
 so they say little about a proxy that stalls. They only show that no proxy trades latency for CPU time.
+
+With --rate, h2load sends that many requests a second to each proxy. Otherwise a faster proxy has more turns of its event
+loop, each with fewer requests, because it waits for the load generator.
 """
 import argparse
 import json
@@ -110,10 +113,8 @@ def wait_until_open(port, process):
     sys.exit(f"nothing listens on port {port}")
 
 
-def load(port, seconds, connections):
-    command = ["taskset", "-c", "1", "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
-    done = subprocess.run([*command, f"http://127.0.0.1:{port}/"], capture_output=True, text=True, check=True)
-    return done.stdout
+def run_on_processor_1(*command):
+    return subprocess.run(["taskset", "-c", "1", *command], capture_output=True, text=True, check=True).stdout
 
 
 def milliseconds(text):
@@ -121,21 +122,43 @@ def milliseconds(text):
     return float(value) * {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000}[unit]
 
 
-def measure(process, port, options):
-    before, (user, system, _) = scheduled(process.pid), times(process.pid)
-    report = load(port, options.seconds, options.connections)
-    after, (user_after, system_after, resident) = scheduled(process.pid), times(process.pid)
+def load(url, options):
+    """Sends as many requests as possible. Returns their number, the fraction that was rejected, and the median and 99th
+    percentile of the latency in ms."""
+    report = run_on_processor_1("wrk", "-t1", f"-c{options.connections}", f"-d{options.seconds}s", "--latency", url)
     requests = int(re.search(r"(\d+) requests in", report)[1])
     others = re.search(r"Non-2xx or 3xx responses: (\d+)", report)
+    latencies = [milliseconds(re.search(rf"^ +{of}% +(\S+)", report, re.MULTILINE)[1]) for of in (50, 99)]
+    return requests, int(others[1]) / requests if others else 0.0, *latencies
+
+
+def load_at_rate(url, options):
+    """As `load`, with the same number of requests a second for all proxies."""
+    with tempfile.NamedTemporaryFile("r") as log:
+        pace = f"--rps={options.rate / options.connections:g}"
+        clients, duration = f"-c{options.connections}", f"-D{options.seconds}"
+        run_on_processor_1("h2load", "--h1", "-t1", clients, duration, pace, f"--log-file={log.name}", url)
+        # A line for each request: its start, the status, and its time in microseconds.
+        rows = [line.split() for line in log]
+    rejected = sum(status != "200" for _, status, _ in rows)
+    latencies = statistics.quantiles((int(microseconds) / 1000 for _, _, microseconds in rows), n=100)
+    return len(rows), rejected / len(rows), latencies[49], latencies[98]
+
+
+def measure(process, port, options):
+    before, (user, system, _) = scheduled(process.pid), times(process.pid)
+    send = load_at_rate if options.rate else load
+    requests, rejected, median, high = send(f"http://127.0.0.1:{port}/", options)
+    after, (user_after, system_after, resident) = scheduled(process.pid), times(process.pid)
     return {
         "cpu_us": (after - before) / requests * 1e6,
         "user_us": (user_after - user) / requests * 1e6,
         "system_us": (system_after - system) / requests * 1e6,
         "rps": requests / options.seconds,
-        "p50_ms": milliseconds(re.search(r"^ +50% +(\S+)", report, re.MULTILINE)[1]),
-        "p99_ms": milliseconds(re.search(r"^ +99% +(\S+)", report, re.MULTILINE)[1]),
+        "p50_ms": median,
+        "p99_ms": high,
         "rss_mib": resident,
-        "rejected": int(others[1]) / requests if others else 0.0,
+        "rejected": rejected,
     }
 
 
@@ -226,9 +249,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=30, help="turns of each (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=1, help="length of a turn (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients (default: %(default)s)")
+    parser.add_argument("--rate", type=int, help="requests a second, the same for all proxies (default: as many as possible)")
     parser.add_argument("--json", help="write the medians to this file")
     options = parser.parse_args()
-    for tool in ("nginx", "wrk", "taskset"):
+    for tool in ("nginx", "h2load" if options.rate else "wrk", "taskset"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is not installed")
     with tempfile.TemporaryDirectory(prefix="proxy-bench-") as directory:
