@@ -12,7 +12,8 @@ clock ticks and less exact. The latencies are those of wrk, which waits for a re
 so they say little about a proxy that stalls. They only show that no proxy trades latency for CPU time.
 
 With --rate, h2load sends that many requests a second to each proxy. Otherwise a faster proxy has more turns of its event
-loop, each with fewer requests, because it waits for the load generator.
+loop, each with fewer requests, because it waits for the load generator. Each connection sends what is due every 10 ms, one
+request after the other, and the latency is the time from when a request was sent.
 """
 import argparse
 import json
@@ -137,12 +138,15 @@ def load_at_rate(url, options):
     with tempfile.NamedTemporaryFile("r") as log:
         pace = f"--rps={options.rate / options.connections:g}"
         clients, duration = f"-c{options.connections}", f"-D{options.seconds}"
-        run_on_processor_1("h2load", "--h1", "-t1", clients, duration, pace, f"--log-file={log.name}", url)
-        # A line for each request: its start, the status, and its time in microseconds.
+        report = run_on_processor_1("h2load", "--h1", "-t1", clients, duration, pace, f"--log-file={log.name}", url)
+        # A line for each request: its start, the status or -1, and its time in microseconds.
         rows = [line.split() for line in log]
-    rejected = sum(status != "200" for _, status, _ in rows)
-    latencies = statistics.quantiles((int(microseconds) / 1000 for _, _, microseconds in rows), n=100)
-    return len(rows), rejected / len(rows), latencies[49], latencies[98]
+    latencies = [int(row[2]) / 1000 for row in rows if row[1] != "-1"]
+    if len(latencies) < 0.95 * options.rate * options.seconds:
+        sys.exit(f"only {len(latencies)} responses in {options.seconds} s\n{report}")
+    rejected = sum(row[1] != "200" for row in rows) / len(rows)
+    quantiles = statistics.quantiles(latencies, n=100)
+    return len(latencies), rejected, quantiles[49], quantiles[98]
 
 
 def measure(process, port, options):

@@ -1,10 +1,12 @@
 //! Values that are created on the heap, in the place where they stay.
+//!
+//! For values of a kilobyte and more that every request or connection has. Others are created by `Box::new`.
 
 /// Evaluates an expression and returns its value in a `Box`.
 ///
 /// `Box::new` takes a value that is on the stack, and copies all of it. A future is larger than its arguments: most of it
-/// holds nothing before it is polled. If the memory is there first, the compiler writes the fields to their place. This is
-/// a macro, because a value that a closure returns is on the stack again.
+/// holds nothing before it is polled. With the memory allocated first, an optimising compiler writes the fields to their
+/// place. This is a macro, because a value that a closure returns is on the stack again.
 macro_rules! boxed {
     ($value:expr) => {{
         let memory = Box::new_uninit();

@@ -84,8 +84,8 @@ pub struct AcceptedConnection {
 /// connect has succeeded already. The kernel therefore begins no more connections before the queue is emptied for the
 /// last time.
 ///
-/// `handle` fails if it is unable to register the connection. `failed` is called each time that happens, or an accept fails
-/// for lack of file descriptors or memory.
+/// `handle` fails if the connection cannot be registered. Until `stop` completes, `failed` is called each time that happens, and
+/// each time an accept fails for lack of file descriptors or memory.
 pub async fn serve(
     socket: Socket,
     stop: impl Future<Output = ()>,
@@ -130,7 +130,7 @@ async fn accept_until(
                     failed();
                     // Up to 50 failures a second are possible; logged only at the 1st, 2nd, 4th, 8th and so on.
                     if failures.is_power_of_two() {
-                        tracing::warn!(%error, failures, "cannot accept connections, retrying after a pause");
+                        tracing::warn!(%error, failures, "cannot accept a connection or register it, the next one is accepted after a pause");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

@@ -72,34 +72,23 @@ impl Transport {
         }
     }
 
-    /// Ready when the client has sent something, which may be the end of the stream. Consumes nothing.
-    pub fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self {
-            // Peeks at the socket itself, because the runtime reports a new connection as readable until a read has
-            // been tried.
-            Self::Tcp(stream) => stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])).map(drop),
-            Self::Client(stream) => stream.poll_first_byte(cx),
-            Self::Prefixed(stream) if stream.prefix.is_empty() => stream.inner.poll_first_byte(cx),
-            // A Unix socket has no remote peer; on the others, bytes have been received already.
-            Self::Unix(_) | Self::Tls(_) | Self::Prefixed(_) => Poll::Ready(()),
-        }
-    }
-
     /// Ready when there may be something to read, as far as is known without trying.
     pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx).map(drop),
             Self::Client(stream) => stream.poll_readable(cx),
+            Self::Prefixed(stream) if stream.prefix.is_empty() => stream.inner.poll_readable(cx),
             Self::Unix(_) | Self::Tls(_) | Self::Prefixed(_) => Poll::Ready(()),
         }
     }
 
-    /// Whether nothing has been received, not even the end of the stream, as far as the runtime knows. Makes a system
+    /// Whether an upstream has sent nothing, not even the end of the stream, as far as the runtime knows. Makes a system
     /// call only if the runtime reports the socket as readable. If it returns `false`, a byte may have been consumed.
+    /// Always `false` for a client.
     pub fn has_no_input(&mut self) -> bool {
         let read = match self {
             Self::Tcp(stream) => stream.try_read(&mut [0]),
-            Self::Client(stream) => stream.try_read(&mut [0]),
+            Self::Client(_) => return false,
             Self::Unix(stream) => stream.try_read(&mut [0]),
             Self::Tls(stream) => return stream.has_no_input(),
             Self::Prefixed(stream) => return stream.prefix.is_empty() && stream.inner.has_no_input(),
@@ -113,7 +102,7 @@ impl Transport {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
             Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
-            Self::Client(stream) => stream.peek(&mut byte),
+            Self::Client(_) => return false,
             Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
             Self::Tls(stream) => return stream.inner().peek_has_no_input(),
             Self::Prefixed(stream) => return stream.prefix.is_empty() && stream.inner.peek_has_no_input(),

@@ -44,7 +44,7 @@ pub(super) struct OutputBuf {
     /// Whether the stream has not taken everything. What is left of a piece holds the memory of all of it, so no DATA is
     /// accepted until the stream has taken the rest.
     is_blocked: bool,
-    /// Whether the stream did not take everything at once the last time.
+    /// Whether the write before this one has blocked.
     is_slow: bool,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
     needs_flush: bool,
@@ -90,8 +90,8 @@ impl OutputBuf {
         self.len() == 0 && !self.needs_flush
     }
 
-    /// Returns how many bytes of DATA are accepted. A slow stream has one large piece at a time: its connection will hold
-    /// the memory of that piece, and the next one would hold as much again.
+    /// Returns how many bytes of DATA are accepted. While writes block, there is one large piece at a time: it holds its
+    /// memory until the peer has read it, and a second one would hold as much again.
     pub(super) fn room(&self) -> usize {
         let is_full = self.is_blocked || self.is_slow && !self.pieces.is_empty();
         match self.len() {
@@ -295,7 +295,7 @@ mod tests {
         let (mut client, mut server) = tokio::io::duplex(4000);
         let mut write = |output: &mut OutputBuf| output.poll_write(&mut server, &mut cx);
         output.push(vec![0; 5000].into());
-        assert!(output.room() > 0, "it has not been slow yet");
+        assert!(output.room() > 0, "no write has blocked yet");
         assert!(write(&mut output).is_pending());
         let mut read = |octets: usize| {
             let mut bytes = vec![0; octets];
@@ -307,11 +307,11 @@ mod tests {
         assert!(write(&mut output).is_ready());
         assert_eq!(output.room(), MAX_OUTPUT);
         output.push(vec![0; 1000].into());
-        assert_eq!(output.room(), MAX_OUTPUT - 1000, "small pieces are copied");
+        assert_eq!(output.room(), MAX_OUTPUT - 1000, "a small piece is copied");
         output.push(vec![0; 2500].into());
         assert_eq!(output.room(), 0);
         read(1000);
-        // Taken at once, so it is not slow any more.
+        // This write has not blocked.
         assert!(write(&mut output).is_ready());
         output.push(vec![0; 2500].into());
         assert_eq!(output.room(), MAX_OUTPUT - 2500);

@@ -29,8 +29,8 @@ pub struct QueuedConnection<P> {
 /// One worker's part of the balance of connections.
 pub type WorkerBalance<P> = BalanceMember<QueuedConnection<P>>;
 
-/// Chooses the worker of a connection that this one has accepted. Returns the connection if it is this worker, and hands
-/// it over otherwise.
+/// Chooses the worker of a connection that this one has accepted, and hands it over. Returns the connection if this worker is
+/// to serve it: it has been chosen, or the other worker cannot take the connection.
 ///
 /// # Errors
 /// As [`AcceptedSocket::register`].
@@ -47,15 +47,25 @@ pub fn assign<P>(
     own.map(register).transpose()
 }
 
-/// Passes the connections that other workers hand over to `handle`, until `stop` completes and the queue is empty.
+/// Passes the connections that other workers hand over to `handle`, until `stop` completes and the queue is empty. `failed`
+/// is called for each one that cannot be registered, and is closed.
 pub async fn receive<P>(
     incoming: IncomingConnections<QueuedConnection<P>>,
     stop: impl Future<Output = ()>,
     mut handle: impl FnMut(AssignedConnection<P>),
+    mut failed: impl FnMut(),
 ) {
+    let mut failures = 0_u64;
     let handle = |placed| match register(placed) {
         Ok(assigned) => handle(assigned),
-        Err(error) => tracing::warn!(%error, "cannot register a connection"),
+        Err(error) => {
+            failures += 1;
+            failed();
+            // Logged only at the 1st, 2nd, 4th, 8th and so on.
+            if failures.is_power_of_two() {
+                tracing::warn!(%error, failures, "cannot register a connection of another worker");
+            }
+        }
     };
     incoming.serve(stop, handle).await;
 }

@@ -288,7 +288,7 @@ impl AcceptedSocket {
     /// Registers the socket with the runtime of this thread.
     ///
     /// # Errors
-    /// The error of the system, for lack of memory.
+    /// The error of the system, for lack of memory or of epoll's watches.
     pub fn register(self) -> io::Result<AcceptedConnection> {
         Ok(match self {
             Self::Tcp(socket, peer) => {

@@ -58,7 +58,8 @@ pub(super) async fn run(
     let stop = Rc::clone(worker);
     accepting.spawn_local(async move {
         let stop = stop.shared.drain.wait_for_phase(DrainPhase::Draining);
-        handover::receive(incoming, stop, |assigned| opener.open(assigned)).await;
+        let failed = || opener.worker.metrics.accept_failed();
+        handover::receive(incoming, stop, |assigned| opener.open(assigned), failed).await;
     });
     while let Some(ended) = accepting.join_next().await {
         propagate_panic(ended)?;

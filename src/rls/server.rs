@@ -183,7 +183,7 @@ pub async fn run(
     };
     let handed_over = async {
         let stop = drain.wait_for_phase(DrainPhase::Draining);
-        handover::receive(incoming, stop, |assigned| opener.open(assigned)).await;
+        handover::receive(incoming, stop, |assigned| opener.open(assigned), || {}).await;
         Ok(())
     };
     tokio::try_join!(accepting, handed_over)?;

@@ -1,8 +1,10 @@
-//! TCP socket of a client, which need not be writable to be served.
+//! TCP socket of a client.
+//!
+//! It is registered with the event loop for reading only, until a write blocks or a read is large. Sockets to upstreams are
+//! plain `TcpStream`s, because connecting needs to know when they become writable.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Write as _};
-use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpStream as StdTcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
@@ -16,19 +18,22 @@ use tokio::net::TcpStream;
 
 use super::socket_io;
 
-/// Maximum bytes of a small read.
-const SMALL_READ: usize = 4 * 1024;
+/// Maximum bytes of a read. The buffers of HTTP/1.1 and HTTP/2 have no more room for one.
+const MAX_READ: usize = 32 * 1024;
+/// Bytes from which a read is large. Copying fewer costs less than a registration for both directions.
+const LARGE_READ: usize = 8 * 1024;
 
 thread_local! {
-    /// Small reads go through this memory. A read into the caller's would have to initialise it first, which takes longer.
-    static SMALL: RefCell<[u8; SMALL_READ]> = const { RefCell::new([0; SMALL_READ]) };
+    /// What is read is copied from here. To read into the caller's buffer, it would have to be initialised first, which takes
+    /// longer.
+    static SCRATCH: RefCell<[u8; MAX_READ]> = const { RefCell::new([0; MAX_READ]) };
 }
 
 /// TCP socket of a client.
 ///
 /// The runtime reports a [`TcpStream`] as writable once, immediately after its registration. That is an event, and often
-/// a turn of the event loop, without effect. This socket is registered for reading only, until a write would block or a
-/// read takes many bytes. From then on it is a [`TcpStream`].
+/// a turn of the event loop, without effect. This socket is registered for reading only, until a write blocks or a read is
+/// large. From then on it is a [`TcpStream`].
 #[derive(Debug)]
 pub struct ClientTcp(Registration);
 
@@ -36,7 +41,7 @@ pub struct ClientTcp(Registration);
 enum Registration {
     Reading(ReadingSocket),
     Both(TcpStream),
-    /// The system was unable to register the socket for both.
+    /// Registration for both directions failed, and the socket is closed.
     Closed,
 }
 
@@ -44,26 +49,17 @@ enum Registration {
 #[derive(Debug)]
 struct ReadingSocket {
     socket: AsyncFd<StdTcpStream>,
-    /// To be woken when the registration ends: it reports nothing from then on.
+    /// Woken when the registration ends, because it reports no events from then on.
     reader: Option<Waker>,
 }
 
 impl ClientTcp {
-    /// Registers a socket that does not block with the runtime of this thread.
+    /// Registers a non-blocking socket with the runtime of this thread.
     ///
     /// # Errors
-    /// The error of the system, for lack of memory.
+    /// The error of the system, for lack of memory or of epoll's watches.
     pub fn new(socket: StdTcpStream) -> io::Result<Self> {
         ReadingSocket::new(socket).map(|socket| Self(Registration::Reading(socket)))
-    }
-
-    /// Ready when a byte or the end of the stream has arrived. Consumes nothing.
-    pub(super) fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.0 {
-            Registration::Reading(socket) => socket.poll_first_byte(cx),
-            Registration::Both(stream) => stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])).map(drop),
-            Registration::Closed => Poll::Ready(()),
-        }
     }
 
     /// Ready when there may be something to read, as far as the runtime knows.
@@ -73,26 +69,6 @@ impl ClientTcp {
             Registration::Both(stream) => stream.poll_read_ready(cx).map(drop),
             Registration::Closed => Poll::Ready(()),
         }
-    }
-
-    /// Reads into `byte` if the runtime knows of something to read.
-    ///
-    /// # Errors
-    /// The error of the system, and [`io::ErrorKind::WouldBlock`] if there is nothing.
-    pub(super) fn try_read(&self, byte: &mut [u8]) -> io::Result<usize> {
-        match &self.0 {
-            Registration::Reading(socket) => socket.try_read(byte),
-            Registration::Both(stream) => stream.try_read(byte),
-            Registration::Closed => Err(io::ErrorKind::NotConnected.into()),
-        }
-    }
-
-    /// Copies the next byte to be read, without consuming it. Does not wait.
-    ///
-    /// # Errors
-    /// The error of the system, and [`io::ErrorKind::WouldBlock`] if there is nothing.
-    pub(super) fn peek(&self, byte: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
-        SockRef::from(&self.as_fd()?).peek(byte)
     }
 
     /// Returns the socket, to set its options.
@@ -156,26 +132,14 @@ impl ReadingSocket {
         polled
     }
 
-    fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let Ok(mut readable) = ready!(self.poll_readable(cx)) else { return Poll::Ready(()) };
-            if readable.try_io(|socket| socket.get_ref().peek(&mut [0])).is_ok() {
-                return Poll::Ready(());
-            }
-        }
-    }
-
-    fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.socket.try_io(Interest::READABLE, |socket| receive(socket, bytes))
-    }
-
-    /// Reads at most [`SMALL_READ`] bytes, and returns how many.
+    /// Reads at most [`MAX_READ`] bytes, and returns how many.
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
-        SMALL.with_borrow_mut(|small| {
-            let room = buffer.remaining().min(small.len());
+        SCRATCH.with_borrow_mut(|scratch| {
+            let room = buffer.remaining().min(scratch.len());
             loop {
                 let mut readable = ready!(self.poll_readable(cx))?;
-                let Ok(read) = readable.try_io(|socket| receive(socket.get_ref(), &mut small[..room])) else {
+                let Ok(read) = readable.try_io(|socket| receive(socket.get_ref(), &mut scratch[..room]))
+                else {
                     continue;
                 };
                 let read = read?;
@@ -183,7 +147,7 @@ impl ReadingSocket {
                 if (1..room).contains(&read) {
                     readable.clear_ready_matching(Ready::READABLE);
                 }
-                buffer.put_slice(&small[..read]);
+                buffer.put_slice(&scratch[..read]);
                 return Poll::Ready(Ok(read));
             }
         })
@@ -207,7 +171,7 @@ impl AsyncRead for ClientTcp {
             Registration::Both(stream) => return Pin::new(stream).poll_read(cx, buffer),
             Registration::Closed => return Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         };
-        if read == SMALL_READ {
+        if read >= LARGE_READ {
             self.register_both()?;
         }
         Poll::Ready(Ok(()))
@@ -242,8 +206,8 @@ impl AsyncWrite for ClientTcp {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = SockRef::from(&self.as_fd()?).shutdown(Shutdown::Write);
-        // The peer has reset the connection, so there is nothing left to close.
+        let shut = self.as_fd().and_then(|socket| SockRef::from(&socket).shutdown(Shutdown::Write));
+        // The connection has failed, so there is nothing left to close.
         Poll::Ready(shut.or_else(|error| match error.kind() {
             io::ErrorKind::NotConnected => Ok(()),
             _ => Err(error),
@@ -289,7 +253,7 @@ mod tests {
     #[tokio::test]
     async fn small_messages_need_no_registration_for_writing() {
         let (mut client, mut peer) = connection();
-        for message in [&b"a"[..], b"another", &[7; SMALL_READ - 1]] {
+        for message in [&b"a"[..], b"another", &[7; LARGE_READ - 1]] {
             peer.write_all(message).unwrap();
             let mut received = vec![0; message.len()];
             client.read_exact(&mut received).await.unwrap();
@@ -299,26 +263,57 @@ mod tests {
             assert_eq!(received, message);
         }
         assert!(!is_registered_for_both(&client));
-        drop(peer);
-        assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
     }
 
     #[tokio::test]
-    async fn large_messages_arrive_complete_in_both_directions() {
-        let (mut client, mut peer) = connection();
+    async fn one_read_takes_all_that_has_arrived() {
+        for length in [1, LARGE_READ, MAX_READ] {
+            let (mut client, mut peer) = connection();
+            peer.write_all(&vec![7; length]).unwrap();
+            // The last bytes and the end of the stream arrive together.
+            drop(peer);
+            std::future::poll_fn(|cx| client.poll_readable(cx)).await;
+            let mut received = vec![0; MAX_READ];
+            assert_eq!(client.read(&mut received).await.unwrap(), length);
+            assert_eq!(client.read(&mut received).await.unwrap(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn large_messages_are_complete_in_both_directions() {
         let message: Vec<u8> = (0..8 << 20_u32).map(|octet| (octet % 251) as u8).collect();
+        let (mut client, mut peer) = connection();
         let sent = message.clone();
-        let echo = std::thread::spawn(move || {
-            peer.write_all(&sent).unwrap();
-            let mut received = vec![0; sent.len()];
-            peer.read_exact(&mut received).unwrap();
-            received
-        });
+        let sending = std::thread::spawn(move || peer.write_all(&sent).map(|()| peer));
         let mut received = vec![0; message.len()];
         client.read_exact(&mut received).await.unwrap();
         assert!(received == message && is_registered_for_both(&client));
-        client.write_all(&message).await.unwrap();
-        assert!(echo.join().unwrap() == message);
+
+        // A new one, which is registered for both because writes block.
+        let (mut client, mut peer) = connection();
+        let length = message.len();
+        let receiving = std::thread::spawn(move || {
+            let mut received = vec![0; length];
+            peer.read_exact(&mut received).map(|()| received)
+        });
+        let mut written = 0;
+        while written < message.len() {
+            let (some, more) = message[written..].split_at((message.len() - written).min(100));
+            let parts = [IoSlice::new(some), IoSlice::new(more)];
+            let writing = std::future::poll_fn(|cx| Pin::new(&mut client).poll_write_vectored(cx, &parts));
+            written += writing.await.unwrap();
+        }
+        assert!(receiving.join().unwrap().unwrap() == message && is_registered_for_both(&client));
+        drop(sending.join().unwrap().unwrap());
+    }
+
+    /// Writes until the socket takes no more.
+    fn fill(client: &mut ClientTcp) {
+        let bytes = vec![7; 1 << 20];
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(written) = Pin::new(&mut *client).poll_write(&mut cx, &bytes) {
+            assert!(written.unwrap() > 0);
+        }
     }
 
     #[tokio::test]
@@ -327,30 +322,22 @@ mod tests {
         let reader = Arc::new(WakeCounter::default());
         let waker = Waker::from(Arc::clone(&reader));
         assert!(client.poll_readable(&mut Context::from_waker(&waker)).is_pending());
-        let mut writer = Context::from_waker(Waker::noop());
-        let bytes = vec![7; 1 << 20];
-        while Pin::new(&mut client).poll_write(&mut writer, &bytes).is_ready() {}
+        fill(&mut client);
         assert!(is_registered_for_both(&client));
-        // It has to register with the new registration.
+        // It has to poll again, with the new registration.
         assert_eq!(reader.0.load(Ordering::Relaxed), 1);
         peer.write_all(b"more").unwrap();
         std::future::poll_fn(|cx| client.poll_readable(cx)).await;
-        assert_eq!(client.try_read(&mut [0; 8]).unwrap(), 4);
+        assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 4);
     }
 
     #[tokio::test]
-    async fn first_byte_is_reported_and_kept() {
-        let (mut client, mut peer) = connection();
-        assert!(client.poll_first_byte(&mut Context::from_waker(Waker::noop())).is_pending());
-        let nothing = client.peek(&mut [MaybeUninit::uninit()]).unwrap_err();
-        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(client.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        peer.write_all(b"first").unwrap();
-        std::future::poll_fn(|cx| client.poll_first_byte(cx)).await;
-        assert_eq!(client.peek(&mut [MaybeUninit::uninit()]).unwrap(), 1);
-        let mut received = [0; 5];
-        client.read_exact(&mut received).await.unwrap();
-        assert_eq!(&received, b"first");
+    async fn blocked_write_fails_when_the_peer_resets() {
+        let (mut client, peer) = connection();
+        fill(&mut client);
+        // Closed with bytes unread.
+        drop(peer);
+        assert_eq!(client.write_all(b"lost").await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[tokio::test]
@@ -358,7 +345,6 @@ mod tests {
         let (mut client, mut peer) = connection();
         client.shutdown().await.unwrap();
         assert_eq!(peer.read(&mut [0; 8]).unwrap(), 0);
-        // Closed with a byte unread: a reset.
         let (mut client, peer) = connection();
         client.write_all(b"unread").await.unwrap();
         peer.peek(&mut [0]).unwrap();
