@@ -4,7 +4,8 @@
 Each client requests 100 MiB and reads nothing. Over HTTP/2, it has the default windows of 64 KiB, or announces the largest
 ones, so that only the sockets' buffers stop the proxy. nginx is the upstream, over HTTP/1.1. Each proxy has one worker and
 is started anew for each protocol. The result is the growth of resident memory after some seconds, divided by the number of clients. The
-kernel's buffers are not included.
+kernel's buffers are not included. Memory that a proxy has freed is resident until its allocator returns it: jemalloc does so
+within ten seconds.
 """
 import argparse
 import contextlib
@@ -69,7 +70,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weir", default="target/dist/weir", help="the binary (default: %(default)s)")
     parser.add_argument("--clients", type=int, default=200, help="number of clients (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=5, help="time until memory is read (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=20, help="time until memory is read (default: %(default)s)")
     options = parser.parse_args()
     options.envoy = None
     for tool in ("nginx", "haproxy"):

@@ -44,8 +44,6 @@ pub(super) struct OutputBuf {
     /// Whether the stream has not taken everything. What is left of a piece holds the memory of all of it, so no DATA is
     /// accepted until the stream has taken the rest.
     is_blocked: bool,
-    /// Whether the write before this one has blocked.
-    is_slow: bool,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
     needs_flush: bool,
 }
@@ -90,12 +88,10 @@ impl OutputBuf {
         self.len() == 0 && !self.needs_flush
     }
 
-    /// Returns how many bytes of DATA are accepted. While writes block, there is one large piece at a time: it holds its
-    /// memory until the peer has read it, and a second one would hold as much again.
+    /// Returns how many bytes of DATA are accepted.
     pub(super) fn room(&self) -> usize {
-        let is_full = self.is_blocked || self.is_slow && !self.pieces.is_empty();
         match self.len() {
-            waiting if waiting > ENOUGH_OUTPUT || is_full => 0,
+            waiting if waiting > ENOUGH_OUTPUT || self.is_blocked => 0,
             waiting => MAX_OUTPUT - waiting,
         }
     }
@@ -109,7 +105,6 @@ impl OutputBuf {
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        self.is_slow = self.is_blocked;
         self.is_blocked = self.len() > 0;
         while self.len() > 0 {
             let written = if self.pieces.is_empty() {
@@ -286,34 +281,5 @@ mod tests {
         assert!(Pin::new(&mut client).poll_read(&mut cx, &mut read).is_ready());
         assert!(output.poll_write(&mut server, &mut cx).is_ready());
         assert_eq!((output.len(), output.room()), (0, MAX_OUTPUT));
-    }
-
-    #[test]
-    fn slow_peer_gets_one_large_piece_at_a_time() {
-        let mut output = OutputBuf::default();
-        let mut cx = Context::from_waker(Waker::noop());
-        let (mut client, mut server) = tokio::io::duplex(4000);
-        let mut write = |output: &mut OutputBuf| output.poll_write(&mut server, &mut cx);
-        output.push(vec![0; 5000].into());
-        assert!(output.room() > 0, "no write has blocked yet");
-        assert!(write(&mut output).is_pending());
-        let mut read = |octets: usize| {
-            let mut bytes = vec![0; octets];
-            let mut read = tokio::io::ReadBuf::new(&mut bytes);
-            let mut cx = Context::from_waker(Waker::noop());
-            assert!(Pin::new(&mut client).poll_read(&mut cx, &mut read).is_ready());
-        };
-        read(4000);
-        assert!(write(&mut output).is_ready());
-        assert_eq!(output.room(), MAX_OUTPUT);
-        output.push(vec![0; 1000].into());
-        assert_eq!(output.room(), MAX_OUTPUT - 1000, "a small piece is copied");
-        output.push(vec![0; 2500].into());
-        assert_eq!(output.room(), 0);
-        read(1000);
-        // This write has not blocked.
-        assert!(write(&mut output).is_ready());
-        output.push(vec![0; 2500].into());
-        assert_eq!(output.room(), MAX_OUTPUT - 2500);
     }
 }
