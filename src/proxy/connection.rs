@@ -286,6 +286,6 @@ mod tests {
             size_of::<F>()
         }
         let size = future_size(http1::serve);
-        assert!(size <= 896, "{size} bytes");
+        assert!(size <= 904, "{size} bytes");
     }
 }
