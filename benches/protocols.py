@@ -87,11 +87,6 @@ def command(options, scenario, name, directory, port, upstreams):
     }[name]
 
 
-def run_tool(*arguments):
-    done = subprocess.run(["taskset", "-c", "1", *arguments], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
 def call(scenario, directory):
     """Returns h2load's arguments for a request of the scenario."""
     headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
@@ -107,7 +102,7 @@ def load_http2(scenario, port, options, directory):
     address = f"http://127.0.0.1:{port}{path(scenario)}"
     pace = [f"--rps={options.rate / HTTP2_CONNECTIONS:g}"] if options.rate else []
     duration = f"-D{options.seconds}"
-    report = run_tool(
+    report = proxy.run_on_processor_1(
         "h2load", f"-c{HTTP2_CONNECTIONS}", "-m32", "-t1", duration, *pace, *call(scenario, directory), address
     )
     good = int(re.search(r"status codes: (\d+) 2xx", report)[1])
@@ -129,7 +124,7 @@ def load_http1(scenario, port, options, directory):
         target, extra = "/", ["-H", "connection: close"]
     connections = {"connection": 64, "download-100m": 2}.get(scenario, 8)
     limits = [f"-c{connections}", f"-d{options.seconds}s", "--timeout", "30s"]
-    report = run_tool("wrk", "-t1", *limits, *extra, f"http://127.0.0.1:{port}{target}")
+    report = proxy.run_on_processor_1("wrk", "-t1", *limits, *extra, f"http://127.0.0.1:{port}{target}")
     if "Non-2xx" in report:
         sys.exit(f"{scenario}: not all responses were successful\n{report}")
     requests = int(re.search(r"(\d+) requests in", report)[1])

@@ -1,6 +1,6 @@
 //! Values that are created on the heap, in the place where they stay.
 //!
-//! For values of a kilobyte and more that every request or connection has. Others are created by `Box::new`.
+//! For large values that every request or every connection has. Others are created by `Box::new`.
 
 /// Evaluates an expression and returns its value in a `Box`.
 ///
