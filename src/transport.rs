@@ -110,6 +110,18 @@ impl Transport {
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
+    /// Lets the kernel hold what is written from now on, until the stream is shut down or a segment is full. Then the last
+    /// bytes and the end of the stream are one segment. Returns whether the transport can do that; the shutdown must follow
+    /// immediately.
+    pub fn hold_writes(&mut self) -> bool {
+        match self {
+            Self::Client(stream) => stream.hold_writes(),
+            Self::Tls(stream) => stream.inner_mut().hold_writes(),
+            Self::Prefixed(stream) => stream.inner.hold_writes(),
+            Self::Tcp(_) | Self::Unix(_) => false,
+        }
+    }
+
     /// Enables TCP keep-alive probes: after `silence` without traffic, three probes, each `silence / 3` apart. This
     /// costs nothing on connections with traffic.
     pub fn set_tcp_keepalive(&self, silence: Duration) {

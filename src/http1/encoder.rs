@@ -52,8 +52,22 @@ where
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), EncodeError>> {
+        self.poll_to_end(stream, || (), cx)
+    }
+
+    /// As [`Encoder::poll`]. Calls `before_end` when all that is left to be sent is in the write buffer, before it is
+    /// written.
+    pub fn poll_to_end(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        before_end: impl Fn(),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), EncodeError>> {
         loop {
             let filled = self.poll_fill(cx).map_err(EncodeError::Body)?;
+            if !self.is_open {
+                before_end();
+            }
             ready!(self.write_buf.poll_write(stream, cx)).map_err(EncodeError::Connection)?;
             match filled {
                 Poll::Ready(()) if !self.is_open => return Poll::Ready(Ok(())),

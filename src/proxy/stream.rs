@@ -35,6 +35,8 @@ pub(super) struct DownstreamIo {
     /// Bytes that were read for protocol detection, or from a parked connection, and are to be read again.
     peeked: BytesMut,
     closed_for_writing: bool,
+    /// The kernel holds what is written until the connection is closed for writing.
+    holds_writes: bool,
     discarded: u64,
     /// Address of the peer, for IPv6 its network.
     peer: IpAddr,
@@ -42,7 +44,15 @@ pub(super) struct DownstreamIo {
 
 impl DownstreamIo {
     pub(super) fn new(transport: Transport, timer: Rc<ConnectionTimer>, peer: IpAddr) -> Self {
-        Self { transport, timer, peeked: BytesMut::new(), closed_for_writing: false, discarded: 0, peer }
+        Self {
+            transport,
+            timer,
+            peeked: BytesMut::new(),
+            closed_for_writing: false,
+            holds_writes: false,
+            discarded: 0,
+            peer,
+        }
     }
 
     /// Reads some bytes, which are kept to be read again. Returns their number.
@@ -88,10 +98,17 @@ impl DownstreamIo {
         let _ = Pin::new(&mut self.transport).poll_flush(&mut cx);
     }
 
-    /// Prepares for closing the socket, which is to be dropped then. Without TLS and unread bytes, that sends the
-    /// response and FIN, so a shutdown before it would be one more system call.
+    /// Announces that [`Self::poll_close`] follows the next write immediately, so that both cause one packet.
+    pub(super) fn hold_writes(&mut self) {
+        self.holds_writes = self.transport.hold_writes();
+    }
+
+    /// Prepares for closing the socket, which is to be dropped then. Without TLS and unread bytes, that sends FIN, so a
+    /// shutdown before it would be one more system call. What the kernel holds needs the shutdown: if bytes have arrived that
+    /// are unread, dropping the socket would discard it.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let is_plain = matches!(self.transport, Transport::Client(_) | Transport::Unix(_));
+        let is_plain =
+            matches!(self.transport, Transport::Client(_) | Transport::Unix(_)) && !self.holds_writes;
         match is_plain && !self.timer.start_linger(self.peer) {
             true => Poll::Ready(Ok(())),
             false => Pin::new(self).poll_shutdown(cx),

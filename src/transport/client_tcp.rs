@@ -4,13 +4,13 @@
 //! plain `TcpStream`s, because connecting needs to know when they become writable.
 
 use std::cell::RefCell;
-use std::io::{self, IoSlice, Write as _};
+use std::io::{self, IoSlice};
 use std::net::{Shutdown, TcpStream as StdTcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SendFlags, recv};
 use socket2::SockRef;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
@@ -51,6 +51,8 @@ struct ReadingSocket {
     socket: AsyncFd<StdTcpStream>,
     /// Woken when the registration ends, because it reports no events from then on.
     reader: Option<Waker>,
+    /// Options of writes.
+    flags: SendFlags,
 }
 
 impl ClientTcp {
@@ -68,6 +70,17 @@ impl ClientTcp {
             Registration::Reading(socket) => socket.poll_readable(cx).map(drop),
             Registration::Both(stream) => stream.poll_read_ready(cx).map(drop),
             Registration::Closed => Poll::Ready(()),
+        }
+    }
+
+    /// As [`super::Transport::hold_writes`].
+    pub(super) fn hold_writes(&mut self) -> bool {
+        match &mut self.0 {
+            Registration::Reading(socket) => {
+                socket.flags |= SendFlags::MORE;
+                true
+            }
+            Registration::Both(_) | Registration::Closed => false,
         }
     }
 
@@ -96,10 +109,10 @@ impl ClientTcp {
     /// returns `None`.
     fn try_write(
         &self,
-        attempt: impl FnOnce(&StdTcpStream) -> io::Result<usize>,
+        attempt: impl FnOnce(&StdTcpStream, SendFlags) -> io::Result<usize>,
     ) -> Option<io::Result<usize>> {
         let Registration::Reading(socket) = &self.0 else { return None };
-        match attempt(socket.socket.get_ref()) {
+        match attempt(socket.socket.get_ref(), socket.flags) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             written => Some(written),
         }
@@ -112,7 +125,11 @@ impl ReadingSocket {
         reason = "the constructor that replaces it is unsafe, because the descriptor must stay open; a `TcpStream` owns its own"
     )]
     fn new(socket: StdTcpStream) -> io::Result<Self> {
-        AsyncFd::with_interest(socket, Interest::READABLE).map(|socket| Self { socket, reader: None })
+        AsyncFd::with_interest(socket, Interest::READABLE).map(|socket| Self {
+            socket,
+            reader: None,
+            flags: socket_io::FLAGS,
+        })
     }
 
     fn into_std(self) -> StdTcpStream {
@@ -183,7 +200,7 @@ impl AsyncRead for ClientTcp {
 
 impl AsyncWrite for ClientTcp {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.try_write(|socket| socket_io::write(socket, bytes)) {
+        match self.try_write(|socket, flags| socket_io::write(socket, bytes, flags)) {
             Some(written) => Poll::Ready(written),
             None => socket_io::poll_write(self.register_both()?, cx, bytes),
         }
@@ -194,7 +211,7 @@ impl AsyncWrite for ClientTcp {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.try_write(|mut socket| socket.write_vectored(parts)) {
+        match self.try_write(|socket, flags| socket_io::write_vectored(socket, parts, flags)) {
             Some(written) => Poll::Ready(written),
             None => Pin::new(self.register_both()?).poll_write_vectored(cx, parts),
         }
@@ -220,7 +237,7 @@ impl AsyncWrite for ClientTcp {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -368,6 +385,34 @@ mod tests {
         // Closed with bytes unread.
         drop(peer);
         assert_eq!(client.write_all(b"lost").await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    /// Whether the peer has received nothing, not even the end of the stream.
+    fn has_received_nothing(peer: &StdTcpStream) -> bool {
+        peer.set_nonblocking(true).unwrap();
+        let peeked = peer.peek(&mut [0]);
+        peer.set_nonblocking(false).unwrap();
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    #[tokio::test]
+    async fn held_bytes_leave_with_the_end_of_the_stream() {
+        let (mut client, mut peer) = connection();
+        // The kernel holds bytes for 200 ms at most, and this thread may sleep for longer.
+        let was_held = (0..20).any(|_| {
+            (client, peer) = connection();
+            assert!(client.hold_writes());
+            let parts = [&b"sec"[..], b"ond"].map(IoSlice::new);
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(Pin::new(&mut client).poll_write(&mut cx, b"the ").is_ready());
+            assert!(Pin::new(&mut client).poll_write_vectored(&mut cx, &parts).is_ready());
+            has_received_nothing(&peer)
+        });
+        assert!(was_held);
+        client.shutdown().await.unwrap();
+        let mut received = String::new();
+        peer.read_to_string(&mut received).unwrap();
+        assert_eq!(received, "the second");
     }
 
     #[tokio::test]

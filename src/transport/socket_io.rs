@@ -3,11 +3,11 @@
 //! Its `send` is a cancellation point (`pthreads(7)`). In a process with several threads, each call pays two locked
 //! instructions for that: one percent of the time of a forwarded request, two of a rejection.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
-use rustix::net::{SendFlags, send};
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
@@ -52,20 +52,34 @@ pub(super) fn poll_write(
 ) -> Poll<io::Result<usize>> {
     loop {
         ready!(socket.poll_write_ready(cx))?;
-        match socket.try_write(|| write(socket, bytes)) {
+        match socket.try_write(|| write(socket, bytes, FLAGS)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             written => return Poll::Ready(written),
         }
     }
 }
 
+/// Options of every write: no signal if the peer has closed the connection.
+pub(super) const FLAGS: SendFlags = SendFlags::NOSIGNAL;
+
 /// Makes the system call of [`poll_write`].
 ///
 /// # Errors
 /// The error of the system, and [`io::ErrorKind::WouldBlock`] if the socket takes nothing.
-pub(super) fn write(socket: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
-    // Without a signal if the peer has closed the connection.
-    Ok(send(socket, bytes, SendFlags::NOSIGNAL)?)
+pub(super) fn write(socket: &impl AsFd, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
+    Ok(send(socket, bytes, flags)?)
+}
+
+/// As [`write`], from several buffers.
+///
+/// # Errors
+/// As [`write`].
+pub(super) fn write_vectored(
+    socket: &impl AsFd,
+    parts: &[IoSlice<'_>],
+    flags: SendFlags,
+) -> io::Result<usize> {
+    Ok(sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
 #[cfg(test)]

@@ -27,6 +27,11 @@ impl TlsTransport {
     pub(super) fn inner(&self) -> &Transport {
         self.0.get_ref().0
     }
+
+    /// As [`TlsTransport::inner`].
+    pub(super) fn inner_mut(&mut self) -> &mut Transport {
+        self.0.get_mut().0
+    }
 }
 
 impl Drop for TlsTransport {

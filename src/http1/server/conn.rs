@@ -114,6 +114,11 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
         self.closing || self.broken
     }
 
+    /// Whether all of the request has been read.
+    pub fn has_whole_request(&self) -> bool {
+        self.decoder.is_complete()
+    }
+
     /// Reads the head of the next request with `reader`; `None` if the connection ends without one.
     pub fn poll_head(
         &mut self,

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::StatusCode;
 
-use self::response::{OutgoingResponse, respond};
+use self::response::{AfterResponse, respond};
 use super::{DownstreamConnection, malformed};
 use crate::headers::remove_hop_by_hop;
 use crate::http1::encoder::EncodeError;
@@ -148,8 +148,8 @@ enum ConnectionStep<F> {
     Quiet,
     /// The response to a request has to be awaited.
     Awaits(F, RequestInfo),
-    /// A response has not been sent completely, or the connection may have to be closed after it.
-    Responding(OutgoingResponse),
+    /// A response has not been sent completely, or is the last one.
+    Responding(AfterResponse),
 }
 
 /// Serves one request after the other until the connection is to be closed, or there are no more for a while.
@@ -171,7 +171,7 @@ async fn run_loop(
                 // The future of the request ends here: it is large, and sending the rest of the response may take long.
                 response.await?
             }
-            Ok(ConnectionStep::Responding(response)) => Some(response),
+            Ok(ConnectionStep::Responding(response)) => response,
             Ok(ConnectionStep::NoRequest) => break,
             Ok(ConnectionStep::Quiet) => return Ok(LoopEnd::Quiet),
             Err(ConnectionError::Malformed(malformed)) => {
@@ -179,14 +179,18 @@ async fn run_loop(
             }
             Err(broken) => return Err(broken),
         };
-        if let Some(response) = response {
-            // Boxed because few responses need it, and its future is large.
-            let is_last = !Box::pin(response.finish(connection, conn)).await?;
-            if connection.is_upgraded() {
-                return Ok(LoopEnd::Closed);
-            }
-            if is_last {
-                break;
+        match response {
+            AfterResponse::NextRequest => {}
+            AfterResponse::Close => break,
+            AfterResponse::Finish(response) => {
+                // Boxed because few responses need it, and its future is large.
+                let is_last = !Box::pin(response.finish(connection, conn)).await?;
+                if connection.is_upgraded() {
+                    return Ok(LoopEnd::Closed);
+                }
+                if is_last {
+                    break;
+                }
             }
         }
     }
@@ -223,11 +227,10 @@ fn poll_requests(
             RequestOutcome::Pending(handling) => {
                 return Poll::Ready(Ok(ConnectionStep::Awaits(handling, info)));
             }
-            RequestOutcome::Response(reply) => {
-                if let Some(response) = respond(connection, conn, info, reply, cx) {
-                    return Poll::Ready(Ok(ConnectionStep::Responding(response)));
-                }
-            }
+            RequestOutcome::Response(reply) => match respond(connection, conn, info, reply, cx) {
+                AfterResponse::NextRequest => {}
+                other => return Poll::Ready(Ok(ConnectionStep::Responding(other))),
+            },
         }
     }
 }

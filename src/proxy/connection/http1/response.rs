@@ -28,34 +28,45 @@ pub(super) struct OutgoingResponse {
 enum SendProgress {
     /// A part of it, with the error if no more can be sent.
     Part(Encoder<ResponseBody>, Option<ConnectionError>),
-    /// All of it. Whether all of the request has been read, if that is known.
-    Whole(Poll<bool>),
+    /// All of it.
+    Whole,
 }
 
-/// Sends as much of a response as the client takes at once. Returns what is left to be done, if that is anything but to read
-/// the next request.
+/// What is left to be done after [`respond`].
+#[expect(clippy::large_enum_variant, reason = "few responses are not sent at once")]
+pub(super) enum AfterResponse {
+    /// To read the next request.
+    NextRequest,
+    /// To close the connection.
+    Close,
+    /// To finish the response.
+    Finish(OutgoingResponse),
+}
+
+/// Sends as much of a response as the client takes at once. Returns what is left to be done.
 pub(super) fn respond(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
     info: RequestInfo,
     reply: DownstreamResponse,
     cx: &mut Context<'_>,
-) -> Option<OutgoingResponse> {
+) -> AfterResponse {
     let (mut encoder, keep_alive) = start(connection, conn, info, reply);
-    let progress = match poll_send(conn, &mut encoder, cx) {
+    let is_tunnel = info.is_connect || connection.is_upgraded();
+    let progress = match poll_send(conn, &mut encoder, !keep_alive && !is_tunnel, cx) {
         Poll::Ready(Ok(())) => {
             // The body may hold the request.
             drop(encoder);
-            let is_usual = keep_alive && !info.is_connect && !connection.is_upgraded();
-            match if is_usual { conn.borrow_mut().poll_body_end(cx) } else { Poll::Pending } {
-                Poll::Ready(true) => return None,
-                is_read => SendProgress::Whole(is_read),
+            match if is_tunnel { Poll::Pending } else { conn.borrow_mut().poll_body_end(cx) } {
+                Poll::Ready(true) if keep_alive => return AfterResponse::NextRequest,
+                Poll::Ready(_) => return AfterResponse::Close,
+                Poll::Pending => SendProgress::Whole,
             }
         }
         Poll::Ready(Err(broken)) => SendProgress::Part(encoder, Some(broken)),
         Poll::Pending => SendProgress::Part(encoder, None),
     };
-    Some(OutgoingResponse { info, keep_alive, progress })
+    AfterResponse::Finish(OutgoingResponse { info, keep_alive, progress })
 }
 
 impl OutgoingResponse {
@@ -69,20 +80,16 @@ impl OutgoingResponse {
         conn: &RefCell<DownstreamConn>,
     ) -> Result<bool, ConnectionError> {
         let Self { info, mut keep_alive, progress } = self;
-        let is_read = match progress {
-            SendProgress::Whole(is_read) => is_read,
-            SendProgress::Part(mut encoder, broken) => {
-                let sent = match broken {
-                    Some(broken) => Err(broken),
-                    None => send(conn, &mut encoder).await,
-                };
-                if let Err(broken) = sent {
-                    // Boxed because it is rare and its future large.
-                    keep_alive = Box::pin(replace(connection, conn, info, encoder, broken)).await?;
-                }
-                Poll::Pending
+        if let SendProgress::Part(mut encoder, broken) = progress {
+            let sent = match broken {
+                Some(broken) => Err(broken),
+                None => send(conn, &mut encoder).await,
+            };
+            if let Err(broken) = sent {
+                // Boxed because it is rare and its future large.
+                keep_alive = Box::pin(replace(connection, conn, info, encoder, broken)).await?;
             }
-        };
+        }
         if connection.is_upgraded() {
             return Ok(false);
         }
@@ -90,10 +97,7 @@ impl OutgoingResponse {
             // What the client has sent for the tunnel is unread.
             connection.timer.must_linger();
         }
-        let is_read = match is_read {
-            Poll::Ready(is_read) => is_read,
-            Poll::Pending => poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await,
-        };
+        let is_read = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
         Ok(is_read && keep_alive)
     }
 }
@@ -103,24 +107,44 @@ async fn send(
     conn: &RefCell<DownstreamConn>,
     encoder: &mut Encoder<ResponseBody>,
 ) -> Result<(), ConnectionError> {
-    poll_fn(|cx| poll_send(conn, encoder, cx)).await
+    poll_fn(|cx| poll_send(conn, encoder, false, cx)).await
 }
 
+/// Sends as much of a response as the client takes. `close_follows` states that the connection is closed immediately after
+/// it, unless the request is still being read.
 fn poll_send(
     conn: &RefCell<DownstreamConn>,
     encoder: &mut Encoder<ResponseBody>,
+    close_follows: bool,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), ConnectionError>> {
     // A separate statement, so that the borrow ends here: the body of the response may read the request when it is
     // polled.
     let before = conn.borrow_mut().poll_before_response(cx);
     let polled = match before {
-        Poll::Ready(Ok(())) => encoder.poll(&mut ConnWriter(conn), cx).map_err(ConnectionError::from),
+        Poll::Ready(Ok(())) => {
+            let before_end = || {
+                if close_follows {
+                    hold_last_write(conn);
+                }
+            };
+            encoder.poll_to_end(&mut ConnWriter(conn), before_end, cx).map_err(ConnectionError::from)
+        }
         before => before.map_err(ConnectionError::from),
     };
     match polled {
         Poll::Ready(sent) => Poll::Ready(sent),
         Poll::Pending => conn.borrow_mut().poll_client_closed(cx).map(Err),
+    }
+}
+
+/// Lets the last bytes of a response leave together with the end of the connection.
+fn hold_last_write(conn: &RefCell<DownstreamConn>) {
+    let mut conn = conn.borrow_mut();
+    if conn.has_whole_request()
+        && let Some(stream) = conn.stream_mut()
+    {
+        stream.hold_writes();
     }
 }
 
