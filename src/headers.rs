@@ -169,10 +169,10 @@ impl Headers {
         }
     }
 
-    /// Returns the memory of the map, emptied.
-    pub fn into_spare(mut self) -> HeaderMap {
+    /// Takes the memory of the map, emptied.
+    pub fn take_spare(&mut self) -> HeaderMap {
         self.map.clear();
-        self.map
+        std::mem::take(&mut self.map)
     }
 }
 

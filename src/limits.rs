@@ -151,31 +151,32 @@ impl PendingLimits {
         let may_wait = view.may_wait(&selected);
         let decision = if may_wait { Decision::default() } else { check(&view.limiter, &selected, now) };
         let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
-        let short = LeaseWaits::default();
-        let mut limits = AppliedLimits {
+        // Returned in its place, because it is large.
+        let mut pending = Self(AppliedLimits {
             selected,
             shadow_rules,
             decision,
             decided_at: now,
             remote,
-            awaited_leases: short,
+            awaited_leases: LeaseWaits::default(),
             wait: None,
             copy: None,
-        };
+        });
+        let limits = &mut pending.0;
         if may_wait {
             limits.decide_on_arrival(view, request, arrival);
         } else if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease)
         {
-            leases::acquire_leases(view, &mut limits, Duration::ZERO);
+            leases::acquire_leases(view, limits, Duration::ZERO);
         }
         if limits.is_pending() || limits.is_held() {
-            limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));
+            limits.copy = Some(Rc::new(RequestCopy::new(view, limits, request)));
         }
         if view.policy.rules.has_feedback() && limits.decision.is_rejected() {
-            provider::record_rejection(&limits, view);
+            provider::record_rejection(limits, view);
         }
         limits.record_if_decided(view, DecisionSubject::Present(request));
-        Self(limits)
+        pending
     }
 
     /// Returns the result of the limits that are counted here.

@@ -13,7 +13,7 @@ use super::forward::{AttemptResult, forward, response_timeout};
 use super::grpc;
 use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
 use super::headers::{self, Expectation};
-use super::local_reply::{self, DownstreamResponse, PendingBody, closes_for_drain, with_connection_close};
+use super::local_reply::{self, DownstreamResponse, PendingBody, announce_close, closes_for_drain};
 use super::request_context::{RequestContext, ResponseFlag};
 use super::tunnel;
 use super::view::GenerationView;
@@ -124,8 +124,8 @@ fn forward_response(
         context.timer.must_linger();
     }
     context.respond_with(status, ResponseFlag::None);
-    let close = closes_for_drain(&context);
-    with_connection_close(close, Response { status, headers, body: ResponseBody::upstream(body, context) })
+    announce_close(closes_for_drain(&context), &mut headers);
+    Response { status, headers, body: ResponseBody::upstream(body, context) }
 }
 
 /// Returns the response to an upgrade that the upstream has accepted.

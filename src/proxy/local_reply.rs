@@ -82,7 +82,9 @@ pub(super) fn malformed(
     context.respond_with(status, ResponseFlag::DownstreamProtocol);
     context.timer.response_started();
     let close = context.owns_connection();
-    with_connection_close(close, plain(context, status, text))
+    let mut reply = plain(context, status, text);
+    announce_close(close, &mut reply.headers);
+    reply
 }
 
 /// Responds to a request that is shed. If memory is short, its connection is closed too.
@@ -96,7 +98,8 @@ pub(super) fn overloaded(
     let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::Overloaded);
     let mut reply = build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending);
     reply.headers.set(&X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
-    with_connection_close(close, reply)
+    announce_close(close, &mut reply.headers);
+    reply
 }
 
 /// Responds to a request that a rule rejects before any limit. `denied` is the configured response to forbidden
@@ -145,7 +148,7 @@ pub(super) fn rate_limited(
     limits: &limits::LimitsView,
     rejected: &LimitRejection<'_>,
     cached: Option<Arc<CachedResponse>>,
-    head: request::Parts,
+    head: &mut request::Parts,
     pending: PendingBody,
 ) -> DownstreamResponse {
     context.connection.reject_stored(rejected.retry_after);
@@ -154,7 +157,7 @@ pub(super) fn rate_limited(
         return fallback_reply(context, limits, rejected, cached, &head.method, pending);
     }
     let headers = match rejected.raw_headers(limits) {
-        Some(raw) => Headers::from_raw(raw, head.headers),
+        Some(raw) => Headers::from_raw(raw, std::mem::take(&mut head.headers)),
         None => rejected.headers(limits),
     };
     rejected_with(context, rejection.status, headers, &rejection.body, pending)
@@ -262,7 +265,8 @@ pub(super) fn accepted(
             format!("{{\"id\":\"{id}\"}}\n").into()
         }
     };
-    with_connection_close(close, Response { status, headers, body: ResponseBody::local(body, context) })
+    announce_close(close, &mut headers);
+    Response { status, headers, body: ResponseBody::local(body, context) }
 }
 
 /// Responds to a call that is not accepted. `unread` is its body, unless that has been read in part or completely.
@@ -292,10 +296,8 @@ pub(super) fn not_stored(
         context.timer.must_linger();
     }
     let close = closes_for_drain(&context) || (context.owns_connection() && !is_read);
-    with_connection_close(
-        close,
-        Response { status, headers, body: ResponseBody::local(body.clone(), context) },
-    )
+    announce_close(close, &mut headers);
+    Response { status, headers, body: ResponseBody::local(body.clone(), context) }
 }
 
 /// Responds to a request that got no response from the upstream. The text discloses no internal details.
@@ -325,7 +327,8 @@ pub(super) fn upstream_failed(
     if flag == ResponseFlag::UpstreamOverflow {
         reply.headers.set(&X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
     }
-    with_connection_close(close, reply)
+    announce_close(close, &mut reply.headers);
+    reply
 }
 
 /// Returns the status code, flag and text of the reply, depending on which side caused the failure.
@@ -382,11 +385,11 @@ pub(super) fn closes_for_drain(context: &RequestContext) -> bool {
     context.owns_connection() && context.connection.worker.coarse_clock.is_draining()
 }
 
-pub(super) fn with_connection_close(close: bool, mut reply: DownstreamResponse) -> DownstreamResponse {
+/// Adds the header that announces the end of the connection, if that is to be closed.
+pub(super) fn announce_close(close: bool, headers: &mut Headers) {
     if close {
-        reply.headers.set(&CONNECTION, &HeaderValue::from_static("close"));
+        headers.set(&CONNECTION, &HeaderValue::from_static("close"));
     }
-    reply
 }
 
 /// Sends a reply to a request that is rejected before its body is read.
@@ -395,7 +398,7 @@ fn build_reply(
     reply: LocalReply<'_>,
     pending: PendingBody,
 ) -> DownstreamResponse {
-    let LocalReply { mut status, flag, headers, body } = reply;
+    let LocalReply { mut status, flag, mut headers, body } = reply;
     if context.upgrade.is_connect && status.is_success() {
         // A configured success, such as a degraded response, would tell the client that the tunnel exists.
         status = StatusCode::SERVICE_UNAVAILABLE;
@@ -406,10 +409,8 @@ fn build_reply(
     if context.is_grpc {
         return trailers_only(context, status, headers, body);
     }
-    with_connection_close(
-        close,
-        Response { status, headers, body: ResponseBody::local(body.clone(), context) },
-    )
+    announce_close(close, &mut headers);
+    Response { status, headers, body: ResponseBody::local(body.clone(), context) }
 }
 
 fn plain(context: Box<RequestContext>, status: StatusCode, text: &'static str) -> DownstreamResponse {

@@ -21,7 +21,9 @@ use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::queued::QueuedRequest;
 use super::request_context::{RequestContext, log_decision, propagate_trace, start_log};
 use super::response_future::{RequestOutcome, ResponseFuture};
-use super::stages::{identify_request, log_headers, prepare, record_admission, record_without_limit, select};
+use super::stages::{
+    identify_request, log_headers, prepare, record_admission, record_without_limit, select, take_head,
+};
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::identify::{Attributes, client_ip};
@@ -39,37 +41,38 @@ const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Handles one request.
 ///
-/// Everything up to a rejection runs synchronously. Only a request that is forwarded or waits needs a future.
+/// Everything up to a rejection runs synchronously. Only a request that is forwarded or waits needs a future. It takes what it
+/// needs from `head`.
 pub(super) fn handle(
     connection: &Rc<DownstreamConnection>,
-    mut head: request::Parts,
+    head: &mut request::Parts,
     body: DownstreamBody,
 ) -> RequestOutcome<
     impl Future<Output = DownstreamResponse> + use<>,
     impl Future<Output = DownstreamResponse> + use<>,
 > {
     let (view, now) = (connection.view(), connection.worker.shared.clock.now());
-    let (mut context, trace, admission) = admit(connection, &mut head, now, &view);
+    let (mut context, trace, admission) = admit(connection, head, now, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return local_reply::overloaded(context, by, pending).into();
     }
-    let flags = match validate(&mut context, &mut head, &view) {
+    let flags = match validate(&mut context, head, &view) {
         Ok(flags) => flags,
         Err(unacceptable) => return local_reply::malformed(context, unacceptable).into(),
     };
-    let Ok(attributes) = identify_request(connection, &head, &view.policy.identify, now) else {
+    let Ok(attributes) = identify_request(connection, head, &view.policy.identify, now) else {
         return local_reply::malformed(context, InvalidRequest::Malformed).into();
     };
-    let next_hop = NextHop::of_request(connection, &view, &head, &attributes);
+    let next_hop = NextHop::of_request(connection, &view, head, &attributes);
     let hop = connection.hop(attributes.client, connection.request_bits(), next_hop.via(head.version));
     set_client(&mut context, &hop, flags, &view, &attributes);
     if let NextHop::Refused(refusal) = next_hop {
-        let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
+        let unread = log_rejection(&mut context, head, flags, &hop, body);
         return local_reply::refused(context, refusal, unread).into();
     }
     let mut deferral = None;
-    let mut pending = match select(&context, &view, &head, &attributes, &mut deferral) {
+    let mut pending = match select(&context, &view, head, &attributes, &mut deferral) {
         Selection::Exempt(rule) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
             PendingLimits::none(now)
@@ -80,20 +83,20 @@ pub(super) fn handle(
         Selection::Denied(rule, denial) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
+            let unread = log_rejection(&mut context, head, flags, &hop, body);
             return local_reply::denied(context, &view.policy.denied, denial, unread).into();
         }
     };
     set_route(&mut context, &view.policy, pending.rules(), &attributes);
     let has_body = !body.is_end_stream();
-    let incoming = IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
+    let incoming = IncomingRequest::new(head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
         Admission::Held => None,
         Admission::Reject(rejected) => {
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
             log_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
-            let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
+            let unread = log_rejection(&mut context, head, flags, &hop, body);
             return local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread).into();
         }
     };
@@ -103,7 +106,7 @@ pub(super) fn handle(
         return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body)).into();
     }
     if pending.waits() {
-        let queued = QueuedRequest { view, context, pending, head, flags, body, trace };
+        let queued = QueuedRequest { view, context, pending, head: take_head(head), flags, body, trace };
         return ResponseFuture::Held(held::hold(queued.into())).into();
     }
     let upstream = next_hop.upstream(&view, &attributes);

@@ -103,7 +103,7 @@ impl QueuedRequest {
         self: Box<Self>,
         delay: Option<Duration>,
     ) -> Result<(HeldRequest, Option<Duration>), DownstreamResponse> {
-        let Self { view, mut context, pending, head, flags, body, trace } = *self;
+        let Self { view, mut context, pending, mut head, flags, body, trace } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
         let Ok(attributes) = stages::identify_request(&connection, &head, &view.policy.identify, now) else {
             return Err(local_reply::malformed(context, InvalidRequest::Malformed));
@@ -116,8 +116,15 @@ impl QueuedRequest {
         let upstream = next_hop.upstream(&view, &attributes);
         let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
         context.recorder = view.fallbacks.record(&pending, incoming, now);
-        let (mut request, overrides) =
-            stages::prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
+        let (mut request, overrides) = stages::prepare(
+            &mut context,
+            &mut head,
+            flags,
+            &hop,
+            &pending,
+            &view.limits,
+            upstream.as_deref(),
+        );
         propagate_trace(&context, trace.as_ref(), &mut request);
         let expectation = flags.expectation();
         let held =

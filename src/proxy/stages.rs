@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use http::request;
+use http::{Request, request};
 
 use super::connection::DownstreamConnection;
 use super::deferred;
@@ -108,11 +108,17 @@ pub(super) fn record_without_limit(
     }
 }
 
+/// Takes the head of a request, and leaves an empty one.
+pub(super) fn take_head(head: &mut request::Parts) -> request::Parts {
+    let (empty, ()) = Request::new(()).into_parts();
+    std::mem::replace(head, empty)
+}
+
 /// Prepares the request for the upstream, and sets the timeouts of that upstream. Returns the request, and the
 /// overrides of an internal client.
 pub(super) fn prepare(
     context: &mut RequestContext,
-    mut head: request::Parts,
+    head: &mut request::Parts,
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
     pending: &PendingLimits,
@@ -134,7 +140,7 @@ pub(super) fn prepare(
     // A rate limit service that has yet to decide may change headers of the request.
     let added = (!pending.is_pending()).then_some(&mut added_headers);
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
-    let asked = headers::prepare_request(&mut head, flags, hop, upgrades, added);
+    let asked = headers::prepare_request(head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
     let marks = (!context.hides_client).then(|| pending.limits().mark_values(view));
     for mark in marks.into_iter().flatten() {
@@ -144,7 +150,7 @@ pub(super) fn prepare(
         log.copy_headers(&head.headers, &added_headers);
     }
     if let Some(rewrite) = rewrite {
-        headers::rewrite::rewrite_head(&mut head, rewrite);
+        headers::rewrite::rewrite_head(head, rewrite);
     }
-    (OutgoingRequest { head, added_headers }, asked.overrides)
+    (OutgoingRequest { head: take_head(head), added_headers }, asked.overrides)
 }

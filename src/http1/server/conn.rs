@@ -119,31 +119,33 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
         self.decoder.is_complete()
     }
 
-    /// Reads the head of the next request with `reader`; `None` if the connection ends without one.
+    /// Reads the head of the next request to `head` with `reader`. `head` stays `None` if the connection ends without one.
     pub fn poll_head(
         &mut self,
         reader: &mut RequestHeadDecoder,
+        head: &mut Option<RequestHead>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<RequestHead>, ConnectionError>> {
+    ) -> Poll<Result<(), ConnectionError>> {
         loop {
             skip_empty_lines(&mut self.read_buf.bytes);
             let nothing = matches!(&*self.read_buf.bytes, b"" | b"\r");
-            let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(None)) };
+            let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(())) };
             if !nothing {
                 stream.message_started();
-                if let Some(head) = reader.decode(&mut self.read_buf.bytes)? {
-                    return Poll::Ready(Ok(Some(head)));
+                reader.decode(&mut self.read_buf.bytes, head)?;
+                if head.is_some() {
+                    return Poll::Ready(Ok(()));
                 }
             }
             match self.read_buf.poll_read(stream, cx) {
                 Poll::Ready(Ok(1..)) => {}
-                Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(None)),
+                Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(0)) => {
                     return Poll::Ready(Err(io::Error::from(MalformedMessage::Truncated).into()));
                 }
-                Poll::Ready(Err(_)) if nothing => return Poll::Ready(Ok(None)),
+                Poll::Ready(Err(_)) if nothing => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Pending if nothing && self.closing => return Poll::Ready(Ok(None)),
+                Poll::Pending if nothing && self.closing => return Poll::Ready(Ok(())),
                 Poll::Pending => return Poll::Pending,
             }
         }

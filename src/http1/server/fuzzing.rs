@@ -39,7 +39,9 @@ fn read(data: &[u8], limits: HeadLimits, step: usize) -> HeadResult {
     let mut pieces = data.chunks(step.max(1));
     for piece in pieces.by_ref() {
         buffer.extend_from_slice(piece);
-        if let Some(head) = reader.decode(&mut buffer)? {
+        let mut head = None;
+        reader.decode(&mut buffer, &mut head)?;
+        if let Some(head) = head {
             return Ok(Some((head, buffer.iter().chain(pieces.flatten()).copied().collect())));
         }
     }

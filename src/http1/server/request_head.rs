@@ -82,34 +82,44 @@ impl RequestHeadDecoder {
         Self { limits, scanned: 0 }
     }
 
-    /// Decodes a head from `read`; `None` if it is not complete.
+    /// Decodes a head from `read` to `head`, which stays `None` if the bytes are no complete head yet. A head that is returned
+    /// would be copied by each function on its way, because it is large.
     ///
     /// # Errors
     /// If the bytes are not a valid head, or exceed the limits.
     #[inline]
-    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Option<RequestHead>, MalformedMessage> {
+    pub fn decode(
+        &mut self,
+        read: &mut BytesMut,
+        head: &mut Option<RequestHead>,
+    ) -> Result<(), MalformedMessage> {
         let max_size = self.limits.size as usize;
         if self.scanned == 0 || may_be_complete(read, self.scanned) {
             let mut places = FieldSpans::new();
             if let Some(start) = parse(read, self.limits, &mut places)? {
                 self.scanned = 0;
                 let bytes = read.split_to(start.end).freeze();
-                let head = complete(start, &bytes, &places);
-                if head.is_err() {
+                let completed = complete(start, &bytes, &places, head);
+                if completed.is_err() {
                     // Put back for the log.
                     *read = BytesMut::from(&bytes[..]);
                 }
-                return head.map(Some);
+                return completed;
             }
         }
         self.scanned = read.len();
-        if self.scanned > max_size { Err(MalformedMessage::FieldsTooLarge) } else { Ok(None) }
+        if self.scanned > max_size { Err(MalformedMessage::FieldsTooLarge) } else { Ok(()) }
     }
 }
 
 /// Creates the head of a request from its parts.
 #[inline]
-fn complete(start: RequestLine, bytes: &Bytes, spans: &[FieldSpan]) -> Result<RequestHead, MalformedMessage> {
+fn complete(
+    start: RequestLine,
+    bytes: &Bytes,
+    spans: &[FieldSpan],
+    head: &mut Option<RequestHead>,
+) -> Result<(), MalformedMessage> {
     let RequestLine { method, target, is_http11: is_1_1, end: _ } = start;
     let uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| MalformedMessage::Target)?;
     let mut headers = memory_pool::header_map();
@@ -131,14 +141,16 @@ fn complete(start: RequestLine, bytes: &Bytes, spans: &[FieldSpan]) -> Result<Re
         accepts_trailers: meaning.accepts_trailers,
         is_connect: by_connect,
     };
-    let (mut parts, ()) = Request::new(()).into_parts();
+    let (parts, ()) = Request::new(()).into_parts();
+    let head = head.insert(RequestHead { parts, decoder: length, expects_continue: expects, info: asked });
+    let parts = &mut head.parts;
     parts.method = method;
     parts.uri = uri;
     parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
     // `Request::new` creates an empty `HeaderMap`, which does not allocate. Forgetting it leaks nothing and skips
     // its drop glue.
     std::mem::forget(std::mem::replace(&mut parts.headers, headers));
-    Ok(RequestHead { parts, decoder: length, expects_continue: expects, info: asked })
+    Ok(())
 }
 
 /// Framing of the body and persistence of the connection, as the headers declare them.

@@ -61,13 +61,11 @@ fn read_by_weir(pieces: &mut Pieces<'_>) -> (ParsedConnection, StopReason) {
         while matches!(&pieces.read[..], [b'\n', ..] | [b'\r', b'\n', ..]) {
             pieces.read.advance(1);
         }
-        let decoded = match reader.decode(&mut pieces.read) {
-            Ok(decoded) => decoded,
-            Err(malformed) => {
-                seen.rejected = true;
-                return (seen, StopReason::Rejected(malformed));
-            }
-        };
+        let mut decoded = None;
+        if let Err(malformed) = reader.decode(&mut pieces.read, &mut decoded) {
+            seen.rejected = true;
+            return (seen, StopReason::Rejected(malformed));
+        }
         let Some(head) = decoded else {
             if !pieces.read_more() {
                 return (seen, StopReason::Clean);

@@ -17,6 +17,7 @@ use http::StatusCode;
 use self::response::{AfterResponse, respond};
 use super::{DownstreamConnection, malformed};
 use crate::headers::remove_hop_by_hop;
+use crate::http1::decoder::BodyDecoder;
 use crate::http1::encoder::EncodeError;
 use crate::http1::malformed::MalformedMessage;
 use crate::http1::server;
@@ -209,17 +210,21 @@ fn poll_requests(
     cx: &mut Context<'_>,
 ) -> Poll<Result<ConnectionStep<impl Future<Output = DownstreamResponse> + Unpin + use<>>, ConnectionError>> {
     loop {
-        let read = conn.borrow_mut().poll_head(reader, cx)?;
-        let RequestHead { parts, decoder: length, expects_continue, info } = match read {
-            Poll::Ready(Some(head)) => head,
-            Poll::Ready(None) => return Poll::Ready(Ok(ConnectionStep::NoRequest)),
+        let mut head = None;
+        match conn.borrow_mut().poll_head(reader, &mut head, cx)? {
+            Poll::Ready(()) => {}
             Poll::Pending if connection.timer.is_quiet() => return Poll::Ready(Ok(ConnectionStep::Quiet)),
             Poll::Pending => return Poll::Pending,
+        }
+        let Some(RequestHead { parts, decoder: length, expects_continue, info }) = &mut head else {
+            return Poll::Ready(Ok(ConnectionStep::NoRequest));
         };
+        let info = *info;
         let body = if length.is_complete() {
             DownstreamBody::None
         } else {
-            conn.borrow_mut().start_body(length, expects_continue);
+            let length = std::mem::replace(length, BodyDecoder::Length(0));
+            conn.borrow_mut().start_body(length, *expects_continue);
             DownstreamBody::Http1(Http1Body::new(conn))
         };
         connection.interims.start_request(info.is_http11);

@@ -60,7 +60,7 @@ impl PendingCall {
     /// Creates the call of a request with this validated head; `None` if the rule is gone.
     pub(in crate::proxy) fn new(
         context: &mut RequestContext,
-        mut head: request::Parts,
+        head: &mut request::Parts,
         flags: RequestHeaderFlags,
         hop: &Hop<'_>,
         DeferredRequest { rule, key }: DeferredRequest,
@@ -73,7 +73,7 @@ impl PendingCall {
             log_headers(context, &mut head.clone(), flags, hop);
         }
         // A target that names the destination is kept for the forward proxy, which checks it again.
-        headers::prepare_for_store(&mut head, hop.via.is_some());
+        headers::prepare_for_store(head, hop.via.is_some());
         let id = format_id(hop.random);
         let id = HeaderValue::from_str(&id).ok()?;
         head.headers.entry(IDEMPOTENCY_KEY).or_insert_with(|| id.clone());
@@ -86,9 +86,9 @@ impl PendingCall {
             listener: context.connection.listener_name().unwrap_or_default().into(),
             is_tls: hop.tls.is_some(),
             certificate: hop.tls.and_then(|tls| tls.forwarded.clone()),
-            method: head.method,
-            target: head.uri,
-            headers: head.headers,
+            method: head.method.clone(),
+            target: std::mem::take(&mut head.uri),
+            headers: std::mem::take(&mut head.headers),
             body: Bytes::new(),
         };
         Some(Box::new(Self { rule: rule.name.clone(), deferral, call, request_id, expectation }))

@@ -111,8 +111,8 @@ async fn send(connection: Rc<DownstreamConnection>, call: Arc<StoredCall>) {
 
 /// Runs the request through the pipeline and reads its response. The status alone decides what happens to the call, so
 /// a response that breaks off later does not matter.
-async fn respond(connection: &Rc<DownstreamConnection>, head: request::Parts, body: DownstreamBody) {
-    let mut response = match pipeline::handle(connection, head, body) {
+async fn respond(connection: &Rc<DownstreamConnection>, mut head: request::Parts, body: DownstreamBody) {
+    let mut response = match pipeline::handle(connection, &mut head, body) {
         RequestOutcome::Response(response) => response,
         RequestOutcome::Pending(handling) => handling.await,
     };

@@ -21,7 +21,9 @@ fn decode_in_pieces(bytes: &[u8], limits: HeadLimits, cuts: &[usize]) -> Outcome
     let (mut reader, mut read) = (RequestHeadDecoder::new(limits), BytesMut::new());
     for pair in cuts.windows(2).filter(|pair| pair[0] < pair[1]) {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
-        if let Some(head) = reader.decode(&mut read)? {
+        let mut head = None;
+        reader.decode(&mut read, &mut head)?;
+        if let Some(head) = head {
             return Ok(Some((head, [&read[..], &bytes[pair[1]..]].concat())));
         }
     }

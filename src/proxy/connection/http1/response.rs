@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use super::{DownstreamConn, pass_interims};
-use crate::headers::Response;
 use crate::http1::encoder::Encoder;
 use crate::http1::memory_pool;
 use crate::http1::server::conn::{ConnWriter, ConnectionError};
@@ -18,8 +17,8 @@ use crate::proxy::local_reply::{self, DownstreamResponse};
 
 /// A response, as far as it is still to be sent.
 pub(super) struct OutgoingResponse {
+    /// Its `keep_alive` states whether another request may follow.
     info: RequestInfo,
-    keep_alive: bool,
     progress: SendProgress,
 }
 
@@ -47,26 +46,30 @@ pub(super) enum AfterResponse {
 pub(super) fn respond(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    info: RequestInfo,
+    mut info: RequestInfo,
     reply: DownstreamResponse,
     cx: &mut Context<'_>,
 ) -> AfterResponse {
-    let (mut encoder, keep_alive) = start(connection, conn, info, reply);
     let is_tunnel = info.is_connect || connection.is_upgraded();
-    let progress = match poll_send(conn, &mut encoder, !keep_alive && !is_tunnel, cx) {
-        Poll::Ready(Ok(())) => {
-            // The body may hold the request.
-            drop(encoder);
-            match if is_tunnel { Poll::Pending } else { conn.borrow_mut().poll_body_end(cx) } {
-                Poll::Ready(true) if keep_alive => return AfterResponse::NextRequest,
-                Poll::Ready(_) => return AfterResponse::Close,
-                Poll::Pending => SendProgress::Whole,
-            }
+    {
+        let mut encoder = start(connection, conn, &mut info, reply);
+        let sent = match poll_send(conn, &mut encoder, !info.keep_alive && !is_tunnel, cx) {
+            Poll::Ready(sent) => sent.map_err(Some),
+            Poll::Pending => Err(None),
+        };
+        if let Err(broken) = sent {
+            return AfterResponse::Finish(OutgoingResponse {
+                info,
+                progress: SendProgress::Part(encoder, broken),
+            });
         }
-        Poll::Ready(Err(broken)) => SendProgress::Part(encoder, Some(broken)),
-        Poll::Pending => SendProgress::Part(encoder, None),
-    };
-    AfterResponse::Finish(OutgoingResponse { info, keep_alive, progress })
+        // The body may hold the request. It is dropped in its place, because it is large.
+    }
+    match if is_tunnel { Poll::Pending } else { conn.borrow_mut().poll_body_end(cx) } {
+        Poll::Ready(true) if info.keep_alive => AfterResponse::NextRequest,
+        Poll::Ready(_) => AfterResponse::Close,
+        Poll::Pending => AfterResponse::Finish(OutgoingResponse { info, progress: SendProgress::Whole }),
+    }
 }
 
 impl OutgoingResponse {
@@ -79,7 +82,7 @@ impl OutgoingResponse {
         connection: &DownstreamConnection,
         conn: &RefCell<DownstreamConn>,
     ) -> Result<bool, ConnectionError> {
-        let Self { info, mut keep_alive, progress } = self;
+        let Self { mut info, progress } = self;
         if let SendProgress::Part(mut encoder, broken) = progress {
             let sent = match broken {
                 Some(broken) => Err(broken),
@@ -87,7 +90,7 @@ impl OutgoingResponse {
             };
             if let Err(broken) = sent {
                 // Boxed because it is rare and its future large.
-                keep_alive = Box::pin(replace(connection, conn, info, encoder, broken)).await?;
+                Box::pin(replace(connection, conn, &mut info, encoder, broken)).await?;
             }
         }
         if connection.is_upgraded() {
@@ -98,7 +101,7 @@ impl OutgoingResponse {
             connection.timer.must_linger();
         }
         let is_read = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
-        Ok(is_read && keep_alive)
+        Ok(is_read && info.keep_alive)
     }
 }
 
@@ -149,29 +152,29 @@ fn hold_last_write(conn: &RefCell<DownstreamConn>) {
 }
 
 /// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
-/// leave the client without a status code. Returns whether another request may follow.
+/// leave the client without a status code.
 async fn replace(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    info: RequestInfo,
+    info: &mut RequestInfo,
     encoder: Encoder<ResponseBody>,
     broken: ConnectionError,
-) -> Result<bool, ConnectionError> {
+) -> Result<(), ConnectionError> {
     let Some(body) = encoder.into_unsent() else { return Err(broken) };
     let Some(context) = body.into_broken_context() else { return Err(broken) };
     let reply = local_reply::response_broken_off(context);
-    let (mut encoder, keep_alive) = start(connection, conn, info, reply);
-    send(conn, &mut encoder).await?;
-    Ok(keep_alive)
+    let mut encoder = start(connection, conn, info, reply);
+    send(conn, &mut encoder).await
 }
 
-/// Writes the head of a response. Returns the encoder for the rest, and whether another request may follow.
+/// Writes the head of a response. Returns the encoder for the rest. Afterwards `info.keep_alive` states whether another
+/// request may follow.
 fn start(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    mut info: RequestInfo,
-    Response { status, mut headers, mut body }: DownstreamResponse,
-) -> (Encoder<ResponseBody>, bool) {
+    info: &mut RequestInfo,
+    mut reply: DownstreamResponse,
+) -> Encoder<ResponseBody> {
     let mut write_buf = WriteBuf::default();
     let mut conn = conn.borrow_mut();
     pass_interims(connection, &mut conn);
@@ -179,15 +182,17 @@ fn start(
     info.keep_alive &= !conn.is_closing();
     drop(conn);
     let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
-    let WrittenHead { framing: coding, has_body, keep_alive } =
-        response_head::write(info, status, &mut headers, &body, write_date, write_buf.buffer_mut());
+    let (headers, out) = (&mut reply.headers, write_buf.buffer_mut());
+    let WrittenHead { framing, has_body, keep_alive } =
+        response_head::write(*info, reply.status, headers, &reply.body, write_date, out);
+    info.keep_alive = keep_alive;
+    memory_pool::take_back_headers(headers.take_spare());
     if !has_body {
-        body.omit();
+        reply.body.omit();
     }
-    let mut encoder = Encoder::new(write_buf, coding, body);
+    let mut encoder = Encoder::new(write_buf, framing, reply.body);
     if !has_body {
         encoder.discard_body();
     }
-    memory_pool::take_back_headers(headers.into_spare());
-    (encoder, keep_alive)
+    encoder
 }

@@ -39,7 +39,7 @@ pub(super) fn start_stream(
     responder: Responder,
     cx: &mut Context<'_>,
 ) {
-    let (head, stream) = request.into_parts();
+    let (mut head, stream) = request.into_parts();
     let is_head_request = head.method == Method::HEAD;
     let is_connect = head.method == Method::CONNECT;
     let (body, received) = match is_connect {
@@ -47,7 +47,7 @@ pub(super) fn start_stream(
         false if stream.is_end_stream() => (DownstreamBody::None, None),
         false => (DownstreamBody::Http2(Http2Body::new(&head.headers, stream)), None),
     };
-    let handling = pipeline::handle(connection, head, body);
+    let handling = pipeline::handle(connection, &mut head, body);
     let Some(timer) = connection.newest_stream.take() else { return };
     let connection = Rc::clone(connection);
     let mut stream = ServedStream { connection, timer, responder, is_head_request, received, upgraded: None };
