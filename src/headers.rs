@@ -8,7 +8,7 @@ mod names;
 mod raw;
 
 use http::header::{AsHeaderName, CONNECTION, CONTENT_LENGTH, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, request};
 use smallvec::SmallVec;
 
 pub use self::names::{is_hop_by_hop, may_be_trailer};
@@ -174,6 +174,17 @@ impl Headers {
         self.map.clear();
         std::mem::take(&mut self.map)
     }
+}
+
+/// Returns the head of a GET of `/` without headers.
+pub fn empty_head() -> request::Parts {
+    let (head, ()) = Request::new(()).into_parts();
+    head
+}
+
+/// Takes the head of a request, and leaves an empty one.
+pub fn take_head(head: &mut request::Parts) -> request::Parts {
+    std::mem::replace(head, empty_head())
 }
 
 impl From<HeaderMap> for Headers {

@@ -151,7 +151,7 @@ impl PendingLimits {
         let may_wait = view.may_wait(&selected);
         let decision = if may_wait { Decision::default() } else { check(&view.limiter, &selected, now) };
         let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
-        // Returned in its place, because it is large.
+        // Created as the return value, because moving it would copy it.
         let mut pending = Self(AppliedLimits {
             selected,
             shadow_rules,

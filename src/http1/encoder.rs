@@ -52,12 +52,12 @@ where
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), EncodeError>> {
-        self.poll_to_end(stream, || (), cx)
+        self.poll_announcing_end(stream, || (), cx)
     }
 
-    /// As [`Encoder::poll`]. Calls `before_end` when all that is left to be sent is in the write buffer, before it is
-    /// written.
-    pub fn poll_to_end(
+    /// As [`Encoder::poll`]. Calls `before_end` before it writes to the stream if the body has ended, so that nothing follows
+    /// what is in the write buffer.
+    pub fn poll_announcing_end(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
         before_end: impl Fn(),

@@ -21,11 +21,10 @@ use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::queued::QueuedRequest;
 use super::request_context::{RequestContext, log_decision, propagate_trace, start_log};
 use super::response_future::{RequestOutcome, ResponseFuture};
-use super::stages::{
-    identify_request, log_headers, prepare, record_admission, record_without_limit, select, take_head,
-};
+use super::stages::{identify_request, log_headers, prepare, record_admission, record_without_limit, select};
 use super::view::GenerationView;
 use crate::engine::Policy;
+use crate::headers::take_head;
 use crate::identify::{Attributes, client_ip};
 use crate::in_place;
 use crate::limiter::timestamp::Timestamp;
@@ -41,8 +40,9 @@ const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Handles one request.
 ///
-/// Everything up to a rejection runs synchronously. Only a request that is forwarded or waits needs a future. It takes what it
-/// needs from `head`.
+/// Everything up to a rejection runs synchronously. Only a request that is forwarded or waits needs a future.
+///
+/// `head` is passed by reference because it is large. Afterwards, it may be changed or empty.
 pub(super) fn handle(
     connection: &Rc<DownstreamConnection>,
     head: &mut request::Parts,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use http::{Request, request};
+use http::request;
 
 use super::connection::DownstreamConnection;
 use super::deferred;
@@ -10,7 +10,7 @@ use super::headers::overrides::RequestOverrides;
 use super::headers::{self, Hop, RequestHeaderFlags};
 use super::request_context::{RequestContext, log_decision};
 use super::view::GenerationView;
-use crate::headers::FieldLines;
+use crate::headers::{FieldLines, take_head};
 use crate::identify::{Attributes, IdentifySettings, MalformedPath, identify};
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{self, DecisionSummary, PendingLimits};
@@ -106,12 +106,6 @@ pub(super) fn record_without_limit(
     if let Some(log) = &mut context.log {
         log.set_decision(DecisionSummary::without_limit(rule, outcome));
     }
-}
-
-/// Takes the head of a request, and leaves an empty one.
-pub(super) fn take_head(head: &mut request::Parts) -> request::Parts {
-    let (empty, ()) = Request::new(()).into_parts();
-    std::mem::replace(head, empty)
 }
 
 /// Prepares the request for the upstream, and sets the timeouts of that upstream. Returns the request, and the

@@ -35,7 +35,7 @@ pub(super) struct DownstreamIo {
     /// Bytes that were read for protocol detection, or from a parked connection, and are to be read again.
     peeked: BytesMut,
     closed_for_writing: bool,
-    /// The kernel holds what is written until the connection is closed for writing.
+    /// The kernel may hold what is written until the connection is closed for writing.
     holds_writes: bool,
     discarded: u64,
     /// Address of the peer, for IPv6 its network.
@@ -100,16 +100,16 @@ impl DownstreamIo {
 
     /// Announces that [`Self::poll_close`] follows the next write immediately, so that both cause one packet.
     pub(super) fn hold_writes(&mut self) {
-        self.holds_writes = self.transport.hold_writes();
+        self.holds_writes |= self.transport.hold_writes();
     }
 
-    /// Prepares for closing the socket, which is to be dropped then. Without TLS and unread bytes, that sends FIN, so a
-    /// shutdown before it would be one more system call. What the kernel holds needs the shutdown: if bytes have arrived that
-    /// are unread, dropping the socket would discard it.
+    /// Prepares for closing the socket, which is to be dropped then. For plain transports, the drop sends FIN, so a shutdown
+    /// before it would be one more system call. Bytes that the kernel holds need the shutdown: a drop discards them if the
+    /// client has sent something that is unread.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let is_plain =
-            matches!(self.transport, Transport::Client(_) | Transport::Unix(_)) && !self.holds_writes;
-        match is_plain && !self.timer.start_linger(self.peer) {
+        let is_plain = matches!(self.transport, Transport::Client(_) | Transport::Unix(_));
+        let drop_suffices = is_plain && !self.holds_writes && !self.timer.start_linger(self.peer);
+        match drop_suffices {
             true => Poll::Ready(Ok(())),
             false => Pin::new(self).poll_shutdown(cx),
         }

@@ -128,7 +128,7 @@ impl ReadingSocket {
         AsyncFd::with_interest(socket, Interest::READABLE).map(|socket| Self {
             socket,
             reader: None,
-            flags: socket_io::FLAGS,
+            flags: socket_io::WRITE_FLAGS,
         })
     }
 

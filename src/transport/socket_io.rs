@@ -11,6 +11,9 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
+/// Options of every write: no signal if the peer has closed the connection.
+pub(super) const WRITE_FLAGS: SendFlags = SendFlags::NOSIGNAL;
+
 /// A socket that is registered with the runtime.
 pub(super) trait WritableSocket: AsFd {
     /// Ready when the socket may take bytes.
@@ -52,15 +55,12 @@ pub(super) fn poll_write(
 ) -> Poll<io::Result<usize>> {
     loop {
         ready!(socket.poll_write_ready(cx))?;
-        match socket.try_write(|| write(socket, bytes, FLAGS)) {
+        match socket.try_write(|| write(socket, bytes, WRITE_FLAGS)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             written => return Poll::Ready(written),
         }
     }
 }
-
-/// Options of every write: no signal if the peer has closed the connection.
-pub(super) const FLAGS: SendFlags = SendFlags::NOSIGNAL;
 
 /// Makes the system call of [`poll_write`].
 ///

@@ -1,11 +1,9 @@
 //! Lingering: a rejection reaches its client even if the client writes its whole request before it reads.
 
-use std::sync::Mutex;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::support::wait::{pause, until_true, within};
-use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, config_with};
+use crate::support::{Client, Origin, Request, Weir, config, config_with};
 
 const MEGABYTE: usize = 1_000_000;
 
@@ -89,28 +87,4 @@ fn lingering_connections_are_bounded_per_ipv6_network() {
     // Sooner than the time after which idle lingering connections end.
     let bounded = within(Duration::from_secs(3), || (open() <= 128.0).then_some(()));
     assert!(bounded.is_some() && open() > 100.0, "{} connections linger", open());
-}
-
-/// The bytes that stay unread cause a reset when the connection is closed.
-#[test]
-fn response_reaches_a_client_that_has_sent_more_than_its_last_request() {
-    let (arrive, arrived) = channel();
-    let (release, released) = channel();
-    let (arrive, released) = (Mutex::new(arrive), Mutex::new(released));
-    let origin = Origin::start(move |turn| {
-        arrive.lock().unwrap().send(()).unwrap();
-        released.lock().unwrap().recv().unwrap();
-        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")?;
-        Ok(AfterResponse::Keep)
-    });
-    let weir = Weir::start(&config(origin.address(), ""));
-    for _ in 0..20 {
-        let mut client = Client::connect(weir.address());
-        client.send(Request::get("/").header("connection", "close").to_bytes());
-        arrived.recv().unwrap();
-        client.send([b'x'; 100_000]);
-        release.send(()).unwrap();
-        let answer = client.try_read_response("GET");
-        assert!(answer.as_ref().is_ok_and(|answer| answer.body.text() == "hello"), "{answer:?}");
-    }
 }

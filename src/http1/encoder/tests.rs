@@ -58,3 +58,20 @@ fn encoder_flushes_at_the_end_of_a_message_without_further_bytes() {
     assert_eq!((&*stream.written, stream.flushed), (&b"ok"[..], 2));
     assert!(sending.is_complete());
 }
+
+#[test]
+fn end_is_announced_only_when_the_body_has_ended() {
+    let frames = vec![
+        Some(Frame::data(Bytes::from_static(b"end"))),
+        None,
+        Some(Frame::data(Bytes::from_static(b"begin"))),
+    ];
+    let mut sending = Encoder::new(WriteBuf::default(), BodyFraming::Length(8), LateEndBody(frames));
+    let (mut stream, mut cx) = (FlushCounter::default(), Context::from_waker(Waker::noop()));
+    let announced = std::cell::Cell::new(0);
+    let before_end = || announced.set(announced.get() + 1);
+    assert!(sending.poll_announcing_end(&mut stream, before_end, &mut cx).is_pending());
+    assert_eq!((&*stream.written, announced.get()), (&b"begin"[..], 0));
+    assert!(matches!(sending.poll_announcing_end(&mut stream, before_end, &mut cx), Poll::Ready(Ok(()))));
+    assert_eq!((&*stream.written, announced.get()), (&b"beginend"[..], 1));
+}

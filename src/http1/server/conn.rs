@@ -119,7 +119,8 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
         self.decoder.is_complete()
     }
 
-    /// Reads the head of the next request to `head` with `reader`. `head` stays `None` if the connection ends without one.
+    /// Reads the head of the next request into `head` with `reader`. `head` must be `None`, and stays so if the connection
+    /// ends without one.
     pub fn poll_head(
         &mut self,
         reader: &mut RequestHeadDecoder,

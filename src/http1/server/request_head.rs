@@ -7,8 +7,9 @@ use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TE, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
+use crate::headers::empty_head;
 use crate::http1::chunked::ChunkedDecoder;
 use crate::http1::content_length;
 use crate::http1::decoder::BodyDecoder;
@@ -82,8 +83,7 @@ impl RequestHeadDecoder {
         Self { limits, scanned: 0 }
     }
 
-    /// Decodes a head from `read` to `head`, which stays `None` if the bytes are no complete head yet. A head that is returned
-    /// would be copied by each function on its way, because it is large.
+    /// Decodes a head from `read` into `head`, which must be `None`, and stays so if the bytes are no complete head yet.
     ///
     /// # Errors
     /// If the bytes are not a valid head, or exceed the limits.
@@ -93,6 +93,7 @@ impl RequestHeadDecoder {
         read: &mut BytesMut,
         head: &mut Option<RequestHead>,
     ) -> Result<(), MalformedMessage> {
+        debug_assert!(head.is_none(), "one head at a time");
         let max_size = self.limits.size as usize;
         if self.scanned == 0 || may_be_complete(read, self.scanned) {
             let mut places = FieldSpans::new();
@@ -113,6 +114,7 @@ impl RequestHeadDecoder {
 }
 
 /// Creates the head of a request from its parts.
+// Into `head`, because it is large: a head that is returned is copied by each function on its way.
 #[inline]
 fn complete(
     start: RequestLine,
@@ -141,13 +143,13 @@ fn complete(
         accepts_trailers: meaning.accepts_trailers,
         is_connect: by_connect,
     };
-    let (parts, ()) = Request::new(()).into_parts();
+    let parts = empty_head();
     let head = head.insert(RequestHead { parts, decoder: length, expects_continue: expects, info: asked });
     let parts = &mut head.parts;
     parts.method = method;
     parts.uri = uri;
     parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
-    // `Request::new` creates an empty `HeaderMap`, which does not allocate. Forgetting it leaks nothing and skips
+    // An empty `HeaderMap` has no memory. Forgetting it leaks nothing and skips
     // its drop glue.
     std::mem::forget(std::mem::replace(&mut parts.headers, headers));
     Ok(())

@@ -209,8 +209,8 @@ fn poll_requests(
     reader: &mut RequestHeadDecoder,
     cx: &mut Context<'_>,
 ) -> Poll<Result<ConnectionStep<impl Future<Output = DownstreamResponse> + Unpin + use<>>, ConnectionError>> {
+    let mut head = None;
     loop {
-        let mut head = None;
         match conn.borrow_mut().poll_head(reader, &mut head, cx)? {
             Poll::Ready(()) => {}
             Poll::Pending if connection.timer.is_quiet() => return Poll::Ready(Ok(ConnectionStep::Quiet)),
@@ -228,7 +228,10 @@ fn poll_requests(
             DownstreamBody::Http1(Http1Body::new(conn))
         };
         connection.interims.start_request(info.is_http11);
-        match pipeline::handle(connection, parts, body) {
+        let outcome = pipeline::handle(connection, parts, body);
+        // The target and values of headers are slices of the read buffer, which is released with the response.
+        head = None;
+        match outcome {
             RequestOutcome::Pending(handling) => {
                 return Poll::Ready(Ok(ConnectionStep::Awaits(handling, info)));
             }

@@ -86,7 +86,7 @@ impl PendingCall {
             listener: context.connection.listener_name().unwrap_or_default().into(),
             is_tls: hop.tls.is_some(),
             certificate: hop.tls.and_then(|tls| tls.forwarded.clone()),
-            method: head.method.clone(),
+            method: std::mem::take(&mut head.method),
             target: std::mem::take(&mut head.uri),
             headers: std::mem::take(&mut head.headers),
             body: Bytes::new(),

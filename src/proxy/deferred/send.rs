@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::{Request, StatusCode, Version, request};
+use http::{StatusCode, Version, request};
 use hyper::body::Body as _;
 use tokio::sync::mpsc;
 
@@ -16,6 +16,7 @@ use super::StoredRequest;
 use crate::deferred::SendOutcome;
 use crate::deferred::call::StoredCall;
 use crate::deferred::handle::{Dispatch, Reporter};
+use crate::headers::empty_head;
 use crate::limits::ProviderSignals;
 use crate::listener::{ListenerLimits, ProxyProtocol};
 use crate::proxy::body::DownstreamBody;
@@ -143,7 +144,7 @@ async fn discard(response: &mut DownstreamResponse) {
 }
 
 fn head_of(call: &StoredCall) -> request::Parts {
-    let (mut head, ()) = Request::new(()).into_parts();
+    let mut head = empty_head();
     head.method = call.method.clone();
     head.uri = call.target.clone();
     head.headers = call.headers.clone();

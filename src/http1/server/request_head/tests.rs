@@ -202,7 +202,7 @@ struct ParsedRequest {
 fn read_by_hyper(bytes: &[u8]) -> Option<ParsedRequest> {
     let seen = Rc::new(RefCell::new(None));
     let noted = Rc::clone(&seen);
-    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+    let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let (head, body) = request.into_parts();
         let octets = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let line = (head.method, head.uri, head.version);

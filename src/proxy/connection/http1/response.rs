@@ -17,8 +17,8 @@ use crate::proxy::local_reply::{self, DownstreamResponse};
 
 /// A response, as far as it is still to be sent.
 pub(super) struct OutgoingResponse {
-    /// Its `keep_alive` states whether another request may follow.
     info: RequestInfo,
+    keep_alive: bool,
     progress: SendProgress,
 }
 
@@ -31,45 +31,60 @@ enum SendProgress {
     Whole,
 }
 
-/// What is left to be done after [`respond`].
+/// What follows a response that has been sent as far as the client takes it at once.
 #[expect(clippy::large_enum_variant, reason = "few responses are not sent at once")]
 pub(super) enum AfterResponse {
-    /// To read the next request.
+    /// The next request is read.
     NextRequest,
-    /// To close the connection.
+    /// The connection is closed.
     Close,
-    /// To finish the response.
+    /// The rest is sent by [`OutgoingResponse::finish`].
     Finish(OutgoingResponse),
 }
 
-/// Sends as much of a response as the client takes at once. Returns what is left to be done.
+/// Sends as much of a response as the client takes at once.
 pub(super) fn respond(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    mut info: RequestInfo,
+    info: RequestInfo,
     reply: DownstreamResponse,
     cx: &mut Context<'_>,
 ) -> AfterResponse {
     let is_tunnel = info.is_connect || connection.is_upgraded();
-    {
-        let mut encoder = start(connection, conn, &mut info, reply);
-        let sent = match poll_send(conn, &mut encoder, !info.keep_alive && !is_tunnel, cx) {
-            Poll::Ready(sent) => sent.map_err(Some),
-            Poll::Pending => Err(None),
-        };
-        if let Err(broken) = sent {
-            return AfterResponse::Finish(OutgoingResponse {
-                info,
-                progress: SendProgress::Part(encoder, broken),
-            });
-        }
-        // The body may hold the request. It is dropped in its place, because it is large.
-    }
+    let keep_alive = match send_at_once(connection, conn, info, reply, is_tunnel, cx) {
+        Ok(keep_alive) => keep_alive,
+        Err(unsent) => return AfterResponse::Finish(unsent),
+    };
     match if is_tunnel { Poll::Pending } else { conn.borrow_mut().poll_body_end(cx) } {
-        Poll::Ready(true) if info.keep_alive => AfterResponse::NextRequest,
+        Poll::Ready(true) if keep_alive => AfterResponse::NextRequest,
         Poll::Ready(_) => AfterResponse::Close,
-        Poll::Pending => AfterResponse::Finish(OutgoingResponse { info, progress: SendProgress::Whole }),
+        Poll::Pending => {
+            AfterResponse::Finish(OutgoingResponse { info, keep_alive, progress: SendProgress::Whole })
+        }
     }
+}
+
+/// Sends a whole response, and returns whether another request may follow. Otherwise returns what is left of it.
+// Apart from `respond`, so that the encoder is dropped where it is, before the rest of the request is looked at: its body may
+// hold the request. `drop` would move it first, and it is large.
+#[inline]
+#[expect(clippy::result_large_err, reason = "few responses are not sent at once")]
+fn send_at_once(
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    info: RequestInfo,
+    reply: DownstreamResponse,
+    is_tunnel: bool,
+    cx: &mut Context<'_>,
+) -> Result<bool, OutgoingResponse> {
+    let mut keep_alive = info.keep_alive;
+    let mut encoder = start(connection, conn, info, reply, &mut keep_alive);
+    let broken = match poll_send(conn, &mut encoder, !keep_alive && !is_tunnel, cx) {
+        Poll::Ready(Ok(())) => return Ok(keep_alive),
+        Poll::Ready(Err(broken)) => Some(broken),
+        Poll::Pending => None,
+    };
+    Err(OutgoingResponse { info, keep_alive, progress: SendProgress::Part(encoder, broken) })
 }
 
 impl OutgoingResponse {
@@ -82,7 +97,7 @@ impl OutgoingResponse {
         connection: &DownstreamConnection,
         conn: &RefCell<DownstreamConn>,
     ) -> Result<bool, ConnectionError> {
-        let Self { mut info, progress } = self;
+        let Self { info, mut keep_alive, progress } = self;
         if let SendProgress::Part(mut encoder, broken) = progress {
             let sent = match broken {
                 Some(broken) => Err(broken),
@@ -90,7 +105,7 @@ impl OutgoingResponse {
             };
             if let Err(broken) = sent {
                 // Boxed because it is rare and its future large.
-                Box::pin(replace(connection, conn, &mut info, encoder, broken)).await?;
+                keep_alive = Box::pin(replace(connection, conn, info, encoder, broken)).await?;
             }
         }
         if connection.is_upgraded() {
@@ -101,7 +116,7 @@ impl OutgoingResponse {
             connection.timer.must_linger();
         }
         let is_read = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
-        Ok(is_read && info.keep_alive)
+        Ok(is_read && keep_alive)
     }
 }
 
@@ -131,7 +146,7 @@ fn poll_send(
                     hold_last_write(conn);
                 }
             };
-            encoder.poll_to_end(&mut ConnWriter(conn), before_end, cx).map_err(ConnectionError::from)
+            encoder.poll_announcing_end(&mut ConnWriter(conn), before_end, cx).map_err(ConnectionError::from)
         }
         before => before.map_err(ConnectionError::from),
     };
@@ -152,28 +167,30 @@ fn hold_last_write(conn: &RefCell<DownstreamConn>) {
 }
 
 /// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
-/// leave the client without a status code.
+/// leave the client without a status code. Returns whether another request may follow.
 async fn replace(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    info: &mut RequestInfo,
+    info: RequestInfo,
     encoder: Encoder<ResponseBody>,
     broken: ConnectionError,
-) -> Result<(), ConnectionError> {
+) -> Result<bool, ConnectionError> {
     let Some(body) = encoder.into_unsent() else { return Err(broken) };
     let Some(context) = body.into_broken_context() else { return Err(broken) };
     let reply = local_reply::response_broken_off(context);
-    let mut encoder = start(connection, conn, info, reply);
-    send(conn, &mut encoder).await
+    let mut keep_alive = info.keep_alive;
+    let mut encoder = start(connection, conn, info, reply, &mut keep_alive);
+    send(conn, &mut encoder).await?;
+    Ok(keep_alive)
 }
 
-/// Writes the head of a response. Returns the encoder for the rest. Afterwards `info.keep_alive` states whether another
-/// request may follow.
+/// Writes the head of a response, and sets whether another request may follow. Returns the encoder for the rest.
 fn start(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    info: &mut RequestInfo,
+    mut info: RequestInfo,
     mut reply: DownstreamResponse,
+    keep_alive: &mut bool,
 ) -> Encoder<ResponseBody> {
     let mut write_buf = WriteBuf::default();
     let mut conn = conn.borrow_mut();
@@ -183,9 +200,9 @@ fn start(
     drop(conn);
     let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
     let (headers, out) = (&mut reply.headers, write_buf.buffer_mut());
-    let WrittenHead { framing, has_body, keep_alive } =
-        response_head::write(*info, reply.status, headers, &reply.body, write_date, out);
-    info.keep_alive = keep_alive;
+    let written = response_head::write(info, reply.status, headers, &reply.body, write_date, out);
+    let WrittenHead { framing, has_body, keep_alive: keeps } = written;
+    *keep_alive = keeps;
     memory_pool::take_back_headers(headers.take_spare());
     if !has_body {
         reply.body.omit();
