@@ -218,6 +218,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=2, help="length of a turn (default: %(default)s)")
     parser.add_argument("--rate", type=int, help="HTTP/2 requests a second, the same for all proxies (default: as many as possible)")
+    parser.add_argument("--busy", action="store_true", help="share processor 0 with a process that never waits, as in proxy.py")
     options = parser.parse_args()
     for tool in ("nginx", "haproxy", "wrk", "h2load", "taskset"):
         if not shutil.which(tool):
@@ -225,7 +226,7 @@ def main():
     print("| scenario | proxy | CPU µs/request | Weir's share of it (quartiles) | requests/s | MiB/s | CPU ms/MiB | RSS MiB |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="protocol-bench-") as directory:
-        with upstream(directory) as upstreams:
+        with upstream(directory) as upstreams, proxy.neighbour(options.busy):
             for scenario in options.scenarios.split(","):
                 report(scenario, play(scenario, options, directory, upstreams))
 

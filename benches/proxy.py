@@ -14,8 +14,12 @@ so they say little about a proxy that stalls. They only show that no proxy trade
 With --rate, h2load sends that many requests a second to each proxy. Otherwise a faster proxy has more turns of its event
 loop, each with fewer requests, because it waits for the load generator. Each connection sends what is due every 10 ms, one
 request after the other, and the latency is the time from when a request was sent.
+
+With --busy, a process that never waits shares processor 0 with the proxies, as a service beside a sidecar does. The proxies
+are the bottleneck then, so that each turn of their event loops has many requests.
 """
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -116,6 +120,19 @@ def wait_until_open(port, process):
 
 def run_on_processor_1(*command):
     return subprocess.run(["taskset", "-c", "1", *command], capture_output=True, text=True, check=True).stdout
+
+
+@contextlib.contextmanager
+def neighbour(is_busy):
+    """Runs a process that never waits on processor 0, if `is_busy`."""
+    command = ["taskset", "-c", "0", sys.executable, "-c", "while True: pass"]
+    process = subprocess.Popen(command) if is_busy else None
+    try:
+        yield
+    finally:
+        if process:
+            process.kill()
+            process.wait(30)
 
 
 def milliseconds(text):
@@ -254,12 +271,13 @@ def main():
     parser.add_argument("--seconds", type=int, default=1, help="length of a turn (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients (default: %(default)s)")
     parser.add_argument("--rate", type=int, help="requests a second, the same for all proxies (default: as many as possible)")
+    parser.add_argument("--busy", action="store_true", help="share processor 0 with a process that never waits")
     parser.add_argument("--json", help="write the medians to this file")
     options = parser.parse_args()
     for tool in ("nginx", "h2load" if options.rate else "wrk", "taskset"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is not installed")
-    with tempfile.TemporaryDirectory(prefix="proxy-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="proxy-bench-") as directory, neighbour(options.busy):
         medians = report(run(options, directory))
     if options.json:
         Path(options.json).write_text(json.dumps(medians, indent=1))

@@ -140,6 +140,8 @@ impl PendingLimits {
     }
 
     /// As [`Self::check`], for a request that has waited for limits of another configuration. It keeps its `arrival`.
+    // Not inlined, so that the result is created in the place of the caller. It is large, and would be copied there.
+    #[inline(never)]
     pub fn check_arrived(
         view: &LimitsView,
         selected: SmallVec<[SelectedCheck; 2]>,
@@ -151,7 +153,6 @@ impl PendingLimits {
         let may_wait = view.may_wait(&selected);
         let decision = if may_wait { Decision::default() } else { check(&view.limiter, &selected, now) };
         let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
-        // Created as the return value, because moving it would copy it.
         let mut pending = Self(AppliedLimits {
             selected,
             shadow_rules,
