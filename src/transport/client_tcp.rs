@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, TcpStream as StdTcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -48,11 +48,22 @@ enum Registration {
 /// A socket that is registered for reading.
 #[derive(Debug)]
 struct ReadingSocket {
-    socket: AsyncFd<StdTcpStream>,
+    socket: AsyncFd<ClientSocket>,
     /// Woken when the registration ends, because it reports no events from then on.
     reader: Option<Waker>,
-    /// Options of writes.
+}
+
+/// A socket, and the options of its writes.
+#[derive(Debug)]
+struct ClientSocket {
+    socket: StdTcpStream,
     flags: SendFlags,
+}
+
+impl AsRawFd for ClientSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
 }
 
 impl ClientTcp {
@@ -77,7 +88,7 @@ impl ClientTcp {
     pub(super) fn hold_writes(&mut self) -> bool {
         match &mut self.0 {
             Registration::Reading(socket) => {
-                socket.flags |= SendFlags::MORE;
+                socket.socket.get_mut().flags |= SendFlags::MORE;
                 true
             }
             Registration::Both(_) | Registration::Closed => false,
@@ -87,7 +98,7 @@ impl ClientTcp {
     /// Returns the socket, to set its options.
     pub(super) fn as_fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.0 {
-            Registration::Reading(socket) => Ok(socket.socket.get_ref().as_fd()),
+            Registration::Reading(socket) => Ok(socket.socket.get_ref().socket.as_fd()),
             Registration::Both(stream) => Ok(stream.as_fd()),
             Registration::Closed => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -111,8 +122,9 @@ impl ClientTcp {
         &self,
         attempt: impl FnOnce(&StdTcpStream, SendFlags) -> io::Result<usize>,
     ) -> Option<io::Result<usize>> {
-        let Registration::Reading(socket) = &self.0 else { return None };
-        match attempt(socket.socket.get_ref(), socket.flags) {
+        let Registration::Reading(reading) = &self.0 else { return None };
+        let ClientSocket { socket, flags } = reading.socket.get_ref();
+        match attempt(socket, *flags) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             written => Some(written),
         }
@@ -125,15 +137,12 @@ impl ReadingSocket {
         reason = "the constructor that replaces it is unsafe, because the descriptor must stay open; a `TcpStream` owns its own"
     )]
     fn new(socket: StdTcpStream) -> io::Result<Self> {
-        AsyncFd::with_interest(socket, Interest::READABLE).map(|socket| Self {
-            socket,
-            reader: None,
-            flags: socket_io::WRITE_FLAGS,
-        })
+        let socket = ClientSocket { socket, flags: socket_io::WRITE_FLAGS };
+        AsyncFd::with_interest(socket, Interest::READABLE).map(|socket| Self { socket, reader: None })
     }
 
     fn into_std(self) -> StdTcpStream {
-        let socket = self.socket.into_inner();
+        let ClientSocket { socket, .. } = self.socket.into_inner();
         self.reader.into_iter().for_each(Waker::wake);
         socket
     }
@@ -141,7 +150,7 @@ impl ReadingSocket {
     fn poll_readable(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<io::Result<AsyncFdReadyGuard<'_, StdTcpStream>>> {
+    ) -> Poll<io::Result<AsyncFdReadyGuard<'_, ClientSocket>>> {
         let polled = self.socket.poll_read_ready(cx);
         if polled.is_pending() {
             self.reader.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
@@ -155,7 +164,8 @@ impl ReadingSocket {
             let room = buffer.remaining().min(scratch.len());
             loop {
                 let mut readable = ready!(self.poll_readable(cx))?;
-                let Ok(read) = readable.try_io(|socket| receive(socket.get_ref(), &mut scratch[..room]))
+                let Ok(read) =
+                    readable.try_io(|socket| receive(&socket.get_ref().socket, &mut scratch[..room]))
                 else {
                     continue;
                 };

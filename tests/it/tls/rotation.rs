@@ -77,8 +77,8 @@ fn rotation_under_load_fails_no_request_and_closes_no_connection() {
             client.join().unwrap().unwrap();
         }
     });
-    let failed = secured.weir.metric("weir_config_reloads_total", &[("outcome", "applied")]);
-    assert!(failed >= ROTATIONS as f64, "{failed}");
+    let applied = || secured.weir.metric("weir_config_reloads_total", &[("outcome", "applied")]);
+    wait::until_true("the reloads to be counted", || applied() >= ROTATIONS as f64);
 }
 
 #[test]
