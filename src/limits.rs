@@ -140,8 +140,6 @@ impl PendingLimits {
     }
 
     /// As [`Self::check`], for a request that has waited for limits of another configuration. It keeps its `arrival`.
-    // Not inlined, so that the result is created in the place of the caller. It is large, and would be copied there.
-    #[inline(never)]
     pub fn check_arrived(
         view: &LimitsView,
         selected: SmallVec<[SelectedCheck; 2]>,
@@ -153,31 +151,31 @@ impl PendingLimits {
         let may_wait = view.may_wait(&selected);
         let decision = if may_wait { Decision::default() } else { check(&view.limiter, &selected, now) };
         let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
-        let mut pending = Self(AppliedLimits {
+        let short = LeaseWaits::default();
+        let mut limits = AppliedLimits {
             selected,
             shadow_rules,
             decision,
             decided_at: now,
             remote,
-            awaited_leases: LeaseWaits::default(),
+            awaited_leases: short,
             wait: None,
             copy: None,
-        });
-        let limits = &mut pending.0;
+        };
         if may_wait {
             limits.decide_on_arrival(view, request, arrival);
         } else if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease)
         {
-            leases::acquire_leases(view, limits, Duration::ZERO);
+            leases::acquire_leases(view, &mut limits, Duration::ZERO);
         }
         if limits.is_pending() || limits.is_held() {
-            limits.copy = Some(Rc::new(RequestCopy::new(view, limits, request)));
+            limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));
         }
         if view.policy.rules.has_feedback() && limits.decision.is_rejected() {
-            provider::record_rejection(limits, view);
+            provider::record_rejection(&limits, view);
         }
         limits.record_if_decided(view, DecisionSubject::Present(request));
-        pending
+        Self(limits)
     }
 
     /// Returns the result of the limits that are counted here.

@@ -393,8 +393,6 @@ pub(super) fn announce_close(close: bool, headers: &mut Headers) {
 }
 
 /// Sends a reply to a request that is rejected before its body is read.
-// Not inlined, so that the response is created in the place of the caller. It is large, and would be copied there.
-#[inline(never)]
 fn build_reply(
     mut context: Box<RequestContext>,
     reply: LocalReply<'_>,

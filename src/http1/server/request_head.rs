@@ -149,8 +149,7 @@ fn complete(
     parts.method = method;
     parts.uri = uri;
     parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
-    // An empty `HeaderMap` has no memory. Forgetting it leaks nothing and skips
-    // its drop glue.
+    // An empty `HeaderMap` has no memory. Forgetting it leaks nothing and skips its drop glue.
     std::mem::forget(std::mem::replace(&mut parts.headers, headers));
     Ok(())
 }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::StatusCode;
 
-use self::response::{AfterResponse, respond};
+use self::response::{AfterResponse, OutgoingResponse, respond};
 use super::{DownstreamConnection, malformed};
 use crate::headers::remove_hop_by_hop;
 use crate::http1::decoder::BodyDecoder;
@@ -143,14 +143,14 @@ async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<Downstream
 /// Why a connection cannot go on without waiting for anything but its next request.
 #[expect(clippy::large_enum_variant, reason = "it is returned on the stack")]
 enum ConnectionStep<F> {
-    /// The client sends no more requests.
-    NoRequest,
+    /// No request follows, so the connection is closed.
+    Close,
     /// There has been no request for a while.
     Quiet,
     /// The response to a request has to be awaited.
     Awaits(F, RequestInfo),
-    /// A response has not been sent completely, or is the last one.
-    Responding(AfterResponse),
+    /// A response has not been sent completely, or the rest of its request has to be awaited.
+    Responding(OutgoingResponse),
 }
 
 /// Serves one request after the other until the connection is to be closed, or there are no more for a while.
@@ -172,8 +172,8 @@ async fn run_loop(
                 // The future of the request ends here: it is large, and sending the rest of the response may take long.
                 response.await?
             }
-            Ok(ConnectionStep::Responding(response)) => response,
-            Ok(ConnectionStep::NoRequest) => break,
+            Ok(ConnectionStep::Responding(response)) => AfterResponse::Finish(response),
+            Ok(ConnectionStep::Close) => break,
             Ok(ConnectionStep::Quiet) => return Ok(LoopEnd::Quiet),
             Err(ConnectionError::Malformed(malformed)) => {
                 return Err(Box::pin(write_error_and_close(connection, conn, malformed)).await);
@@ -217,7 +217,7 @@ fn poll_requests(
             Poll::Pending => return Poll::Pending,
         }
         let Some(RequestHead { parts, decoder: length, expects_continue, info }) = &mut head else {
-            return Poll::Ready(Ok(ConnectionStep::NoRequest));
+            return Poll::Ready(Ok(ConnectionStep::Close));
         };
         let info = *info;
         let body = if length.is_complete() {
@@ -237,7 +237,10 @@ fn poll_requests(
             }
             RequestOutcome::Response(reply) => match respond(connection, conn, info, reply, cx) {
                 AfterResponse::NextRequest => {}
-                other => return Poll::Ready(Ok(ConnectionStep::Responding(other))),
+                AfterResponse::Close => return Poll::Ready(Ok(ConnectionStep::Close)),
+                AfterResponse::Finish(response) => {
+                    return Poll::Ready(Ok(ConnectionStep::Responding(response)));
+                }
             },
         }
     }
