@@ -70,10 +70,10 @@ pub(super) fn write(socket: &impl AsFd, bytes: &[u8], flags: SendFlags) -> io::R
     Ok(send(socket, bytes, flags)?)
 }
 
-/// As [`write`], from several buffers.
+/// As [`write()`], from several buffers.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub(super) fn write_vectored(
     socket: &impl AsFd,
     parts: &[IoSlice<'_>],
