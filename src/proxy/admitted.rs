@@ -161,3 +161,22 @@ fn open_tunnel(
     }
     Response { status, headers, body: ResponseBody::empty() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the future that a function returns.
+    fn future_size<A, B, C, D, E, F, G, H, I, J, T>(
+        _: impl FnOnce(A, B, C, D, E, F, G, H, I, J) -> T,
+    ) -> usize {
+        size_of::<T>()
+    }
+
+    /// The next size class of jemalloc is 2560 bytes.
+    #[test]
+    fn future_of_a_forwarded_request_is_small() {
+        let size = future_size(forwarding);
+        assert!(size <= 2048, "{size} bytes");
+    }
+}

@@ -62,8 +62,9 @@ pub(super) struct DownstreamConnection {
     pub(super) stored: Option<Box<StoredRequest>>,
     /// HTTP/1.1: interim responses to the current request.
     pub(super) interims: InterimResponses,
-    /// Upgrade that takes effect after the head of the current response; over HTTP/2, until its stream takes it.
-    upgraded: RefCell<Option<UpgradedRequest>>,
+    /// Upgrade that takes effect after the head of the current response; over HTTP/2, until its stream takes it. Boxed
+    /// because few connections have one.
+    upgraded: RefCell<Option<Box<UpgradedRequest>>>,
 }
 
 impl DownstreamConnection {
@@ -183,7 +184,7 @@ impl DownstreamConnection {
 impl DownstreamConnection {
     /// Marks the response being sent as the last of HTTP on this connection, or on its stream.
     pub(super) fn set_upgraded(&self, upgraded: UpgradedRequest) {
-        self.upgraded.replace(Some(upgraded));
+        self.upgraded.replace(Some(Box::new(upgraded)));
     }
 
     /// Whether the connection leaves HTTP after the current response.
@@ -286,6 +287,15 @@ mod tests {
             size_of::<F>()
         }
         let size = future_size(http1::serve);
-        assert!(size <= 904, "{size} bytes");
+        assert!(size <= 320, "{size} bytes");
+    }
+
+    /// Above 256 bytes, its size class in jemalloc is that of an active connection's state. Connections that become idle then
+    /// leave gaps in the memory of those that stay.
+    #[test]
+    fn properties_of_a_connection_share_no_size_class_with_its_state() {
+        let counts = 2 * size_of::<usize>();
+        let size = size_of::<DownstreamConnection>() + counts;
+        assert!(size <= 256, "{size} bytes");
     }
 }

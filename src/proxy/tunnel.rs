@@ -31,7 +31,7 @@ pub(super) fn start(context: Box<RequestContext>, upstream: Tunnel) {
 
 /// Runs a tunnel over a client's HTTP/1.1 connection, of which `read` has been read already.
 pub(super) async fn run_over_connection(
-    upgraded: UpgradedRequest,
+    upgraded: Box<UpgradedRequest>,
     mut downstream: DownstreamIo,
     read: Bytes,
 ) {
@@ -40,7 +40,7 @@ pub(super) async fn run_over_connection(
 }
 
 /// Runs a tunnel over a client's HTTP/2 stream.
-pub(super) async fn run_over_stream(upgraded: UpgradedRequest, stream: Http2Stream) {
+pub(super) async fn run_over_stream(upgraded: Box<UpgradedRequest>, stream: Http2Stream) {
     let timer = Rc::clone(&upgraded.context.timer);
     let stream = SharedStream { stream: Rc::new(RefCell::new(stream)), is_ended: Rc::default() };
     let downstream = DownstreamTunnel { stream: stream.clone(), timer };
@@ -50,11 +50,11 @@ pub(super) async fn run_over_stream(upgraded: UpgradedRequest, stream: Http2Stre
 /// Forwards bytes both ways until both sides have ended, either fails, or nothing is transferred for the upstream's
 /// idle timeout.
 async fn copy_both_ways(
-    upgraded: UpgradedRequest,
+    upgraded: Box<UpgradedRequest>,
     downstream: impl AsyncRead + AsyncWrite + Unpin,
     stream: Option<SharedStream>,
 ) {
-    let UpgradedRequest { mut upstream, context } = upgraded;
+    let UpgradedRequest { mut upstream, context } = *upgraded;
     let timer = Rc::clone(&context.timer);
     let (mut account, mut downstream) = TunnelAccounting::start(context, downstream);
     let carried = {

@@ -45,12 +45,17 @@ const REQUEST_TIMEOUT_RESPONSE: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Serves a connection until it ends, or has had no request for a while. Returns its stream in the second case.
-pub(super) async fn serve(
+///
+/// Not an async function, because its future would keep the place of `stream`.
+pub(super) fn serve(
     connection: &Rc<DownstreamConnection>,
     mut stream: DownstreamIo,
-) -> Option<DownstreamIo> {
+) -> impl Future<Output = Option<DownstreamIo>> {
     let read = stream.take_peeked();
-    let conn = OwnedConn(Rc::new(RefCell::new(DownstreamConn::new(stream, read))));
+    serve_owned(connection, OwnedConn(Rc::new(RefCell::new(DownstreamConn::new(stream, read)))))
+}
+
+async fn serve_owned(connection: &Rc<DownstreamConnection>, conn: OwnedConn) -> Option<DownstreamIo> {
     let ended = run(connection, &conn.0).await;
     // Taken in any case: it refers to the connection that holds it, and the cycle would leak both.
     let upgraded = connection.upgraded.take();
@@ -141,7 +146,6 @@ async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<Downstream
 }
 
 /// Why a connection cannot go on without waiting for anything but its next request.
-#[expect(clippy::large_enum_variant, reason = "it is returned on the stack")]
 enum ConnectionStep<F> {
     /// No request follows, so the connection is closed.
     Close,
@@ -150,7 +154,7 @@ enum ConnectionStep<F> {
     /// The response to a request has to be awaited.
     Awaits(F, RequestInfo),
     /// A response has not been sent completely, or the rest of its request has to be awaited.
-    Responding(OutgoingResponse),
+    Responding(Box<OutgoingResponse>),
 }
 
 /// Serves one request after the other until the connection is to be closed, or there are no more for a while.
@@ -183,7 +187,7 @@ async fn run_loop(
         match response {
             AfterResponse::NextRequest => {}
             AfterResponse::Close => break,
-            AfterResponse::Finish(response) => {
+            AfterResponse::Finish(mut response) => {
                 // Boxed because few responses need it, and its future is large.
                 let is_last = !Box::pin(response.finish(connection, conn)).await?;
                 if connection.is_upgraded() {

@@ -37,73 +37,78 @@ pub(in crate::proxy) type AttemptResult = Result<Response<UpstreamResponseBody<R
 
 /// Sends a request once. If no connection to the endpoint can be made, nothing has been sent, and another endpoint is
 /// tried. The same applies if a pooled connection turns out to be closed and no new one can be made.
-pub(in crate::proxy) async fn attempt(
+#[expect(clippy::manual_async_fn, reason = "an async function has room for its parameters twice")]
+pub(in crate::proxy) fn attempt(
     upstream: &Upstream,
     context: &mut RequestContext,
     request: &mut OutgoingRequest,
     mut body: RequestBody,
     plan: &RetryPlan<'_>,
     tried: &mut TriedHosts,
-) -> AttemptResult {
-    let endpoint = match upstream.pick(tried) {
-        Some(endpoint) => endpoint,
-        None => pick_when_resolved(upstream).await?,
-    };
-    if !tried.is_empty() {
-        endpoint.metrics().request_retried();
-    }
-    let mut attempt = UpstreamAttempt::start(endpoint, context);
-    loop {
-        let line = match attempt.endpoint.try_checkout(context.client, context.is_grpc) {
-            Ok(Some(line)) => line,
-            // Boxed: connecting is rare and its future large, and most requests do not need it.
-            Ok(None) => {
-                let (connected, line) = Box::pin(connect(upstream, context, plan, tried, attempt)).await?;
-                attempt = connected;
-                line
-            }
-            Err(error) => return Err(attempt.fail(ForwardFailure::Upstream(error), context)),
+) -> impl Future<Output = AttemptResult> {
+    async move {
+        let endpoint = match upstream.pick(tried) {
+            Some(endpoint) => endpoint,
+            None => pick_when_resolved(upstream).await?,
         };
-        if context.upgrade.protocol.is_some()
-            && let Err(failure) = Box::pin(ensure_extended_connect(context, &mut request.head, &line)).await
-        {
-            return Err(attempt.fail(failure, context));
+        if !tried.is_empty() {
+            endpoint.metrics().request_retried();
         }
-        let answered = {
-            // Pinned in place: a future passed by value would take space in each future on the way.
-            let sending = pin!(attempt.endpoint.send(line, request, body, &context.connection.interims));
-            match plan.per_try_timeout {
-                None => with_request_timeout(&context.timer, sending).await,
-                Some(each) => {
-                    let sending = Box::pin(tokio::time::timeout(each.time, sending));
-                    match with_request_timeout(&context.timer, sending).await {
-                        Ok(Ok(answered)) => Ok(answered),
-                        Ok(Err(_)) => Err(ForwardFailure::PerTryTimeout(each.set_by)),
-                        Err(failure) => Err(failure),
+        let mut attempt = UpstreamAttempt::start(endpoint, context);
+        loop {
+            let line = match attempt.endpoint.try_checkout(context.client, context.is_grpc) {
+                Ok(Some(line)) => line,
+                // Boxed: connecting is rare and its future large, and most requests do not need it.
+                Ok(None) => {
+                    let (connected, line) =
+                        Box::pin(connect(upstream, context, plan, tried, attempt)).await?;
+                    attempt = connected;
+                    line
+                }
+                Err(error) => return Err(attempt.fail(ForwardFailure::Upstream(error), context)),
+            };
+            if context.upgrade.protocol.is_some()
+                && let Err(failure) =
+                    Box::pin(ensure_extended_connect(context, &mut request.head, &line)).await
+            {
+                return Err(attempt.fail(failure, context));
+            }
+            let answered = {
+                // Pinned in place: a future passed by value would take space in each future on the way.
+                let sending = pin!(attempt.endpoint.send(line, request, body, &context.connection.interims));
+                match plan.per_try_timeout {
+                    None => with_request_timeout(&context.timer, sending).await,
+                    Some(each) => {
+                        let sending = Box::pin(tokio::time::timeout(each.time, sending));
+                        match with_request_timeout(&context.timer, sending).await {
+                            Ok(Ok(answered)) => Ok(answered),
+                            Ok(Err(_)) => Err(ForwardFailure::PerTryTimeout(each.set_by)),
+                            Err(failure) => Err(failure),
+                        }
                     }
                 }
+            };
+            let answered = match answered {
+                // A failed request body also breaks the connection to the upstream, but the client caused it.
+                Ok(Err(_)) if context.upload_has_failed() => Err(ForwardFailure::BrokenRequest),
+                Ok(Err(SendError { error, body: Some(untouched) })) if is_endpoint_error(&error) => {
+                    attempt = attempt.try_other_endpoint(error, upstream, plan, tried, context)?;
+                    body = untouched;
+                    continue;
+                }
+                Ok(Err(SendError { error, .. })) => Err(ForwardFailure::Upstream(error)),
+                Ok(Ok(response)) if !is_expected_protocol(&response, context) => {
+                    Err(ForwardFailure::UnexpectedProtocol)
+                }
+                Ok(Ok(response)) => Ok(response),
+                Err(failure) => Err(failure),
+            };
+            if plan.retries_sent_requests() {
+                tried.push(Arc::clone(attempt.endpoint.host()));
             }
-        };
-        let answered = match answered {
-            // A failed request body also breaks the connection to the upstream, but the client caused it.
-            Ok(Err(_)) if context.upload_has_failed() => Err(ForwardFailure::BrokenRequest),
-            Ok(Err(SendError { error, body: Some(untouched) })) if is_endpoint_error(&error) => {
-                attempt = attempt.try_other_endpoint(error, upstream, plan, tried, context)?;
-                body = untouched;
-                continue;
-            }
-            Ok(Err(SendError { error, .. })) => Err(ForwardFailure::Upstream(error)),
-            Ok(Ok(response)) if !is_expected_protocol(&response, context) => {
-                Err(ForwardFailure::UnexpectedProtocol)
-            }
-            Ok(Ok(response)) => Ok(response),
-            Err(failure) => Err(failure),
-        };
-        if plan.retries_sent_requests() {
-            tried.push(Arc::clone(attempt.endpoint.host()));
+            attempt.finish(&answered, context);
+            return answered;
         }
-        attempt.finish(&answered, context);
-        return answered;
     }
 }
 

@@ -57,9 +57,10 @@ pub(super) fn set_forwarded_headers(
 
 /// Formats an address as a header value.
 pub(in crate::proxy) fn address_value(ip: IpAddr) -> HeaderValue {
-    let mut text = Vec::with_capacity(40);
+    // Of the exact length, so that a value which is not cloned is one allocation.
+    let mut text = Vec::with_capacity(if ip.is_ipv4() { 16 } else { 40 });
     forwarded::write_ip(&mut text, ip);
-    header_value(text.into())
+    header_value(text.into_boxed_slice().into())
 }
 
 /// Returns text of valid bytes as a header value.

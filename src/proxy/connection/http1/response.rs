@@ -17,8 +17,8 @@ use crate::proxy::local_reply::{self, DownstreamResponse};
 
 /// A response, as far as it is still to be sent.
 pub(super) struct OutgoingResponse {
+    /// The request, and whether another one may follow the response.
     info: RequestInfo,
-    keep_alive: bool,
     progress: SendProgress,
 }
 
@@ -32,39 +32,38 @@ enum SendProgress {
 }
 
 /// What follows a response that has been sent as far as the client takes it at once.
-#[expect(clippy::large_enum_variant, reason = "few responses are not sent at once")]
 pub(super) enum AfterResponse {
     /// The next request is read.
     NextRequest,
     /// The connection is closed.
     Close,
-    /// The rest is sent by [`OutgoingResponse::finish`].
-    Finish(OutgoingResponse),
+    /// The rest is sent by [`OutgoingResponse::finish`]. Boxed, because it is large and few responses need it: the future of
+    /// the connection has room for it otherwise.
+    Finish(Box<OutgoingResponse>),
 }
 
 /// Sends as much of a response as the client takes at once.
 pub(super) fn respond(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    info: RequestInfo,
+    mut info: RequestInfo,
     reply: DownstreamResponse,
     cx: &mut Context<'_>,
 ) -> AfterResponse {
     let is_tunnel = info.is_connect || connection.is_upgraded();
-    let keep_alive = match send_at_once(connection, conn, info, reply, is_tunnel, cx) {
-        Ok(keep_alive) => keep_alive,
-        Err(unsent) => return AfterResponse::Finish(unsent),
-    };
+    if let Err(progress) = send_at_once(connection, conn, &mut info, reply, is_tunnel, cx) {
+        return AfterResponse::Finish(Box::new(OutgoingResponse { info, progress }));
+    }
     match if is_tunnel { Poll::Pending } else { conn.borrow_mut().poll_body_end(cx) } {
-        Poll::Ready(true) if keep_alive => AfterResponse::NextRequest,
+        Poll::Ready(true) if info.keep_alive => AfterResponse::NextRequest,
         Poll::Ready(_) => AfterResponse::Close,
         Poll::Pending => {
-            AfterResponse::Finish(OutgoingResponse { info, keep_alive, progress: SendProgress::Whole })
+            AfterResponse::Finish(Box::new(OutgoingResponse { info, progress: SendProgress::Whole }))
         }
     }
 }
 
-/// Sends a whole response, and returns whether another request may follow. Otherwise returns what is left of it.
+/// Sends a whole response. Otherwise returns what is left of it.
 // Apart from `respond`, so that the encoder is dropped where it is, before the rest of the request is looked at: its body may
 // hold the request. `drop` would move it first, and it is large.
 #[inline]
@@ -72,19 +71,18 @@ pub(super) fn respond(
 fn send_at_once(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    info: RequestInfo,
+    info: &mut RequestInfo,
     reply: DownstreamResponse,
     is_tunnel: bool,
     cx: &mut Context<'_>,
-) -> Result<bool, OutgoingResponse> {
-    let mut keep_alive = info.keep_alive;
-    let mut encoder = start(connection, conn, info, reply, &mut keep_alive);
-    let broken = match poll_send(conn, &mut encoder, !keep_alive && !is_tunnel, cx) {
-        Poll::Ready(Ok(())) => return Ok(keep_alive),
+) -> Result<(), SendProgress> {
+    let mut encoder = start(connection, conn, info, reply);
+    let broken = match poll_send(conn, &mut encoder, !info.keep_alive && !is_tunnel, cx) {
+        Poll::Ready(Ok(())) => return Ok(()),
         Poll::Ready(Err(broken)) => Some(broken),
         Poll::Pending => None,
     };
-    Err(OutgoingResponse { info, keep_alive, progress: SendProgress::Part(encoder, broken) })
+    Err(SendProgress::Part(encoder, broken))
 }
 
 impl OutgoingResponse {
@@ -93,30 +91,50 @@ impl OutgoingResponse {
     /// # Errors
     /// If the connection fails, or the response cannot be completed.
     pub(super) async fn finish(
-        self,
+        &mut self,
         connection: &DownstreamConnection,
         conn: &RefCell<DownstreamConn>,
     ) -> Result<bool, ConnectionError> {
-        let Self { info, mut keep_alive, progress } = self;
-        if let SendProgress::Part(mut encoder, broken) = progress {
-            let sent = match broken {
+        if let SendProgress::Part(encoder, broken) = &mut self.progress {
+            let sent = match broken.take() {
                 Some(broken) => Err(broken),
-                None => send(conn, &mut encoder).await,
+                None => send(conn, encoder).await,
             };
             if let Err(broken) = sent {
                 // Boxed because it is rare and its future large.
-                keep_alive = Box::pin(replace(connection, conn, info, encoder, broken)).await?;
+                Box::pin(self.replace(connection, conn, broken)).await?;
             }
+            // The body of the response ends here: it may hold the request, whose end is awaited next.
+            self.progress = SendProgress::Whole;
         }
         if connection.is_upgraded() {
             return Ok(false);
         }
-        if info.is_connect {
+        if self.info.is_connect {
             // What the client has sent for the tunnel is unread.
             connection.timer.must_linger();
         }
         let is_read = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
-        Ok(is_read && keep_alive)
+        Ok(is_read && self.info.keep_alive)
+    }
+
+    /// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
+    /// leave the client without a status code.
+    async fn replace(
+        &mut self,
+        connection: &DownstreamConnection,
+        conn: &RefCell<DownstreamConn>,
+        broken: ConnectionError,
+    ) -> Result<(), ConnectionError> {
+        let SendProgress::Part(encoder, _) = std::mem::replace(&mut self.progress, SendProgress::Whole)
+        else {
+            return Err(broken);
+        };
+        let Some(body) = encoder.into_unsent() else { return Err(broken) };
+        let Some(context) = body.into_broken_context() else { return Err(broken) };
+        let reply = local_reply::response_broken_off(context);
+        let mut encoder = start(connection, conn, &mut self.info, reply);
+        send(conn, &mut encoder).await
     }
 }
 
@@ -166,31 +184,12 @@ fn hold_last_write(conn: &RefCell<DownstreamConn>) {
     }
 }
 
-/// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
-/// leave the client without a status code. Returns whether another request may follow.
-async fn replace(
-    connection: &DownstreamConnection,
-    conn: &RefCell<DownstreamConn>,
-    info: RequestInfo,
-    encoder: Encoder<ResponseBody>,
-    broken: ConnectionError,
-) -> Result<bool, ConnectionError> {
-    let Some(body) = encoder.into_unsent() else { return Err(broken) };
-    let Some(context) = body.into_broken_context() else { return Err(broken) };
-    let reply = local_reply::response_broken_off(context);
-    let mut keep_alive = info.keep_alive;
-    let mut encoder = start(connection, conn, info, reply, &mut keep_alive);
-    send(conn, &mut encoder).await?;
-    Ok(keep_alive)
-}
-
-/// Writes the head of a response, and sets whether another request may follow. Returns the encoder for the rest.
+/// Writes the head of a response, and sets in `info` whether another request may follow. Returns the encoder for the rest.
 fn start(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    mut info: RequestInfo,
+    info: &mut RequestInfo,
     mut reply: DownstreamResponse,
-    keep_alive: &mut bool,
 ) -> Encoder<ResponseBody> {
     let mut write_buf = WriteBuf::default();
     let mut conn = conn.borrow_mut();
@@ -200,9 +199,9 @@ fn start(
     drop(conn);
     let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
     let (headers, out) = (&mut reply.headers, write_buf.buffer_mut());
-    let written = response_head::write(info, reply.status, headers, &reply.body, write_date, out);
-    let WrittenHead { framing, has_body, keep_alive: keeps } = written;
-    *keep_alive = keeps;
+    let written = response_head::write(*info, reply.status, headers, &reply.body, write_date, out);
+    let WrittenHead { framing, has_body, keep_alive } = written;
+    info.keep_alive = keep_alive;
     memory_pool::take_back_headers(headers.take_spare());
     if !has_body {
         reply.body.omit();

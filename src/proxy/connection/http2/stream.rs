@@ -29,7 +29,7 @@ struct ServedStream {
     /// What the client sends through a tunnel, if it has requested one.
     received: Option<ReceiveStream>,
     /// The tunnel that begins after the head of the response.
-    upgraded: Option<UpgradedRequest>,
+    upgraded: Option<Box<UpgradedRequest>>,
 }
 
 /// Handles a request. If its response is not sent at once, a task continues.
