@@ -172,9 +172,9 @@ impl<B> Encoder<B> {
         self.body.filter(|_| self.untouched)
     }
 
-    /// Returns the body of a message of which nothing has been sent, so that another message can take its place.
-    pub fn into_unsent(self) -> Option<B> {
-        self.body.filter(|_| self.write_buf.bytes_written() == 0)
+    /// Takes the body of a message of which nothing has been sent, so that another message can take its place.
+    pub fn take_unsent(&mut self) -> Option<B> {
+        self.body.take_if(|_| self.write_buf.bytes_written() == 0)
     }
 }
 

@@ -173,10 +173,10 @@ mod tests {
         size_of::<T>()
     }
 
-    /// The next size class of jemalloc is 2560 bytes.
     #[test]
     fn future_of_a_forwarded_request_is_small() {
         let size = future_size(forwarding);
+        // The next size class of jemalloc is 2560 bytes.
         assert!(size <= 2048, "{size} bytes");
     }
 }

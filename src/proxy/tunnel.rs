@@ -50,15 +50,14 @@ pub(super) async fn run_over_stream(upgraded: Box<UpgradedRequest>, stream: Http
 /// Forwards bytes both ways until both sides have ended, either fails, or nothing is transferred for the upstream's
 /// idle timeout.
 async fn copy_both_ways(
-    upgraded: Box<UpgradedRequest>,
+    mut upgraded: Box<UpgradedRequest>,
     downstream: impl AsyncRead + AsyncWrite + Unpin,
     stream: Option<SharedStream>,
 ) {
-    let UpgradedRequest { mut upstream, context } = *upgraded;
-    let timer = Rc::clone(&context.timer);
-    let (mut account, mut downstream) = TunnelAccounting::start(context, downstream);
+    let timer = Rc::clone(&upgraded.context.timer);
+    let (mut account, mut downstream) = TunnelAccounting::start(upgraded.context, downstream);
     let carried = {
-        let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
+        let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upgraded.upstream));
         poll_fn(|cx| {
             timer.register_waker(cx.waker());
             if timer.expired() == Some(TimeoutKind::StreamIdle) {

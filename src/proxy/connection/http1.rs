@@ -45,8 +45,7 @@ const REQUEST_TIMEOUT_RESPONSE: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Serves a connection until it ends, or has had no request for a while. Returns its stream in the second case.
-///
-/// Not an async function, because its future would keep the place of `stream`.
+// Not an async function: its future would have room for `stream` as long as it exists.
 pub(super) fn serve(
     connection: &Rc<DownstreamConnection>,
     mut stream: DownstreamIo,
@@ -188,7 +187,7 @@ async fn run_loop(
             AfterResponse::NextRequest => {}
             AfterResponse::Close => break,
             AfterResponse::Finish(mut response) => {
-                // Boxed because few responses need it, and its future is large.
+                // Boxed because few responses need it: the future of each connection would have room for it.
                 let is_last = !Box::pin(response.finish(connection, conn)).await?;
                 if connection.is_upgraded() {
                     return Ok(LoopEnd::Closed);
@@ -315,5 +314,41 @@ impl From<EncodeError> for ConnectionError {
     fn from(failure: EncodeError) -> Self {
         let (EncodeError::Connection(error) | EncodeError::Body(error)) = failure;
         Self::Io(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::timeouts::{ConnectionTimer, RequestTimer};
+
+    fn future_size<A, B, F>(_: impl FnOnce(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Returns the size class of a block in jemalloc, which has four for each doubling.
+    fn size_class(bytes: usize) -> usize {
+        bytes.next_multiple_of((bytes.next_power_of_two() / 8).max(16))
+    }
+
+    /// Blocks of one size class are in the same pages. What an active connection releases would leave gaps there.
+    #[test]
+    fn idle_connections_share_no_size_class_with_active_ones() {
+        const COUNTS: usize = 2 * size_of::<usize>();
+        const TASK: usize = 384;
+        const REGISTRATION_OF_SOCKET: usize = 256;
+        let kept = [
+            size_class(size_of::<DownstreamConnection>() + COUNTS),
+            size_class(size_of::<ConnectionTimer>() + COUNTS),
+            size_class(size_of::<RequestTimer>() + COUNTS),
+            TASK,
+            REGISTRATION_OF_SOCKET,
+        ];
+        let released = [
+            size_class(future_size(serve)),
+            size_class(size_of::<RefCell<DownstreamConn>>() + COUNTS),
+            size_class(size_of::<OutgoingResponse>()),
+        ];
+        assert!(released.iter().all(|class| !kept.contains(class)), "kept: {kept:?}, released: {released:?}");
     }
 }

@@ -37,7 +37,10 @@ pub(in crate::proxy) type AttemptResult = Result<Response<UpstreamResponseBody<R
 
 /// Sends a request once. If no connection to the endpoint can be made, nothing has been sent, and another endpoint is
 /// tried. The same applies if a pooled connection turns out to be closed and no new one can be made.
-#[expect(clippy::manual_async_fn, reason = "an async function has room for its parameters twice")]
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the future of an async function has room for its parameters twice"
+)]
 pub(in crate::proxy) fn attempt(
     upstream: &Upstream,
     context: &mut RequestContext,

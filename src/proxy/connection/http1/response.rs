@@ -17,16 +17,17 @@ use crate::proxy::local_reply::{self, DownstreamResponse};
 
 /// A response, as far as it is still to be sent.
 pub(super) struct OutgoingResponse {
-    /// The request, and whether another one may follow the response.
     info: RequestInfo,
+    /// Another request may follow.
+    keep_alive: bool,
     progress: SendProgress,
 }
 
 /// How much of a response has been sent.
-#[expect(clippy::large_enum_variant, reason = "few responses are not sent at once")]
+#[expect(clippy::large_enum_variant, reason = "it is boxed with its response")]
 enum SendProgress {
     /// A part of it, with the error if no more can be sent.
-    Part(Encoder<ResponseBody>, Option<ConnectionError>),
+    Part(Encoder<ResponseBody>, Option<Box<ConnectionError>>),
     /// All of it.
     Whole,
 }
@@ -37,52 +38,63 @@ pub(super) enum AfterResponse {
     NextRequest,
     /// The connection is closed.
     Close,
-    /// The rest is sent by [`OutgoingResponse::finish`]. Boxed, because it is large and few responses need it: the future of
-    /// the connection has room for it otherwise.
+    /// The rest is sent by [`OutgoingResponse::finish`].
+    // Boxed: the future of each connection would have room for it.
     Finish(Box<OutgoingResponse>),
+}
+
+/// A response whose head is written to the buffer of its encoder.
+struct StartedResponse {
+    encoder: Encoder<ResponseBody>,
+    /// Another request may follow.
+    keep_alive: bool,
 }
 
 /// Sends as much of a response as the client takes at once.
 pub(super) fn respond(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    mut info: RequestInfo,
+    info: RequestInfo,
     reply: DownstreamResponse,
     cx: &mut Context<'_>,
 ) -> AfterResponse {
     let is_tunnel = info.is_connect || connection.is_upgraded();
-    if let Err(progress) = send_at_once(connection, conn, &mut info, reply, is_tunnel, cx) {
-        return AfterResponse::Finish(Box::new(OutgoingResponse { info, progress }));
-    }
+    let keep_alive = match send_at_once(connection, conn, info, reply, is_tunnel, cx) {
+        Ok(keep_alive) => keep_alive,
+        Err(unsent) => return AfterResponse::Finish(unsent),
+    };
     match if is_tunnel { Poll::Pending } else { conn.borrow_mut().poll_body_end(cx) } {
-        Poll::Ready(true) if info.keep_alive => AfterResponse::NextRequest,
+        Poll::Ready(true) if keep_alive => AfterResponse::NextRequest,
         Poll::Ready(_) => AfterResponse::Close,
         Poll::Pending => {
-            AfterResponse::Finish(Box::new(OutgoingResponse { info, progress: SendProgress::Whole }))
+            let progress = SendProgress::Whole;
+            AfterResponse::Finish(Box::new(OutgoingResponse { info, keep_alive, progress }))
         }
     }
 }
 
-/// Sends a whole response. Otherwise returns what is left of it.
+/// Sends a response if the client takes all of it at once, and returns whether another request may follow. Otherwise returns
+/// what is left of it.
 // Apart from `respond`, so that the encoder is dropped where it is, before the rest of the request is looked at: its body may
 // hold the request. `drop` would move it first, and it is large.
 #[inline]
-#[expect(clippy::result_large_err, reason = "few responses are not sent at once")]
 fn send_at_once(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    info: &mut RequestInfo,
+    info: RequestInfo,
     reply: DownstreamResponse,
     is_tunnel: bool,
     cx: &mut Context<'_>,
-) -> Result<(), SendProgress> {
-    let mut encoder = start(connection, conn, info, reply);
-    let broken = match poll_send(conn, &mut encoder, !info.keep_alive && !is_tunnel, cx) {
-        Poll::Ready(Ok(())) => return Ok(()),
-        Poll::Ready(Err(broken)) => Some(broken),
+) -> Result<bool, Box<OutgoingResponse>> {
+    let mut started = start(connection, conn, info, reply);
+    let keep_alive = started.keep_alive;
+    let broken = match poll_send(conn, &mut started.encoder, !keep_alive && !is_tunnel, cx) {
+        Poll::Ready(Ok(())) => return Ok(keep_alive),
+        Poll::Ready(Err(broken)) => Some(Box::new(broken)),
         Poll::Pending => None,
     };
-    Err(SendProgress::Part(encoder, broken))
+    let progress = SendProgress::Part(started.encoder, broken);
+    Err(Box::new(OutgoingResponse { info, keep_alive, progress }))
 }
 
 impl OutgoingResponse {
@@ -95,46 +107,28 @@ impl OutgoingResponse {
         connection: &DownstreamConnection,
         conn: &RefCell<DownstreamConn>,
     ) -> Result<bool, ConnectionError> {
-        if let SendProgress::Part(encoder, broken) = &mut self.progress {
+        let Self { info, keep_alive, progress } = self;
+        if let SendProgress::Part(encoder, broken) = progress {
             let sent = match broken.take() {
-                Some(broken) => Err(broken),
+                Some(broken) => Err(*broken),
                 None => send(conn, encoder).await,
             };
             if let Err(broken) = sent {
                 // Boxed because it is rare and its future large.
-                Box::pin(self.replace(connection, conn, broken)).await?;
+                *keep_alive = Box::pin(replace(connection, conn, *info, encoder, broken)).await?;
             }
             // The body of the response ends here: it may hold the request, whose end is awaited next.
-            self.progress = SendProgress::Whole;
+            *progress = SendProgress::Whole;
         }
         if connection.is_upgraded() {
             return Ok(false);
         }
-        if self.info.is_connect {
+        if info.is_connect {
             // What the client has sent for the tunnel is unread.
             connection.timer.must_linger();
         }
         let is_read = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
-        Ok(is_read && self.info.keep_alive)
-    }
-
-    /// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
-    /// leave the client without a status code.
-    async fn replace(
-        &mut self,
-        connection: &DownstreamConnection,
-        conn: &RefCell<DownstreamConn>,
-        broken: ConnectionError,
-    ) -> Result<(), ConnectionError> {
-        let SendProgress::Part(encoder, _) = std::mem::replace(&mut self.progress, SendProgress::Whole)
-        else {
-            return Err(broken);
-        };
-        let Some(body) = encoder.into_unsent() else { return Err(broken) };
-        let Some(context) = body.into_broken_context() else { return Err(broken) };
-        let reply = local_reply::response_broken_off(context);
-        let mut encoder = start(connection, conn, &mut self.info, reply);
-        send(conn, &mut encoder).await
+        Ok(is_read && *keep_alive)
     }
 }
 
@@ -184,13 +178,31 @@ fn hold_last_write(conn: &RefCell<DownstreamConn>) {
     }
 }
 
-/// Writes the head of a response, and sets in `info` whether another request may follow. Returns the encoder for the rest.
+/// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
+/// leave the client without a status code. Returns whether another request may follow.
+async fn replace(
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    info: RequestInfo,
+    encoder: &mut Encoder<ResponseBody>,
+    broken: ConnectionError,
+) -> Result<bool, ConnectionError> {
+    let Some(body) = encoder.take_unsent() else { return Err(broken) };
+    let Some(context) = body.into_broken_context() else { return Err(broken) };
+    let StartedResponse { encoder: replacement, keep_alive } =
+        start(connection, conn, info, local_reply::response_broken_off(context));
+    *encoder = replacement;
+    send(conn, encoder).await?;
+    Ok(keep_alive)
+}
+
+/// Starts a response: writes its head.
 fn start(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    info: &mut RequestInfo,
+    mut info: RequestInfo,
     mut reply: DownstreamResponse,
-) -> Encoder<ResponseBody> {
+) -> StartedResponse {
     let mut write_buf = WriteBuf::default();
     let mut conn = conn.borrow_mut();
     pass_interims(connection, &mut conn);
@@ -199,16 +211,15 @@ fn start(
     drop(conn);
     let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
     let (headers, out) = (&mut reply.headers, write_buf.buffer_mut());
-    let written = response_head::write(*info, reply.status, headers, &reply.body, write_date, out);
+    let written = response_head::write(info, reply.status, headers, &reply.body, write_date, out);
     let WrittenHead { framing, has_body, keep_alive } = written;
-    info.keep_alive = keep_alive;
     memory_pool::take_back_headers(headers.take_spare());
     if !has_body {
         reply.body.omit();
     }
-    let mut encoder = Encoder::new(write_buf, framing, reply.body);
+    let mut started = StartedResponse { encoder: Encoder::new(write_buf, framing, reply.body), keep_alive };
     if !has_body {
-        encoder.discard_body();
+        started.encoder.discard_body();
     }
-    encoder
+    started
 }
