@@ -39,6 +39,19 @@ fn malformed_body_is_502() {
     }
 }
 
+/// The response that failed would have been the last: HTTP/1.0 has no other end for one of unknown length.
+#[test]
+fn malformed_body_is_502_over_http1_0_and_the_connection_is_kept_alive() {
+    let origin = truncating_upstream(BROKEN_RESPONSES[0]);
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = Client::connect(weir.address());
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.0\r\nhost: a.test\r\nconnection: keep-alive\r\n\r\n");
+        let response = client.read_response("GET");
+        assert_eq!((response.status, response.header("connection")), (502, "keep-alive"));
+    }
+}
+
 #[test]
 fn truncated_response_is_502_or_visibly_truncated() {
     let origin = truncating_upstream("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello");
