@@ -44,7 +44,7 @@ pub(super) enum AfterResponse {
 }
 
 /// A response whose head is written to the buffer of its encoder.
-struct StartedResponse {
+struct EncodedResponse {
     encoder: Encoder<ResponseBody>,
     /// Another request may follow.
     keep_alive: bool,
@@ -86,14 +86,14 @@ fn send_at_once(
     is_tunnel: bool,
     cx: &mut Context<'_>,
 ) -> Result<bool, Box<OutgoingResponse>> {
-    let mut started = start(connection, conn, info, reply);
-    let keep_alive = started.keep_alive;
-    let broken = match poll_send(conn, &mut started.encoder, !keep_alive && !is_tunnel, cx) {
+    let mut encoded = start(connection, conn, info, reply);
+    let keep_alive = encoded.keep_alive;
+    let broken = match poll_send(conn, &mut encoded.encoder, !keep_alive && !is_tunnel, cx) {
         Poll::Ready(Ok(())) => return Ok(keep_alive),
         Poll::Ready(Err(broken)) => Some(Box::new(broken)),
         Poll::Pending => None,
     };
-    let progress = SendProgress::Part(started.encoder, broken);
+    let progress = SendProgress::Part(encoded.encoder, broken);
     Err(Box::new(OutgoingResponse { info, keep_alive, progress }))
 }
 
@@ -189,7 +189,7 @@ async fn replace(
 ) -> Result<bool, ConnectionError> {
     let Some(body) = encoder.take_unsent() else { return Err(broken) };
     let Some(context) = body.into_broken_context() else { return Err(broken) };
-    let StartedResponse { encoder: replacement, keep_alive } =
+    let EncodedResponse { encoder: replacement, keep_alive } =
         start(connection, conn, info, local_reply::response_broken_off(context));
     *encoder = replacement;
     send(conn, encoder).await?;
@@ -202,7 +202,7 @@ fn start(
     conn: &RefCell<DownstreamConn>,
     mut info: RequestInfo,
     mut reply: DownstreamResponse,
-) -> StartedResponse {
+) -> EncodedResponse {
     let mut write_buf = WriteBuf::default();
     let mut conn = conn.borrow_mut();
     pass_interims(connection, &mut conn);
@@ -217,9 +217,9 @@ fn start(
     if !has_body {
         reply.body.omit();
     }
-    let mut started = StartedResponse { encoder: Encoder::new(write_buf, framing, reply.body), keep_alive };
+    let mut encoded = EncodedResponse { encoder: Encoder::new(write_buf, framing, reply.body), keep_alive };
     if !has_body {
-        started.encoder.discard_body();
+        encoded.encoder.discard_body();
     }
-    started
+    encoded
 }
