@@ -151,14 +151,13 @@ impl PendingLimits {
         let may_wait = view.may_wait(&selected);
         let decision = if may_wait { Decision::default() } else { check(&view.limiter, &selected, now) };
         let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
-        let short = LeaseWaits::default();
         let mut limits = AppliedLimits {
             selected,
             shadow_rules,
             decision,
             decided_at: now,
             remote,
-            awaited_leases: short,
+            awaited_leases: LeaseWaits::default(),
             wait: None,
             copy: None,
         };

@@ -279,13 +279,4 @@ mod tests {
         let size = future_size(serve::<Rc<()>>);
         assert!(size <= 224, "{size} bytes");
     }
-
-    #[test]
-    fn state_of_an_active_connection_is_small() {
-        fn future_size<A, B, F>(_: impl FnOnce(A, B) -> F) -> usize {
-            size_of::<F>()
-        }
-        let size = future_size(http1::serve);
-        assert!(size <= 320, "{size} bytes");
-    }
 }

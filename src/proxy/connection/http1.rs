@@ -322,8 +322,15 @@ mod tests {
     use super::*;
     use crate::proxy::timeouts::{ConnectionTimer, RequestTimer};
 
+    /// Returns the size of the future that a function returns.
     fn future_size<A, B, F>(_: impl FnOnce(A, B) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn state_of_an_active_connection_is_small() {
+        let size = future_size(serve);
+        assert!(size <= 320, "{size} bytes");
     }
 
     /// Returns the size class of a block in jemalloc, which has four for each doubling.
