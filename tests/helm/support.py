@@ -25,15 +25,21 @@ def chart(directory=None):
 
 def render(values="{}", loaded=None, **release):
     """Returns the objects of a release, by kind and name."""
-    loaded = loaded or chart()
     parsed = helm.values_from_yaml(values)
+    if loaded is None:
+        loaded, parsed = chart(), with_image(parsed)
     release = {"name": RELEASE, "namespace": "default"} | release
     files = loaded.render(parsed, **release)
     return by_name(text for path, text in sorted(files.items()) if path.endswith(".yaml"))
 
 
+def with_image(values):
+    """Returns the values with an image, for which the chart has no default."""
+    return values | {"image": {"repository": "weir"} | values.get("image", {})}
+
+
 def notes(values="{}"):
-    files = chart().render(helm.values_from_yaml(values), name=RELEASE, namespace="default")
+    files = chart().render(with_image(helm.values_from_yaml(values)), name=RELEASE, namespace="default")
     return files["weir/templates/NOTES.txt"]
 
 

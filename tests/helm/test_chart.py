@@ -1,8 +1,11 @@
 """Guarantees of the chart that single values bring about, checked with the Helm engine."""
 
 import copy
+import http.server
 import re
 import shutil
+import subprocess
+import threading
 
 import helm_python as helm
 import pytest
@@ -47,6 +50,8 @@ def without_names(objects):
     for o in copy.deepcopy(list(objects.values())):
         spec = o.get("spec", {})
         part = "headless" if spec.get("clusterIP") == "None" else ""
+        if o["metadata"].get("annotations", {}).get("helm.sh/hook") == "test":
+            continue
         if o["kind"] == "ConfigMap":
             part = next(iter(o["data"]))
             o["data"] = {name: yaml.safe_load(text) for name, text in o["data"].items()}
@@ -58,7 +63,8 @@ def without_names(objects):
         o["metadata"] = {"annotations": o["metadata"].get("annotations")}
         spec.pop("selector", None)
         found[o["kind"], part] = o
-    assert len(found) == len(objects)
+    hooks = [o for o in objects.values() if o["kind"] == "Pod"]
+    assert len(found) == len(objects) - len(hooks)
     return found
 
 
@@ -166,8 +172,12 @@ def test_change_that_is_reloaded_restarts_no_pod(key):
     assert checksum(CHANGES[key]) == checksum(BEFORE.get(key.split(".")[0], {}))
     before, after = (render(yaml.safe_dump({"config": c})) for c in (BEFORE.get(key.split(".")[0], {}), CHANGES[key]))
     assert only(before, "ConfigMap") != only(after, "ConfigMap")
-    # Only a listener with another name for its port would be more than the ConfigMap.
-    assert only(before, "Deployment") == only(after, "Deployment")
+    before, after = only(before, "Deployment"), only(after, "Deployment")
+    if key == "listeners[].tls":
+        # The probe of the application leads through the listener, so it has to speak its protocol.
+        app = after["spec"]["template"]["spec"]["containers"][0]
+        assert app["readinessProbe"]["httpGet"].pop("scheme") == "HTTPS"
+    assert before == after
 
 
 def test_upgrade_of_the_chart_alone_restarts_no_pod(tmp_path):
@@ -175,7 +185,8 @@ def test_upgrade_of_the_chart_alone_restarts_no_pod(tmp_path):
     manifest = (tmp_path / "weir" / "Chart.yaml").read_text()
     (tmp_path / "weir" / "Chart.yaml").write_text(re.sub(r"\nversion: .*", "\nversion: 99.0.0", manifest))
     with helm.Chart.load(tmp_path / "weir") as newer:
-        templates = [only(render("{}", loaded), "Deployment")["spec"]["template"] for loaded in (chart(), newer)]
+        values = "image: { repository: weir }"
+        templates = [only(render(values, loaded), "Deployment")["spec"]["template"] for loaded in (chart(), newer)]
     assert templates[0] == templates[1]
 
 
@@ -392,3 +403,101 @@ TEXT = "{upstream: echo, listeners: '0.0.0.0:80', admin: {probes: '0.0.0.0:9902'
 ])
 def test_notes_warn_of_a_configuration_without_a_drain_delay(values, expected):
     assert ("no `drain.delay`" in notes(yaml.safe_dump(values))) == expected
+
+
+TLS = """
+mode: proxy
+config: { upstream: "shop:80", listeners: [{ address: "0.0.0.0:8443", tls: { certificate: /a, key: /b } }] }
+"""
+
+
+def test_service_of_a_tls_listener_has_the_port_and_the_name_of_https():
+    ports = main_service(render(TLS))["spec"]["ports"]
+    assert ports == [{"name": "https", "port": 443, "targetPort": 8443}]
+    assert "curl -ik https://127.0.0.1:8080/" in notes(TLS)
+    assert main_service(render(TLS + "service: { port: 8443 }"))["spec"]["ports"][0]["port"] == 8443
+
+
+@pytest.mark.parametrize("listeners, scheme", [
+    ("{ address: '0.0.0.0:8443', tls: { certificate: /a, key: /b } }", "HTTPS"),
+    ("[{ address: '0.0.0.0:8443', tls: { certificate: /a, key: /b } }, '0.0.0.0:8080']", "HTTPS"),
+    ("['0.0.0.0:8080', { address: '0.0.0.0:8443', tls: { certificate: /a, key: /b } }]", None),
+    ("0.0.0.0:8080", None),
+])
+def test_probe_of_the_application_speaks_the_protocol_of_the_listener(listeners, scheme):
+    app = next(c for c in pod(render(f"config: {{ listeners: {listeners} }}"))["containers"] if c["name"] == "app")
+    assert app["readinessProbe"]["httpGet"].get("scheme") == scheme
+
+
+@pytest.mark.parametrize("monitor", ["podMonitor", "serviceMonitor"])
+def test_pods_of_a_monitor_are_not_scraped_by_annotations_as_well(monitor):
+    annotated = main_service(render())["metadata"]["annotations"]
+    assert annotated["prometheus.io/scrape"] == "true"
+    objects = render(f"metrics: {{ {monitor}: {{ enabled: true }} }}")
+    assert not any("prometheus.io/scrape" in o["metadata"].get("annotations", {}) for o in objects.values())
+
+
+@pytest.mark.parametrize("replicas, least, smallest", [(1, 2, 2), (3, 2, 3), (2, 5, 5)])
+def test_autoscaling_keeps_at_least_the_replicas_that_were_asked_for(replicas, least, smallest):
+    values = f"{{ replicaCount: {replicas}, autoscaling: {{ enabled: true, minReplicas: {least} }} }}"
+    assert only(render(values), "HorizontalPodAutoscaler")["spec"]["minReplicas"] == smallest
+
+
+@pytest.mark.parametrize("request_, warns", [("50m", True), ("0.05", True), ("500m", False), ("1", False)])
+def test_notes_warn_of_autoscaling_by_a_share_of_a_tiny_request(request_, warns):
+    values = f"{{ autoscaling: {{ enabled: true }}, resources: {{ requests: {{ cpu: '{request_}' }} }} }}"
+    assert ("Raise the request" in notes(values)) == warns
+
+
+def test_runbook_links_of_all_alerts_begin_with_the_configured_address():
+    objects = render("metrics: { prometheusRule: { enabled: true, runbookUrl: https://docs.example.com/weir/ } }")
+    groups = only(objects, "PrometheusRule")["spec"]["groups"]
+    links = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule]
+    assert links and all(re.fullmatch(r"https://docs\.example\.com/weir/operations/alerts\.html#\w+", link) for link in links)
+
+
+def test_chart_names_its_home_and_its_sources():
+    manifest = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert manifest["home"].startswith("https://") and all(source.startswith("https://") for source in manifest["sources"])
+
+
+def hook(values):
+    return next(o for o in render(values).values() if o["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
+
+
+def test_hook_of_helm_test_requests_the_service():
+    environment = {e["name"]: e["value"] for e in hook("test: { path: /healthz }")["spec"]["containers"][0]["env"]}
+    assert environment == {"URL": "http://hello-weir.default.svc:80/healthz"}
+    environment = {e["name"]: e["value"] for e in hook(TLS)["spec"]["containers"][0]["env"]}
+    assert environment == {"URL": "https://hello-weir.default.svc:443/"}
+    environment = {e["name"]: e["value"] for e in hook("mode: rls")["spec"]["containers"][0]["env"]}
+    assert environment == {"HOST": "hello-weir.default.svc", "PORT": "8081"}
+
+
+class Respond(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(int(self.path.removeprefix("/")))
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.skipif(not shutil.which("busybox"), reason="busybox is not installed")
+def test_script_of_helm_test_passes_for_every_response_below_500(tmp_path):
+    for tool in ("sh", "wget", "sed", "tail", "timeout"):
+        (tmp_path / tool).symlink_to(shutil.which("busybox"))
+    script = hook("{}")["spec"]["containers"][0]["args"][0]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Respond) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        exits = {}
+        for status in (200, 301, 404, 429, 500, 503):
+            environment = {"PATH": str(tmp_path), "URL": f"{address}/{status}"}
+            exits[status] = subprocess.run([tmp_path / "sh", "-c", script], env=environment, timeout=60).returncode
+        server.shutdown()
+    assert exits == {200: 0, 301: 0, 404: 0, 429: 0, 500: 1, 503: 1}
+    # Nothing listens there any more.
+    environment = {"PATH": str(tmp_path), "URL": f"{address}/200"}
+    assert subprocess.run([tmp_path / "sh", "-c", script], env=environment, timeout=60).returncode == 1

@@ -182,10 +182,14 @@ def test_ports_follow_the_configuration(name):
     service = main_service(objects)
     targets = {p["name"]: p["targetPort"] for p in service["spec"]["ports"]}
     if listeners(config):
-        assert targets["http"] == listeners(config)[0]
+        first = config["listeners"][0] if isinstance(config["listeners"], list) else config["listeners"]
+        scheme = "https" if isinstance(first, dict) and "tls" in first else "http"
+        assert targets[scheme] == listeners(config)[0]
     if "rls" in config:
         assert targets["grpc"] == by_port["grpc"] == int(config["rls"]["address"].rsplit(":", 1)[1])
-    assert service["metadata"]["annotations"]["prometheus.io/port"] == str(probes)
+    monitored = of_kind(objects, "PodMonitor") + of_kind(objects, "ServiceMonitor")
+    annotations = service["metadata"].get("annotations", {})
+    assert annotations.get("prometheus.io/port") == (None if monitored else str(probes))
     for policy in of_kind(objects, "NetworkPolicy"):
         admitted = [p["port"] for rule in policy["spec"]["ingress"][:2] for p in rule["ports"]]
         assert sorted(admitted) == sorted(by_port.values())

@@ -52,7 +52,12 @@ BY_TEMPLATE = {
     "terminationGracePeriodSeconds: 19": "terminationGracePeriodSeconds: 19 is less than the 20 seconds",
     "{mode: proxy, config: {upstream: 'a:80', drain: {timeout: 60s}}, terminationGracePeriodSeconds: 60}": "60 is less than the 70 seconds",
     "config: {drain: {timeout: '${DRAIN}'}}": "config.drain.timeout: the chart cannot read the duration .*, set terminationGrace",
-    "autoscaling: {enabled: true, minReplicas: 5, maxReplicas: 2}": "autoscaling.minReplicas: 5 is more than maxReplicas 2",
+    "autoscaling: {enabled: true, minReplicas: 5, maxReplicas: 2}": "autoscaling.maxReplicas: 2 is less than the smallest number of pods 5",
+    "{replicaCount: 12, autoscaling: {enabled: true}}": "autoscaling.maxReplicas: 10 is less than the smallest number of pods 12",
+    "{mode: proxy, config: {upstream: 'a:80'}, autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}":
+        "resources.requests.cpu: autoscaling.targetCPUUtilizationPercentage is a share of it",
+    "metrics: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}": "metrics: .* every pod would be scraped twice",
+    "image: {repository: ''}": "image.repository: no image is named: .* such as registry.example.com/weir",
 }
 
 

@@ -148,6 +148,16 @@ values could differ from what Weir uses. They are included in the context of thi
 {{- end -}}
 {{- end -}}
 
+{{/* Scheme of the first listener, http or https; http for a configuration that the chart cannot read. */}}
+{{- define "weir.listenerScheme" -}}
+{{- $config := include "weir.knownConfig" . | fromYaml -}}
+{{- $first := $config.listeners -}}
+{{- if kindIs "slice" $first -}}
+{{- $first = first $first -}}
+{{- end -}}
+{{- if and (kindIs "map" $first) (dig "tls" "" $first) -}}https{{- else -}}http{{- end -}}
+{{- end -}}
+
 {{/* Port of the rate limit service; empty without one. */}}
 {{- define "weir.grpcPort" -}}
 {{- $config := include "weir.knownConfig" . | fromYaml -}}

@@ -77,11 +77,12 @@ volumeMounts:
 {{- end -}}
 
 {{/* Prepares the containers of an application for a sidecar, in place: the port `weir` in probes becomes the port of
-the listener. With a native sidecar, a container without a preStop hook gets the pause until its endpoint is removed:
+the listener, and their scheme that of the listener. With a native sidecar, a container without a preStop hook gets the pause until its endpoint is removed:
 the kubelet stops it before Weir, which would respond with 503 to requests that still arrive. */}}
 {{- define "weir.adaptContainers" -}}
 {{- $weir := index . 0 -}}
 {{- $port := include "weir.listenerPort" $weir -}}
+{{- $scheme := include "weir.listenerScheme" $weir -}}
 {{- range $container := index . 1 -}}
 {{- range list "startupProbe" "readinessProbe" "livenessProbe" -}}
 {{- $probe := get $container . -}}
@@ -90,6 +91,9 @@ the kubelet stops it before Weir, which would respond with 503 to requests that 
 {{- $action := get $probe . -}}
 {{- if and (kindIs "map" $action) (eq (toString $action.port) "weir") -}}
 {{- $_ := set $action "port" (int $port) -}}
+{{- if and (eq . "httpGet") (eq $scheme "https") (not $action.scheme) -}}
+{{- $_ := set $action "scheme" "HTTPS" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -87,11 +87,34 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* Without a default, because there is no image that every cluster can pull. */}}
 {{- define "weir.image" -}}
+{{- if not .Values.image.repository -}}
+{{- fail "image.repository: no image is named: build it, push it to a registry that the cluster can reach, and set its name, such as registry.example.com/weir" -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
 {{- else -}}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Smallest number of pods with autoscaling: enabling it removes no pod that `replicaCount` asks for. */}}
+{{- define "weir.minReplicas" -}}
+{{- max (int .Values.autoscaling.minReplicas) (int .Values.replicaCount) -}}
+{{- end -}}
+
+{{/* Fails for a HorizontalPodAutoscaler that Kubernetes rejects, or that never scales. */}}
+{{- define "weir.validateAutoscaling" -}}
+{{- $min := include "weir.minReplicas" . | int -}}
+{{- $max := int .Values.autoscaling.maxReplicas -}}
+{{- if gt $min $max -}}
+{{- fail (printf "autoscaling.maxReplicas: %d is less than the smallest number of pods %d, the larger of autoscaling.minReplicas and replicaCount" $max $min) -}}
+{{- end -}}
+{{- if .Values.autoscaling.targetCPUUtilizationPercentage -}}
+{{- if not (dig "requests" "cpu" "" .Values.resources) -}}
+{{- fail "resources.requests.cpu: autoscaling.targetCPUUtilizationPercentage is a share of it, set it" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -129,7 +152,7 @@ annotations:
 {{- if and (ne .Values.mode "rls") (not (include "weir.listenerPort" .)) -}}
 {{- fail (printf "config.listeners: the mode %s needs a listener with a port, or ports.http" .Values.mode) -}}
 {{- end -}}
-{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
-{{- fail (printf "autoscaling.minReplicas: %d is more than maxReplicas %d" (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
+{{- if .Values.autoscaling.enabled -}}
+{{- include "weir.validateAutoscaling" . -}}
 {{- end -}}
 {{- end -}}

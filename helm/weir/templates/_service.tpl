@@ -5,8 +5,9 @@ port of a native sidecar. */}}
 {{- $service := .Values.service -}}
 {{- $isRls := eq .Values.mode "rls" -}}
 {{- if not $isRls -}}
-- name: http
-  port: {{ default 80 $service.port }}
+{{- $scheme := include "weir.listenerScheme" . -}}
+- name: {{ $scheme }}
+  port: {{ default (ternary 443 80 (eq $scheme "https")) $service.port }}
   targetPort: {{ include "weir.listenerPort" . }}
   {{- with $service.appProtocol }}
   appProtocol: {{ . }}
@@ -35,7 +36,7 @@ port of a native sidecar. */}}
 {{- define "weir.headlessPorts" -}}
 {{- $ports := include "weir.ports" . | fromYaml -}}
 {{- range $ports.ports }}
-- name: {{ .name }}
+- name: {{ ternary (include "weir.listenerScheme" $) .name (eq .name "http") }}
   port: {{ .containerPort }}
   targetPort: {{ .containerPort }}
   {{- if eq .name "grpc" }}
