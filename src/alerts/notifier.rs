@@ -112,7 +112,8 @@ impl AlertNotifier {
         }
         let mut labels = BTreeMap::from([(INSTANCE.to_owned(), self.instance.to_string())]);
         labels.extend(settings.labels.clone());
-        let sent = match payload::message(&due, &labels, self.tracker.truncated(), at) {
+        let shared = payload::Common { labels: &labels, runbook_url: settings.runbook_url.as_deref() };
+        let sent = match payload::message(&due, shared, self.tracker.truncated(), at) {
             Ok(body) => client.send(body).await,
             Err(error) => Err(WebhookError::Unreachable(error.to_string())),
         };

@@ -18,6 +18,14 @@ pub(super) const INSTANCE: &str = "instance";
 
 type AlertLabels = BTreeMap<String, String>;
 
+/// What every alert of the instance has, in addition to what is its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Common<'a> {
+    pub(super) labels: &'a AlertLabels,
+    /// URL at which the documentation is served, without a slash at the end.
+    pub(super) runbook_url: Option<&'a str>,
+}
+
 /// The conversion from the clock of the limits to wall-clock time: both at the same moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
@@ -56,18 +64,17 @@ struct WebhookAlert {
     fingerprint: String,
 }
 
-/// Returns the body of a request with these notifications. `labels` are added to those of each alert; `truncated` is
-/// the number of further alerts.
+/// Returns the body of a request with these notifications. `truncated` is the number of further alerts.
 pub(super) fn message(
     notifications: &[Notification],
-    labels: &AlertLabels,
+    shared: Common<'_>,
     truncated: usize,
     at: Moment,
 ) -> serde_json::Result<Vec<u8>> {
     let alerts: Vec<WebhookAlert> =
-        notifications.iter().map(|notification| alert(notification, labels, at)).collect();
+        notifications.iter().map(|notification| alert(notification, shared, at)).collect();
     let is_firing = notifications.iter().any(|notification| notification.ended_at.is_none());
-    let group = labels.iter().filter(|(name, _)| *name == INSTANCE);
+    let group = shared.labels.iter().filter(|(name, _)| *name == INSTANCE);
     let group: AlertLabels = group.map(|(name, value)| (name.clone(), value.clone())).collect();
     let instance = group.get(INSTANCE).map_or("", String::as_str);
     serde_json::to_vec(&WebhookMessage {
@@ -84,19 +91,24 @@ pub(super) fn message(
     })
 }
 
-fn alert(notification: &Notification, common: &AlertLabels, at: Moment) -> WebhookAlert {
+fn alert(notification: &Notification, shared: Common<'_>, at: Moment) -> WebhookAlert {
     let id = &notification.id;
-    let mut labels = common.clone();
+    let mut labels = shared.labels.clone();
     labels.insert("alertname".to_owned(), id.kind.alert_name().to_owned());
     labels.insert("severity".to_owned(), id.severity.as_str().to_owned());
     if let Some(name) = id.kind.subject_label() {
         labels.insert(name.to_owned(), id.subject.to_string());
     }
-    let runbook = format!("operations/alerts.html#{}", id.kind.alert_name().to_lowercase());
+    let page = format!("operations/alerts.html#{}", id.kind.alert_name().to_lowercase());
+    // As in the rules for Prometheus. A relative path is no URL, so it has another name.
+    let runbook = match shared.runbook_url {
+        Some(base) => ("runbook_url", format!("{base}/{page}")),
+        None => ("runbook", page),
+    };
     let annotations = [
         ("summary", notification.summary.clone()),
         ("description", notification.description.clone()),
-        ("runbook", runbook),
+        runbook,
     ];
     WebhookAlert {
         status: status(notification.ended_at.is_none()),
@@ -162,7 +174,8 @@ mod tests {
         // The wall clock is ten seconds behind the clock of the limits.
         let moment =
             Moment { now: Timestamp::from_secs(1_000_100), wall_clock: Timestamp::from_secs(1_000_090) };
-        serde_json::from_slice(&message(notifications, &labels, 2, moment).unwrap()).unwrap()
+        let shared = Common { labels: &labels, runbook_url: None };
+        serde_json::from_slice(&message(notifications, shared, 2, moment).unwrap()).unwrap()
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct AlertSettings {
     pub repeat_interval: Duration,
     /// Labels of every alert, in addition to its own.
     pub labels: BTreeMap<String, String>,
+    /// URL at which the documentation is served, without a slash at the end.
+    pub runbook_url: Option<Box<str>>,
 }
 
 /// URL of a webhook. Path and query may contain a secret, so `Debug` and `Display` omit them.

@@ -56,7 +56,7 @@ fn failed_reload_is_sent_over_tls_and_resolved_by_a_valid_one() {
     let alerts = format!(
         "alerts:\n  webhook: 'https://127.0.0.1:{}/hook/s3cr3t-path?k=1'\n  token: {{ file: '{}' }}\n  \
          headers: {{ x-tenant: acme }}\n  tls: {{ ca: '{}', server_name: hooks.example }}\n  \
-         labels: {{ cluster: eu-1, instance: weir-0 }}\n",
+         labels: {{ cluster: eu-1, instance: weir-0 }}\n  runbook_url: https://docs.example/weir/\n",
         front.port(),
         token.display(),
         ca.display()
@@ -80,6 +80,8 @@ fn failed_reload_is_sent_over_tls_and_resolved_by_a_valid_one() {
         description.starts_with("first problem: ") && description.contains("weir.yaml:2:"),
         "{description}"
     );
+    let runbook = "https://docs.example/weir/operations/alerts.html#weirreloadfailed";
+    assert_eq!(alert["annotations"]["runbook_url"], runbook);
     let head = receiver.last_request().head;
     assert_eq!((head.word(0), head.word(1)), ("POST", "/hook/s3cr3t-path?k=1"));
     let fields = ["authorization", "x-tenant", "content-type"].map(|name| head.get(name).unwrap_or_default());

@@ -43,7 +43,17 @@ pub(super) fn compile(
     let labels = read_labels(raw.labels.as_ref(), at.key("labels"), report);
     let kinds =
         raw.only.as_ref().map_or(AlertKindSet::ALL, |kinds| kinds.items().map(|(_, kind)| *kind).collect());
-    Some(AlertSettings { webhook: webhook?, tls, headers, kinds, repeat_interval, labels })
+    let runbook_url = raw.runbook_url.as_deref().and_then(|url| read_base(url, at.key("runbook_url"), report));
+    Some(AlertSettings { webhook: webhook?, tls, headers, kinds, repeat_interval, labels, runbook_url })
+}
+
+/// Returns the URL of a site without the slash at its end.
+fn read_base(text: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Box<str>> {
+    let url = report.ok_or_report(at, parse::document_url(text))?;
+    if url.target.contains('?') {
+        report.add_value_error(at, "a query is not allowed, because the path of the runbook follows");
+    }
+    Some(url.full_url().trim_end_matches('/').into())
 }
 
 fn upstream_url(url: &WebhookUrl) -> UpstreamUrl {

@@ -37,4 +37,7 @@ pub struct Alerts {
     /// Map of labels that every alert gets, such as `cluster`. An `instance` replaces the name of the host in the label
     /// of that name.
     pub labels: Option<BTreeMap<String, String>>,
+    /// URL at which you serve this documentation, such as `https://docs.example.com/weir`. Alerts then have the
+    /// annotation `runbook_url`, the address of their runbook. Default: an annotation `runbook` with the path alone.
+    pub runbook_url: Option<String>,
 }
