@@ -15,7 +15,7 @@ ENVOY = shutil.which("envoy", path=str(pathlib.Path(sys.executable).parent)) or 
 # Directories with files that are neither manifests nor values of the chart.
 MANIFESTS = ["sidecar.yaml", "rls.yaml", "kustomize/example/shop.yaml", "istio/gateway.yaml", "envoy-gateway/envoy-gateway.yaml",
              "envoy-gateway/policy.yaml", "envoy-gateway/patch.yaml", "gateway-api/route.yaml"]
-VALUES = ["istio/values.yaml", "linkerd/values.yaml", "gateway-api/values.yaml"]
+VALUES = ["istio/values.yaml", "istio/sidecar.yaml", "linkerd/values.yaml", "gateway-api/values.yaml"]
 CONFIGURATIONS = ["envoy/weir.yaml", "systemd/weir.yaml", "compose/config/weir.yaml", "kustomize/example/weir.yaml"]
 OTHERS = {"envoy/envoy.yaml", "compose/compose.yaml", "kustomize/component/kustomization.yaml",
           "kustomize/component/sidecar.yaml", "kustomize/example/kustomization.yaml"}
@@ -87,7 +87,7 @@ def test_values_render_objects_that_the_comments_name(name, tmp_path):
     if name.startswith("gateway-api"):
         backends = [b["name"] for o in load("gateway-api/route.yaml") for r in o["spec"]["rules"] for b in r["backendRefs"]]
         assert set(backends) <= services
-    if name.startswith("istio"):
+    if name == "istio/values.yaml":
         assert "weir.limits.svc" in (DEPLOY / "istio/gateway.yaml").read_text()
         assert {"weir", "weir-headless"} <= services and namespace == "limits"
     if WEIR_BIN:
