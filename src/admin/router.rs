@@ -113,6 +113,9 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 27] = [
     read_only("/stats/prometheus", stats::prometheus, "metrics for Prometheus under Envoy's names"),
 ];
 
+/// Paths that need no token: the page, which has no data and asks for the token, and the list of endpoints.
+const PATHS_WITHOUT_TOKEN: [&str; 2] = ["/", "/help"];
+
 /// Paths of [`Surface::Probes`].
 const PROBE_PATHS: [&str; 2] = ["/ready", "/metrics"];
 
@@ -149,7 +152,7 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
     let query = Query { text: request.uri().query().unwrap_or(""), path: endpoint.path, peer };
     let reject = |reason: AdminRejection| {
         audit::record_rejection(state, &query, method.as_str(), reason);
-        reason.response()
+        reason.response_to(request)
     };
     if let Err(reason) = check_access(request, state, surface) {
         return reject(reason);
@@ -177,15 +180,15 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
     }
 }
 
-/// Checks the host and the token of a request, which every endpoint but the probes needs.
+/// Checks the host and the token of a request.
 fn check_access<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> Result<(), AdminRejection> {
+    let path = request.uri().path();
     // Probes and scrapers use any host name, and these paths reveal nothing confidential.
-    if !PROBE_PATHS.contains(&request.uri().path())
-        && !host_check::are_hosts_allowed(request, &state.allowed_hosts)
-    {
+    if !PROBE_PATHS.contains(&path) && !host_check::are_hosts_allowed(request, &state.allowed_hosts) {
         return Err(AdminRejection::Host);
     }
     match surface {
+        Surface::Full if PATHS_WITHOUT_TOKEN.contains(&path) => Ok(()),
         Surface::Full => authorization::check_token(request, state.token.load().as_deref()),
         Surface::Probes => Ok(()),
     }

@@ -121,8 +121,8 @@ function showNotices(snapshot) {
 /** Loads the overrides in force. An instance without them has no such endpoint. */
 async function loadOverrides() {
   try {
-    const response = await fetch("/limits/overrides", { headers: requestHeaders(), cache: "no-store" });
-    if (response.ok) showOverrides((await response.json()).overrides ?? []);
+    const response = await request("/limits/overrides");
+    showOverrides((await response.json()).overrides ?? []);
   } catch {
     // The state of the connection is shown beside the title.
   }

@@ -4,26 +4,6 @@ const MAX_BUFFER = 32 * 1024 * 1024;
 const SILENCE_SECONDS = 5;
 const FIRST_PAUSE_SECONDS = 1;
 const MAX_PAUSE_SECONDS = 30;
-const TOKEN_ITEM = "weir-admin-token";
-
-/** An HTTP status that is not 200. */
-class StatusError extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-
-function readToken() {
-  return sessionStorage.getItem(TOKEN_ITEM);
-}
-
-/** Returns the headers of every request of this page. */
-function requestHeaders() {
-  const token = readToken();
-  return token ? { authorization: `Bearer ${token}` } : {};
-}
-
 /** Splits chunks of text into events, and calls `receive` with the data of each `snapshot`. */
 class EventParser {
   constructor(receive) {
@@ -71,10 +51,7 @@ class SnapshotStream {
       this.silence = setTimeout(() => abort.abort(), SILENCE_SECONDS * 1000);
     };
     silence();
-    const response = await fetch("/events", {
-      headers: { accept: "text/event-stream", ...requestHeaders() }, cache: "no-store", signal: abort.signal,
-    });
-    if (!response.ok) throw new StatusError(response.status, (await response.text()).trim());
+    const response = await request("/events", { headers: { accept: "text/event-stream" }, signal: abort.signal });
     const parser = new EventParser((snapshot) => {
       this.failures = 0;
       this.receive(snapshot);
@@ -93,7 +70,7 @@ class SnapshotStream {
     if (this.abort !== abort) return;
     clearTimeout(this.silence);
     if (error?.status === 401) {
-      this.change({ state: "token", message: error.message });
+      this.change({ state: "token" });
       return;
     }
     this.failures += 1;
