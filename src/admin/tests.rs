@@ -164,6 +164,7 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         access_logs: Arc::default(),
         top_keys: Arc::default(),
         events: EventHub::default(),
+        recent: RecentSamples::default(),
         start_time: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
         allowed_hosts: Box::new(["weir.internal".into()]),

@@ -13,7 +13,11 @@ class Page {
     this.isPaused = false;
     this.receivedAt = null;
     this.lost = null;
-    this.stream = new SnapshotStream({ receive: (snapshot) => this.receive(snapshot), change: (change) => this.change(change) });
+    this.stream = new SnapshotStream({
+      receive: (snapshot) => this.receive(snapshot),
+      preload: (history) => this.histories.preload(history),
+      change: (change) => this.change(change),
+    });
   }
 
   start() {

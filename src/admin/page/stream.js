@@ -4,7 +4,7 @@ const MAX_BUFFER = 32 * 1024 * 1024;
 const SILENCE_SECONDS = 5;
 const FIRST_PAUSE_SECONDS = 1;
 const MAX_PAUSE_SECONDS = 30;
-/** Splits chunks of text into events, and calls `receive` with the data of each `snapshot`. */
+/** Splits chunks of text into events, and calls `receive` with the name and the data of each. */
 class EventParser {
   constructor(receive) {
     this.receive = receive;
@@ -19,15 +19,17 @@ class EventParser {
       const lines = this.rest.slice(0, end).split("\n");
       this.rest = this.rest.slice(end + 2);
       const field = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trimStart());
-      if (field("event").at(-1) === "snapshot") this.receive(JSON.parse(field("data").join("\n")));
+      const name = field("event").at(-1);
+      if (["snapshot", "history"].includes(name)) this.receive(name, JSON.parse(field("data").join("\n")));
     }
   }
 }
 
 /** Follows `/events` for as long as the page is open. */
 class SnapshotStream {
-  constructor({ receive, change }) {
+  constructor({ receive, preload, change }) {
     this.receive = receive;
+    this.preload = preload;
     this.change = change;
     this.failures = 0;
     this.timer = null;
@@ -52,9 +54,13 @@ class SnapshotStream {
     };
     silence();
     const response = await request("/events", { headers: { accept: "text/event-stream" }, signal: abort.signal });
-    const parser = new EventParser((snapshot) => {
+    const parser = new EventParser((name, data) => {
+      if (name === "history") {
+        this.preload(data);
+        return;
+      }
       this.failures = 0;
-      this.receive(snapshot);
+      this.receive(data);
     });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
