@@ -15,9 +15,11 @@ mod events;
 mod explain;
 mod host_check;
 mod limits;
+mod notices;
 mod overrides;
 mod page;
 mod query;
+mod recent;
 mod response;
 mod router;
 mod scrape;
@@ -34,6 +36,7 @@ use arc_swap::ArcSwapOption;
 
 pub use self::audit::RejectionAudit;
 pub use self::events::EventHub;
+pub use self::recent::RecentSamples;
 pub use self::response::FullResponse;
 pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
@@ -159,6 +162,8 @@ pub struct AdminState {
     pub listeners: Vec<ListenerInfo>,
     /// Open streams of events.
     pub events: EventHub,
+    /// Totals of the last two minutes; initially empty.
+    pub recent: RecentSamples,
     /// Cached numbers of counters per limit; initially empty.
     pub key_counts: KeyCounts,
 }

@@ -21,13 +21,16 @@ HERE = Path(__file__).parent
 FLEET = 'job=~"$job"'
 INSTANCE = 'job=~"$job", instance=~"$instance"'
 
+# Decisions of rules, and requests that were not forwarded because of a rule or of overload protection.
 REJECTED = 'outcome=~"limited|banned|denied"'
+NOT_FORWARDED = 'outcome=~"limited|banned|denied|shed|not_stored"'
 
 # Colours of values that mean the same in every installation.
 CODE_CLASSES = {"1xx": "purple", "2xx": "green", "3xx": "blue", "4xx": "orange", "5xx": "red"}
 OUTCOMES = {
     "allowed": "green", "exempt": "blue", "soft": "light-yellow", "delayed": "dark-yellow", "shadow": "purple",
-    "limited": "orange", "banned": "red", "denied": "dark-red",
+    "limited": "orange", "banned": "red", "denied": "dark-red", "shed": "semi-dark-red", "not_stored": "light-red",
+    "malformed": "text", "abandoned": "super-light-blue",
 }
 STORE_OUTCOMES = {"ok": "green", "timed_out": "yellow", "rejected": "orange", "unreachable": "red", "failed": "dark-red"}
 DAY = 86400
@@ -88,7 +91,14 @@ def fleet_rows(where):
         ]),
         ("Rate limits", [
             panel(
-                "Decisions",
+                "Requests by outcome",
+                "Requests by what all rules decided together. Each request counts once.",
+                [(f"sum by (outcome) (rate(weir_request_outcomes_total{{{where}}}[$__rate_interval])) > 0",
+                  "{{outcome}}")],
+                "reqps", stacked=True, colors=OUTCOMES, none="No requests",
+            ),
+            panel(
+                "Decisions of rules",
                 "Decisions of the selected rules by outcome. A request counts once for each rule that applies to it.",
                 [(f"sum by (outcome) (rate(weir_decisions_total{{{rule}}}[$__rate_interval])) > 0", "{{outcome}}")],
                 "reqps", stacked=True, colors=OUTCOMES, none="No decisions",
@@ -231,8 +241,9 @@ def fleet():
             f"sum(rate(weir_requests_total{{{FLEET}}}[$__rate_interval]))", "reqps", kind="stat", width=4,
         ),
         panel(
-            "Rejected", "Requests rejected by a limit, a ban or a deny rule, a second.",
-            f"sum(rate(weir_decisions_total{{{FLEET}, {REJECTED}}}[$__rate_interval]))", "reqps", kind="stat", width=4,
+            "Rejected", "Requests rejected by a rule or by overload protection, a second.",
+            f"sum(rate(weir_request_outcomes_total{{{FLEET}, {NOT_FORWARDED}}}[$__rate_interval]))", "reqps", kind="stat",
+            width=4,
         ),
         panel(
             "Invalid configuration", "Instances that have rejected their last configuration.",
@@ -254,7 +265,8 @@ def fleet():
             [
                 (f"sum by (instance, version) (weir_build_info{{{FLEET}}})", "version"),
                 (f"sum by (instance) (rate(weir_requests_total{{{FLEET}}}[$__rate_interval]))", "requests"),
-                (f"sum by (instance) (rate(weir_decisions_total{{{FLEET}, {REJECTED}}}[$__rate_interval]))", "rejected"),
+                (f"sum by (instance) (rate(weir_request_outcomes_total{{{FLEET}, {NOT_FORWARDED}}}[$__rate_interval]))",
+                 "rejected"),
                 (f"max by (instance) (weir_config_generation{{{FLEET}}})", "generation"),
                 (f"max by (instance) (process_resident_memory_bytes{{{FLEET}}} and on (job, instance) weir_build_info)",
                  "memory"),
@@ -301,8 +313,8 @@ def instance():
             f"sum(rate(weir_requests_total{{{INSTANCE}}}[$__rate_interval]))", "reqps", kind="stat", width=3,
         ),
         panel(
-            "Rejected", "Requests rejected by a limit, a ban or a deny rule, a second.",
-            f"sum(rate(weir_decisions_total{{{INSTANCE}, {REJECTED}}}[$__rate_interval]))", "reqps", kind="stat",
+            "Rejected", "Requests rejected by a rule or by overload protection, a second.",
+            f"sum(rate(weir_request_outcomes_total{{{INSTANCE}, {NOT_FORWARDED}}}[$__rate_interval]))", "reqps", kind="stat",
             width=3,
         ),
         panel(

@@ -1,6 +1,7 @@
 //! Who may use an endpoint: the bearer token, and requests of browsers.
 //!
-//! With a token, every request to the full interface needs it. Without one, the interface is meant for loopback: commands
+//! With a token, every request to the full interface needs it, except for the page itself, which has no data and asks for
+//! the token. Without one, the interface is meant for loopback: commands
 //! of other hosts are rejected, and so are commands on limits if the interface is at any other address. A web page of
 //! another origin can never send a command: browsers send `Origin`, and only the page that this port serves may change
 //! limits.
@@ -10,13 +11,13 @@ use std::net::SocketAddr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
-use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 
 use super::AdminState;
 use super::response::{self, FullResponse};
 use crate::config::AdminToken;
 
-/// Header that the page sends with its commands. A page of another origin could send it only after a preflight, which is
+/// Header that the page sends with its requests. A page of another origin could send it only after a preflight, which is
 /// never granted.
 const X_WEIR_ADMIN: HeaderName = HeaderName::from_static("x-weir-admin");
 
@@ -59,10 +60,10 @@ impl AdminRejection {
         }
     }
 
-    /// Returns the response.
-    pub(super) fn response(self) -> FullResponse {
+    /// Returns the response to `request`.
+    pub(super) fn response_to<B>(self, request: &Request<B>) -> FullResponse {
         match self {
-            Self::Token => unauthorized(),
+            Self::Token => unauthorized(request.headers()),
             Self::LimitsNeedToken => response::text(StatusCode::FORBIDDEN, LIMITS_NEED_TOKEN),
             Self::CommandsNeedToken => response::text(StatusCode::FORBIDDEN, COMMANDS_NEED_TOKEN),
             Self::Browser => response::text(StatusCode::FORBIDDEN, BROWSER_REJECTED),
@@ -137,10 +138,20 @@ fn is_same_origin<B>(request: &Request<B>) -> bool {
     origin_host.is_some_and(|origin| !origin.is_empty() && origin.eq_ignore_ascii_case(host))
 }
 
-fn unauthorized() -> FullResponse {
+/// Returns `401` with a challenge per header line, because browsers read only the first one of a line.
+fn unauthorized(request: &HeaderMap) -> FullResponse {
     let mut response = response::text(StatusCode::UNAUTHORIZED, UNAUTHORIZED);
-    let schemes = HeaderValue::from_static("Bearer realm=\"weir\", Basic realm=\"weir\"");
-    response.headers_mut().insert(WWW_AUTHENTICATE, schemes);
+    // RFC 6750 section 3.1: the error is absent if the request had no token.
+    let bearer = match request.contains_key(AUTHORIZATION) {
+        true => HeaderValue::from_static("Bearer realm=\"weir\", error=\"invalid_token\""),
+        false => HeaderValue::from_static("Bearer realm=\"weir\""),
+    };
+    response.headers_mut().append(WWW_AUTHENTICATE, bearer);
+    // The page has a field for the token. For this challenge, browsers would open a dialog of their own above it.
+    if !request.contains_key(X_WEIR_ADMIN) {
+        let basic = HeaderValue::from_static("Basic realm=\"weir\", charset=\"UTF-8\"");
+        response.headers_mut().append(WWW_AUTHENTICATE, basic);
+    }
     response
 }
 
@@ -177,6 +188,21 @@ mod tests {
         ] {
             assert!(!is_accepted(values), "{values:?}");
         }
+    }
+
+    #[test]
+    fn each_challenge_has_a_line_of_its_own_and_the_page_gets_no_dialog() {
+        let challenges = |headers: &[(HeaderName, &'static str)]| {
+            let pairs = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+            let response = unauthorized(&pairs.collect());
+            let values = response.headers().get_all(WWW_AUTHENTICATE).iter();
+            values.map(|value| value.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let (bearer, basic) = (r#"Bearer realm="weir""#, r#"Basic realm="weir", charset="UTF-8""#);
+        assert_eq!(challenges(&[]), [bearer, basic]);
+        let invalid = r#"Bearer realm="weir", error="invalid_token""#;
+        assert_eq!(challenges(&[(AUTHORIZATION, "Bearer other")]), [invalid, basic]);
+        assert_eq!(challenges(&[(X_WEIR_ADMIN, "1")]), [bearer]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `GET /events`: server-sent events with a snapshot of the process every second.
+//! `GET /events`: server-sent events with the last two minutes of the process, and a snapshot of it every second.
 //!
 //! All streams share one task, which builds the snapshot once and runs only while there is a stream. A client that does
 //! not keep up loses its stream: its queue is short, and nothing waits for it.
@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
-use super::snapshot::{UpstreamHistory, snapshot};
+use super::snapshot::snapshot;
 use crate::drain::DrainPhase;
 
 /// Maximum number of streams.
@@ -30,8 +30,8 @@ const MAX_STREAMS: usize = 16;
 const MAX_QUEUED_EVENTS: usize = 4;
 /// Time between two events.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Begins every stream: the time in milliseconds after which a browser reconnects.
-const GREETING: &[u8] = b"retry: 1000\n\n";
+/// Begins every stream: the time in milliseconds after which a browser reconnects. The last two minutes follow.
+const GREETING: &str = "retry: 1000\n\n";
 
 /// Where the page is from that makes a browser send a request.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -68,7 +68,7 @@ pub(super) struct EventStream {
 /// `GET /events[?once]`
 pub(super) fn events(state: &AdminState, query: &Query<'_>) -> FullResponse {
     if query.get("once").is_some() {
-        return response::json(&snapshot(state, &mut UpstreamHistory::default()));
+        return response::json(&snapshot(state));
     }
     let mut response = response::event_stream();
     response.extensions_mut().insert(StreamRequested);
@@ -102,7 +102,8 @@ fn open(state: &Arc<AdminState>) -> Option<EventStream> {
     if !std::mem::replace(&mut streams.is_publishing, true) {
         tokio::spawn(publish(Publisher { state: Arc::clone(state), has_ended: false }));
     }
-    Some(EventStream { greeting: Some(Bytes::from_static(GREETING)), queue })
+    let greeting = format!("{GREETING}event: history\ndata: {}\n\n", state.recent.history());
+    Some(EventStream { greeting: Some(greeting.into()), queue })
 }
 
 /// Rejects the request of a web page of another origin, which could take all streams. Such a page cannot read a stream,
@@ -136,13 +137,12 @@ async fn publish(mut publisher: Publisher) {
     tokio::pin!(ended);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut history = UpstreamHistory::default();
     loop {
         tokio::select! {
             () = &mut ended => return,
             _ = ticks.tick() => {}
         }
-        let event = Bytes::from(format!("event: snapshot\ndata: {}\n\n", snapshot(&state, &mut history)));
+        let event = Bytes::from(format!("event: snapshot\ndata: {}\n\n", snapshot(&state)));
         let mut streams = state.events.0.lock();
         // A full queue belongs to a client that does not read.
         streams.queues.retain(|queue| queue.try_send(event.clone()).is_ok());

@@ -169,6 +169,7 @@ impl<'a> KeyCommand<'a> {
     fn description(&self, query: &Query<'_>) -> [(&'static str, Value); 6] {
         let Self { state, policy, target, now, .. } = self;
         let limits = policy.rules.limits_by_key(target.rule).into_iter();
+        let banned = overrides::time_banned(policy, &state.limiter, target.rule, target.key, *now);
         let counters = limits.filter(|(role, _)| *role != CheckRole::Ban).filter_map(|(_, limit)| {
             let quota = state.limiter.quota_in_force(limit, target.key, *now)?;
             let usage = state.limiter.usage_with_holds(limit, target.key, *now)?;
@@ -178,10 +179,10 @@ impl<'a> KeyCommand<'a> {
                 "algorithm": quota.algorithm().as_str(),
                 "burst": quota.burst(),
                 "used": usage.used.div_ceil(shares),
-                "remaining": usage.remaining / shares,
+                // As in headers: nothing is left while a ban runs.
+                "remaining": if banned.is_some() { 0 } else { usage.remaining / shares },
             }))
         });
-        let banned = overrides::time_banned(policy, &state.limiter, target.rule, target.key, *now);
         let end = |left| rfc3339(state.process.wall_clock().saturating_add(left));
         let is_unexpected = banned.is_some() && query.path != BAN_PATH;
         [

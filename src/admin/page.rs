@@ -25,6 +25,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/format.js"),
     include_str!("page/history.js"),
     include_str!("page/plot.js"),
+    include_str!("page/access.js"),
     include_str!("page/stream.js"),
     include_str!("page/commands.js"),
     include_str!("page/keys.js"),

@@ -13,7 +13,7 @@ use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{
     AdminState, Surface, actions, audit, authorization, certs, clusters, config_dump, deferred, events,
-    explain, host_check, limits, overrides, page, stats, status, top,
+    explain, host_check, limits, overrides, page, recent, stats, status, top,
 };
 use crate::http_server::{self, PeerAddress};
 
@@ -113,6 +113,9 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 27] = [
     read_only("/stats/prometheus", stats::prometheus, "metrics for Prometheus under Envoy's names"),
 ];
 
+/// Paths that need no token: the page, which has no data and asks for the token, and the list of endpoints.
+const PATHS_WITHOUT_TOKEN: [&str; 2] = ["/", "/help"];
+
 /// Paths of [`Surface::Probes`].
 const PROBE_PATHS: [&str; 2] = ["/ready", "/metrics"];
 
@@ -120,6 +123,9 @@ const PROBE_PATHS: [&str; 2] = ["/ready", "/metrics"];
 /// that heavy traffic or a stuck worker does not block operators and probes.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, surface: Surface) {
     let drain = Arc::clone(&state.drain);
+    if surface == Surface::Full {
+        tokio::spawn(recent::sample_every_second(Arc::clone(&state)));
+    }
     let service = move |request: Request<Incoming>| {
         let response = handle_catching_panics(&request, &state, surface);
         std::future::ready(events::with_stream(response, &state))
@@ -149,7 +155,7 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
     let query = Query { text: request.uri().query().unwrap_or(""), path: endpoint.path, peer };
     let reject = |reason: AdminRejection| {
         audit::record_rejection(state, &query, method.as_str(), reason);
-        reason.response()
+        reason.response_to(request)
     };
     if let Err(reason) = check_access(request, state, surface) {
         return reject(reason);
@@ -177,15 +183,15 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
     }
 }
 
-/// Checks the host and the token of a request, which every endpoint but the probes needs.
+/// Checks the host and the token of a request.
 fn check_access<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> Result<(), AdminRejection> {
+    let path = request.uri().path();
     // Probes and scrapers use any host name, and these paths reveal nothing confidential.
-    if !PROBE_PATHS.contains(&request.uri().path())
-        && !host_check::are_hosts_allowed(request, &state.allowed_hosts)
-    {
+    if !PROBE_PATHS.contains(&path) && !host_check::are_hosts_allowed(request, &state.allowed_hosts) {
         return Err(AdminRejection::Host);
     }
     match surface {
+        Surface::Full if PATHS_WITHOUT_TOKEN.contains(&path) => Ok(()),
         Surface::Full => authorization::check_token(request, state.token.load().as_deref()),
         Surface::Probes => Ok(()),
     }

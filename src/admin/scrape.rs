@@ -119,7 +119,7 @@ fn adaptive_limit_samples(policy: &Policy) -> impl Iterator<Item = AdaptiveLimit
 }
 
 /// Returns the validity of each certificate file.
-fn certificates(state: &AdminState) -> BTreeMap<Box<str>, CertificateValidity> {
+pub(super) fn certificates(state: &AdminState) -> BTreeMap<Box<str>, CertificateValidity> {
     let (servers, clients) = (state.process.server_tls(), state.process.client_tls());
     let of_clients = clients.iter().filter_map(|client| client.settings().key_pair.as_ref());
     validity_by_file(servers.iter().flat_map(|server| &server.settings().key_pairs).chain(of_clients))

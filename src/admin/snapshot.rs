@@ -1,12 +1,13 @@
 //! Snapshot of the process for live views: totals, rules, upstreams, configuration and the heaviest keys.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::AdminState;
 use super::limits::{adaptive_state, decisions, elastic};
+use super::notices::notices;
+use super::recent::Sample;
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
 use super::top;
@@ -17,36 +18,37 @@ use crate::observe::key_writer::key_of;
 use crate::observe::top_keys::RuleTop;
 use crate::rules::RuleIndex;
 use crate::rules::rule::{Action, Rule};
-use crate::telemetry::metrics::{HostView, UpstreamTotals, VERSION};
+use crate::telemetry::metrics::{ClusterView, HostView, VERSION};
 use crate::telemetry::rfc3339;
 
 /// Keys per rule.
 const MAX_KEYS: usize = 10;
 /// Maximum number of rules whose keys are included: those with the most decisions.
 const MAX_RULES_WITH_KEYS: usize = 32;
-/// Number of earlier totals from which response times are computed. Snapshots are a second apart.
-const MAX_HISTORY: usize = 10;
-
-/// Earlier totals of the upstreams, so that response times are those of the last seconds.
-#[derive(Debug, Default)]
-pub(super) struct UpstreamHistory(VecDeque<Vec<UpstreamTotals>>);
-
 /// Returns the snapshot of this moment.
-pub(super) fn snapshot(state: &AdminState, history: &mut UpstreamHistory) -> Value {
+pub(super) fn snapshot(state: &AdminState) -> Value {
     let policy = state.process.policy();
-    let traffic = state.metrics.traffic_totals();
+    let (sample, before) = (Sample::now(state), state.recent.reference());
+    let traffic = &sample.traffic;
     let now = state.process.now();
-    let by_class = traffic.by_class.iter().map(|(class, count)| ((*class).to_owned(), Value::from(*count)));
+    let counts = |counts: &[(&'static str, u64)]| {
+        counts.iter().map(|(label, count)| ((*label).to_owned(), Value::from(*count))).collect::<Map<_, _>>()
+    };
     json!({
         "time": rfc3339(state.process.wall_clock()),
         "uptime_seconds": now.since(state.start_time).as_secs(),
         "version": VERSION,
         "generation": policy.generation,
         "draining": !state.drain.is_ready(),
-        "requests": { "total": traffic.requests, "by_class": by_class.collect::<Map<_, _>>() },
+        "requests": {
+            "total": traffic.requests,
+            "by_class": counts(&traffic.by_class),
+            "by_outcome": counts(&traffic.by_outcome),
+        },
         "in_flight": traffic.in_flight,
         "rules": rules(state, &policy),
-        "upstreams": upstreams(state, history),
+        "upstreams": upstreams(state, &sample, before.as_deref()),
+        "notices": notices(state, &sample, before.as_deref()),
         "elastic": state.process.elastic_assessment().as_ref().map(elastic),
         "config": config(&state.process.configuration()),
         "top": heaviest(state, &policy, now),
@@ -69,6 +71,7 @@ fn rules(state: &AdminState, policy: &Policy) -> Vec<Value> {
             "action": action,
             "limits": rule.limits().iter().map(|limit| limit.quota.limit().to_string()).collect::<Vec<_>>(),
             "throttle": throttle,
+            "in_flight": rule.action.limiting().and_then(|limiting| limiting.in_flight),
             "decisions": decisions(&state.metrics.decisions(&rule.name)),
             "keys": keys,
             "factor": range.map(|(range, assessment)| range.factor_at(assessment.headroom)),
@@ -81,12 +84,12 @@ fn rules(state: &AdminState, policy: &Policy) -> Vec<Value> {
     counted.map(rule_json).collect()
 }
 
-fn upstreams(state: &AdminState, history: &mut UpstreamHistory) -> Vec<Value> {
-    let totals = state.metrics.upstream_summaries();
+fn upstreams(state: &AdminState, sample: &Sample, before: Option<&Sample>) -> Vec<Value> {
     let views = state.process.upstreams();
-    let upstream_json = |view: &crate::telemetry::metrics::ClusterView| {
-        let now = totals.iter().find(|totals| totals.name == view.name);
-        let before = history.0.front().and_then(|all| all.iter().find(|totals| totals.name == view.name));
+    let upstream_json = |view: &ClusterView| {
+        let of = |sample: &'_ Sample| sample.upstreams.iter().position(|totals| totals.name == view.name);
+        let now = of(sample).map(|position| &sample.upstreams[position]);
+        let before = before.and_then(|before| Some(&before.upstreams[of(before)?]));
         let quantile = |share| now.and_then(|now| now.quantile_since(before, share)).map(millis);
         json!({
             "name": view.name,
@@ -97,12 +100,7 @@ fn upstreams(state: &AdminState, history: &mut UpstreamHistory) -> Vec<Value> {
             "endpoints": view.hosts.len(),
         })
     };
-    let shown = views.iter().map(upstream_json).collect();
-    history.0.push_back(totals);
-    if history.0.len() > MAX_HISTORY {
-        history.0.pop_front();
-    }
-    shown
+    views.iter().map(upstream_json).collect()
 }
 
 /// Returns a duration in milliseconds, to a hundredth.

@@ -2,6 +2,7 @@ use std::num::NonZeroU32;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use http::header::HOST;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -163,6 +164,7 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         access_logs: Arc::default(),
         top_keys: Arc::default(),
         events: EventHub::default(),
+        recent: RecentSamples::default(),
         start_time: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
         allowed_hosts: Box::new(["weir.internal".into()]),
@@ -411,4 +413,24 @@ async fn metrics_response_can_be_large() {
         send_raw(&mut stream, "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
     assert!(response.matches("weir_decisions_total{").count() > 16_000);
     server.abort();
+}
+
+#[tokio::test]
+async fn with_a_token_only_the_page_without_data_is_served_to_others() {
+    let state = state();
+    let open = get(&state, "/").await;
+    state.token.store(AdminToken::new("0123456789abcdef").ok().map(Arc::new));
+    for endpoint in &router::ENDPOINTS {
+        let method =
+            if endpoint.effect == router::EndpointEffect::Command { Method::POST } else { Method::GET };
+        let (status, body) = call(&state, method, endpoint.path).await;
+        let expected =
+            if ["/", "/help"].contains(&endpoint.path) { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
+        assert_eq!(status, expected, "{}: {body}", endpoint.path);
+        assert!(!body.contains("per-ip") && !body.contains("inbound"), "{}: {body}", endpoint.path);
+    }
+    assert_eq!(get(&state, "/").await, open);
+    let rebound = Request::builder().uri("/").header(HOST, "evil.example").body(()).unwrap();
+    assert_eq!(send(&state, Surface::Full, rebound).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(call(&state, Method::POST, "/").await.0, StatusCode::METHOD_NOT_ALLOWED);
 }

@@ -7,6 +7,7 @@ use strsim::levenshtein;
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
+use crate::engine::overrides::OverrideKind;
 use crate::engine::{Policy, overrides};
 use crate::limiter::timestamp::Timestamp;
 use crate::observe::key_sketch::MAX_KEYS_PER_SKETCH;
@@ -68,18 +69,27 @@ pub(super) fn rule_json(
     top: &RuleTop,
     now: Timestamp,
 ) -> Value {
+    let key_json = |key| key_json(state, policy, (index, rule), key, now);
     json!({
         "rule": rule.name,
         "tracked": top.tracked,
         "capacity": MAX_KEYS_PER_SKETCH,
         "max_overcount": top.max_overcount,
         "incomplete": top.is_incomplete,
-        "keys": top.keys.iter().map(|key| key_json(state, policy, index, key, now)).collect::<Value>(),
+        "keys": top.keys.iter().map(key_json).collect::<Value>(),
     })
 }
 
-fn key_json(state: &AdminState, policy: &Policy, rule: RuleIndex, key: &TopKey, now: Timestamp) -> Value {
-    let is_banned = overrides::time_banned(policy, &state.limiter, rule, key.key, now).is_some();
+fn key_json(
+    state: &AdminState,
+    policy: &Policy,
+    (index, rule): (RuleIndex, &Rule),
+    key: &TopKey,
+    now: Timestamp,
+) -> Value {
+    let is_banned = overrides::time_banned(policy, &state.limiter, index, key.key, now).is_some();
+    let overridden = state.overrides.of_key(rule, key.key, now);
+    let is_boosted = overridden.iter().any(|entry| entry.action.kind() == OverrideKind::Boost);
     json!({
         "key": &*key.text,
         "fingerprint": state.limiter.hasher().fingerprint(key.key),
@@ -88,6 +98,7 @@ fn key_json(state: &AdminState, policy: &Policy, rule: RuleIndex, key: &TopKey, 
         "shadow": key.counts.shadow,
         "delayed": key.counts.delayed,
         "banned": is_banned,
+        "boosted": is_boosted,
         "seconds_since_first": now.since(key.first_seen).as_secs(),
         "seconds_since_last": now.since(key.last_seen).as_secs(),
     })

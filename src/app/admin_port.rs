@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::rls_runtime::RlsRuntime;
 use super::state_saver::StateSaver;
 use super::{AppError, RunningApp, serve_all};
-use crate::admin::{self, AdminState, EventHub, Inspect, KeyCounts, RejectionAudit, Surface};
+use crate::admin::{self, AdminState, EventHub, Inspect, KeyCounts, RecentSamples, RejectionAudit, Surface};
 use crate::config::reload::{ReloadHandle, ReloadStatus};
 use crate::config::{AdminSettings, Config};
 use crate::deferred::handle::DeferredHandle;
@@ -85,6 +85,7 @@ impl AdminPort {
             overrides: Arc::clone(running.generations.engine.overrides()),
             listeners,
             events: EventHub::default(),
+            recent: RecentSamples::default(),
             key_counts: KeyCounts::default(),
         });
         for (socket, surface) in &self.sockets {

@@ -1,6 +1,7 @@
 //! The rules of an explanation: each with its key, its limits and their counters.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use super::decide::{PredictedAction, Prediction};
 use super::outcome::{explain_outcome, outcome_of};
@@ -66,10 +67,13 @@ fn rule_report(
         RuleStatus::Excepted(_) | RuleStatus::MissingKey(_) | RuleStatus::Ambiguous(_) => (None, None),
     };
     let (selected, decision) = prediction.limits.checks();
+    let of_rule = selected.iter().zip(decision.verdicts()).filter(|(one, _)| one.rule == explained.index);
+    let ban = of_rule.filter(|(one, verdict)| is_banned(one, verdict)).map(|(_, it)| it.retry_after()).max();
     let checks = selected.iter().zip(decision.verdicts()).zip(&prediction.usages);
     let limits =
         checks.filter(|((one, _), _)| one.rule == explained.index).filter_map(|((one, verdict), usage)| {
-            limit_report(rule.action.limiting()?, one, verdict, *usage, prediction, context)
+            let closed = usage.map(|usage| closed_by(ban, usage, verdict));
+            limit_report(rule.action.limiting()?, one, verdict, closed, prediction, context)
         });
     ExplainedRule {
         name: rule.name.to_string(),
@@ -83,6 +87,16 @@ fn rule_report(
         overrides: overrides(explained, context),
         key: explained.key.as_ref().map(|key| key_report(key, context.limiter.hasher())),
     }
+}
+
+/// Whether a check bans the key, by an operator or by the rule.
+fn is_banned(selected: &SelectedCheck, verdict: &Verdict) -> bool {
+    verdict.is_banned() || (selected.role == CheckRole::Ban && verdict.exceeds())
+}
+
+/// Returns the usage of a limit as headers show it: nothing is left while a ban runs.
+fn closed_by(ban: Option<Duration>, usage: CounterUsage, verdict: &Verdict) -> CounterUsage {
+    ban.map_or(usage, |ban| CounterUsage { remaining: 0, reset: ban.max(verdict.retry_after()), ..usage })
 }
 
 fn key_report(key: &ExplainedKey, hasher: KeyHasher) -> ExplainedKeyText {
@@ -181,7 +195,7 @@ fn limit_report(
     let is_ban = selected.role == CheckRole::Ban;
     let (role, limit) = role_and_limit(selected, &quota);
     let wait = verdict.retry_after();
-    let is_banned = verdict.is_banned() || (is_ban && verdict.exceeds());
+    let is_banned = is_banned(selected, verdict);
     let ends_at = || rfc3339(context.wall_clock_at(context.now.saturating_add(wait)));
     let statuses = quota.is_leased().then(|| prediction.counters.shared_limit_statuses(1, context.now));
     let leased = statuses.map(|of| of.get(&selected.check.handle.id).map_or(0, |status| status.held));

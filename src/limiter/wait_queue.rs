@@ -153,6 +153,16 @@ impl WaitQueues {
         shard.pacer(counter, pace, now).map_or(PaceSlot::UNPACED, |pacer| pacer.reserve(pace, now))
     }
 
+    /// Returns a lower bound of the time until a request has its place in the pace of `counter`, behind `ahead` others.
+    pub fn min_pace_wait(&self, counter: CounterId, pace: &Pace, ahead: usize, now: Timestamp) -> Duration {
+        let shard = self.shard(counter);
+        let pacer = shard.queues.get(&counter).and_then(|queue| queue.pacer.as_ref());
+        pacer.map_or_else(
+            || Pacer::new(pace, now).min_wait_behind(pace, ahead, now),
+            |pacer| pacer.min_wait_behind(pace, ahead, now),
+        )
+    }
+
     /// Returns the place in the pace of a request that the limiter has not admitted. `is_limit_reached`: the limit of this
     /// counter has no room.
     pub fn cancel_pace(&self, counter: CounterId, is_limit_reached: bool, now: Timestamp) {

@@ -18,6 +18,7 @@ use crate::response::rate_limit_headers::{
 };
 use crate::response::rejection::{PreparedHeaders, X_ENVOY_RATELIMITED, limited_headers};
 use crate::response::{LimitHeaderSettings, Visibility};
+use crate::rules::outcome;
 use crate::rules::selection::{CheckRole, SelectedCheck};
 
 /// Headers that must occur only once in a response.
@@ -47,7 +48,7 @@ impl LimitRejection<'_> {
 
     fn prepared<'v>(&self, view: &'v LimitsView) -> Option<(&'v PreparedHeaders, CounterUsage)> {
         let [verdict] = self.limits.decision.verdicts() else { return None };
-        if verdict.is_boosted() || verdict.is_paused() {
+        if verdict.is_boosted() || verdict.is_paused() || verdict.is_banned() {
             return None;
         }
         let prepared = view.prepared(self.rule).filter(|_| self.limits.verdicts().is_none())?;
@@ -141,7 +142,7 @@ impl AppliedLimits {
             if let Some(notation) = tables.notation(selected)
                 && let Some(usage) = verdict.usage(self.decided_at)
             {
-                let usage = shown_usage(usage, selected, verdict);
+                let usage = self.shown_usage(usage, selected, verdict);
                 standings.push(LimitStatus { notation, in_force: limit_in_force(selected, verdict), usage });
             }
         });
@@ -176,14 +177,15 @@ impl AppliedLimits {
         let limits: SmallVec<[ServiceLimit<'_>; 4]> = self
             .shown()
             .filter_map(|(selected, verdict)| {
+                let closed = self.time_closed(selected, verdict);
+                let rejects = verdict.rejects() || closed.is_some();
+                let more = closed.or_else(|| verdict.time_until_more(selected.unit_cost, self.decided_at));
+                let usage = self.shown_usage(verdict.usage(self.decided_at)?, selected, verdict);
                 Some(ServiceLimit {
                     policy: tables.quota_policies.policy(selected)?,
                     in_force: limit_in_force(selected, verdict),
-                    remaining: shown_usage(verdict.usage(self.decided_at)?, selected, verdict).remaining,
-                    time_until_more: fitting(
-                        verdict.time_until_more(selected.unit_cost, self.decided_at),
-                        verdict.rejects(),
-                    ),
+                    remaining: usage.remaining,
+                    time_until_more: fitting(more, rejects),
                     partition: tables.quota_policies.partition(selected),
                 })
             })
@@ -191,14 +193,36 @@ impl AppliedLimits {
             .collect();
         ietf::write(headers, &limits);
     }
-}
 
-/// Returns the usage of a limit in requests. While the provider has paused it, nothing is left.
-fn shown_usage(usage: CounterUsage, selected: &SelectedCheck, verdict: &Verdict) -> CounterUsage {
-    let usage = usage.in_requests(selected.unit_cost);
-    match verdict.is_paused() && verdict.exceeds() {
-        true => CounterUsage { remaining: 0, reset: usage.reset.max(verdict.retry_after()), ..usage },
-        false => usage,
+    /// Returns the usage of a limit in requests. While the key is banned, or the provider has paused the limit, nothing is
+    /// left.
+    fn shown_usage(&self, usage: CounterUsage, selected: &SelectedCheck, verdict: &Verdict) -> CounterUsage {
+        let usage = usage.in_requests(selected.unit_cost);
+        if let Some(reset) = self.time_closed(selected, verdict) {
+            return CounterUsage { remaining: 0, reset, ..usage };
+        }
+        match verdict.is_paused() && verdict.exceeds() {
+            true => CounterUsage { remaining: 0, reset: usage.reset.max(verdict.retry_after()), ..usage },
+            false => usage,
+        }
+    }
+
+    /// Returns the time for which a ban keeps this client from a limit, until the limit has room too; `None` without a ban
+    /// by a rule that counts in the same counter.
+    pub(super) fn time_closed(&self, selected: &SelectedCheck, verdict: &Verdict) -> Option<Duration> {
+        if !self.decision.is_rejected() {
+            return None;
+        }
+        let counter = selected.check.counter_id();
+        let shares = |rule| {
+            rule == selected.rule
+                || self.selected.iter().any(|one| one.rule == rule && one.check.counter_id() == counter)
+        };
+        let checked = self.selected.iter().zip(self.decision.verdicts());
+        let bans = checked.filter_map(|(one, verdict)| {
+            outcome::time_banned(one, verdict, self.decided_at).filter(|_| shares(one.rule))
+        });
+        bans.max().map(|ban| ban.max(verdict.retry_after()))
     }
 }
 

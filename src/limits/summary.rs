@@ -48,14 +48,7 @@ impl DecisionSummary {
 
     /// How much it matters in comparison with the decisions of other rules.
     fn weight(&self) -> (u8, u32) {
-        let weight = match self.outcome {
-            DecisionOutcome::Banned | DecisionOutcome::Limited | DecisionOutcome::Denied => 4,
-            DecisionOutcome::Soft => 3,
-            DecisionOutcome::Delayed => 2,
-            DecisionOutcome::Shadow => 1,
-            DecisionOutcome::Allowed | DecisionOutcome::Exempt => 0,
-        };
-        (weight, self.standing.map_or(0, |standing| u32::MAX - standing.remaining))
+        (self.outcome.weight(), self.standing.map_or(0, |standing| u32::MAX - standing.remaining))
     }
 }
 
@@ -90,6 +83,34 @@ impl AppliedLimits {
         }
     }
 
+    /// Returns what the rules did together with a request that `rejecting` rejects, or that is admitted: the outcome of
+    /// its [summary](Self::summary).
+    pub fn outcome(&self, rejecting: Option<RuleIndex>) -> DecisionOutcome {
+        let verdicts = self.decision.verdicts();
+        // Fast path: almost every request conforms to all limits.
+        if rejecting.is_none()
+            && self.shadow_rules.is_empty()
+            && self.verdicts().is_none()
+            && verdicts.iter().all(Verdict::conforms_at_once)
+        {
+            return DecisionOutcome::Allowed;
+        }
+        let is_rejected = self.is_rejected() || rejecting.is_some();
+        let local = self.by_rule().filter_map(|(checks, verdicts)| {
+            Some((checks[0].rule, DecisionOutcome::from_verdicts(checks, verdicts, is_rejected)?))
+        });
+        let remote = self.verdicts().into_iter().flat_map(|verdicts| &verdicts.outcomes);
+        let before_limits = self.shadow_rules.iter().map(|rule| (*rule, DecisionOutcome::Shadow));
+        let mut decided =
+            local.chain(remote.map(|decided| (decided.rule, decided.outcome))).chain(before_limits);
+        match rejecting {
+            Some(rule) => decided.find(|(of, _)| *of == rule).map_or(DecisionOutcome::Limited, |(_, it)| it),
+            None => {
+                decided.map(|(_, it)| it).max_by_key(|it| it.weight()).unwrap_or(DecisionOutcome::Allowed)
+            }
+        }
+    }
+
     /// Yields the rules in shadow mode whose limits the request exceeds.
     pub fn rules_in_shadow(&self) -> impl Iterator<Item = RuleIndex> {
         let is_rejected = self.is_rejected();
@@ -105,7 +126,8 @@ impl AppliedLimits {
         let standing = |(selected, verdict): (&SelectedCheck, &Verdict)| {
             selected.role.reported_limit()?;
             let usage = verdict.usage(self.decided_at)?.in_requests(selected.unit_cost);
-            let remaining = if verdict.is_paused() { 0 } else { usage.remaining };
+            let is_closed = verdict.is_paused() || self.time_closed(selected, verdict).is_some();
+            let remaining = if is_closed { 0 } else { usage.remaining };
             Some(Standing { limit: verdict.quota()?.limit().count.get(), remaining })
         };
         checks.iter().zip(verdicts).filter_map(standing).min_by_key(|standing| standing.remaining)

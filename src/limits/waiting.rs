@@ -192,8 +192,10 @@ impl AppliedLimits {
     /// Joins the queue of the check at `position`, unless the request is in it. Rejects the request and returns `None` if
     /// that is not possible.
     fn join(&mut self, view: &LimitsView, position: usize, now: Timestamp) -> Option<()> {
+        let is_there = self.wait.as_ref()?.is_in_queue_of(&self.selected[position]);
+        let pace = if is_there { Duration::ZERO } else { self.min_pace_wait(view, position, now) };
         let (one, verdict) = (&self.selected[position], &self.decision.verdicts()[position]);
-        let joined = self.wait.as_mut()?.join(view, one, verdict, now);
+        let joined = self.wait.as_mut()?.join(view, one, verdict, pace, now);
         match joined {
             Ok(()) => Some(()),
             Err(reason) => {
@@ -203,16 +205,33 @@ impl AppliedLimits {
         }
     }
 
+    /// Returns a lower bound of the time until the pace of its limits has a place for the request, in the queue of the
+    /// check at `position`.
+    fn min_pace_wait(&self, view: &LimitsView, position: usize, now: Timestamp) -> Duration {
+        let Some(waiting) = &self.wait else { return Duration::ZERO };
+        let queue = &self.selected[position];
+        let bound = |one: &SelectedCheck| {
+            let pace = view.pace_of(&self.selected, one, now)?;
+            // Requests before this one in its queue take places of the same pace, if they have the same key.
+            let is_same = one.rule == queue.rule && one.check.key == queue.check.key;
+            let in_queue = if is_same { waiting.ahead(view, queue) } else { 0 };
+            let ahead = waiting.ahead(view, one).max(in_queue);
+            Some(view.limiter.queues().min_pace_wait(one.check.counter_id(), &pace, ahead, now))
+        };
+        self.selected.iter().filter_map(bound).max().unwrap_or_default()
+    }
+
     /// Rejects the request, because it cannot wait for the limit of the check at `position`.
     fn reject_waiting(&mut self, view: &LimitsView, position: usize, reason: WaitRejection, now: Timestamp) {
         self.peek(view, now);
         self.decided_at = now;
+        let pace = self.min_pace_wait(view, position, now);
         let one = &self.selected[position];
         let verdict = &self.decision.verdicts()[position];
         let time = self
             .wait
             .as_ref()
-            .map_or(Duration::ZERO, |waiting| waiting.time_until_place(view, one, verdict, now));
+            .map_or(Duration::ZERO, |waiting| waiting.time_until_place(view, one, verdict, pace, now));
         if let Some(metrics) = view.wait_metrics(one.rule) {
             metrics.record_rejection(reason);
         }

@@ -10,7 +10,7 @@ use http::HeaderMap;
 use super::connection::DownstreamConnection;
 use super::fallback::{Fallbacks, IncomingRequest};
 use super::finish;
-use super::request_context::{RequestContext, log_decision};
+use super::request_context::{RequestContext, record_decision};
 use super::timeouts::RequestTimer;
 use crate::headers::append_all;
 use crate::limiter::timestamp::Timestamp;
@@ -80,7 +80,7 @@ impl HeldRejection {
         pending: &'a mut PendingLimits,
     ) -> LimitRejection<'a> {
         let rejected = pending.rejection(self.rule, self.retry_after);
-        log_decision(context, rejected.limits, Some(self.rule), None);
+        record_decision(context, rejected.limits, Some(self.rule), None);
         rejected
     }
 }
@@ -149,12 +149,12 @@ pub(super) async fn resolve_admitted<'a>(
                 if let Some(followed) = &mut context.followed {
                     followed.charge_owed(context.forwarded_at);
                 }
-                log_decision(context, limits, None, None);
+                record_decision(context, limits, None, None);
                 Ok(limits)
             }
             Err(rejected) => {
                 finish::settle(context, &RequestEnd::Rejected, rejected.limits);
-                log_decision(context, rejected.limits, Some(rejected.rule), None);
+                record_decision(context, rejected.limits, Some(rejected.rule), None);
                 Err(rejected)
             }
         }
@@ -192,7 +192,7 @@ pub(super) async fn await_admission(
         NotAdmitted::Rejected(rule, retry_after) => HeldEnd::Rejected(HeldRejection { rule, retry_after }),
         NotAdmitted::Superseded => HeldEnd::Superseded,
     })?;
-    log_decision(context, pending.limits(), None, None);
+    record_decision(context, pending.limits(), None, None);
     context.settlement = pending.settlement(view);
     context.followed = pending.followed(view);
     if let Some(headers) = headers {

@@ -15,6 +15,7 @@ use crate::rules::RuleIndex;
 use crate::rules::cost::RequestEnd;
 use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
 use crate::telemetry::access_log::{AccessLogEntry, LoggedRule};
+use crate::telemetry::metrics::{DecisionOutcome, RequestOutcome};
 use crate::telemetry::spans::{SpanDecision, SpanDetails};
 
 /// Settles what the request reserved, once its outcome is known, and updates the client's remaining units in `limits`.
@@ -132,11 +133,25 @@ fn count(context: &RequestContext, duration: Duration) {
     if let Some(location) = context.location {
         metrics.record_country(location.country, context.flag.is_rejection());
     }
+    let outcome = outcome(context);
     match context.status {
         Some(status) if context.is_complete => {
-            metrics.request_finished(context.connection.listener, status, duration);
+            metrics.request_finished(context.connection.listener, status, duration, outcome);
         }
-        _ => metrics.request_reset(context.connection.listener),
+        _ => metrics.request_reset(context.connection.listener, outcome),
+    }
+}
+
+/// Returns the final outcome of a request.
+fn outcome(context: &RequestContext) -> RequestOutcome {
+    match (context.flag, context.decision) {
+        (ResponseFlag::NotStored, _) => RequestOutcome::NotStored,
+        (_, Some(decision)) => RequestOutcome::Decided(decision),
+        (ResponseFlag::Overloaded, None) => RequestOutcome::Shed,
+        (ResponseFlag::DownstreamProtocol, None) => RequestOutcome::Malformed,
+        // A response without a decision of the rules: a forward proxy does not serve the request.
+        _ if context.is_complete => RequestOutcome::Decided(DecisionOutcome::Denied),
+        _ => RequestOutcome::Abandoned,
     }
 }
 

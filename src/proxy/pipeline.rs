@@ -19,7 +19,7 @@ use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags}
 use super::held::{self, HeldRequest};
 use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::queued::QueuedRequest;
-use super::request_context::{RequestContext, log_decision, propagate_trace, start_log};
+use super::request_context::{RequestContext, propagate_trace, record_decision, start_log};
 use super::response_future::{RequestOutcome, ResponseFuture};
 use super::stages::{identify_request, log_headers, prepare, record_admission, record_without_limit, select};
 use super::view::GenerationView;
@@ -95,7 +95,7 @@ pub(super) fn handle(
         Admission::Held => None,
         Admission::Reject(rejected) => {
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
-            log_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
+            record_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
             let unread = log_rejection(&mut context, head, flags, &hop, body);
             return local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread).into();
         }

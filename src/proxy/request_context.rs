@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-pub(super) use self::log_record::{LogRecord, log_decision, propagate_trace, start_log};
+pub(super) use self::log_record::{LogRecord, propagate_trace, record_decision, start_log};
 pub(super) use self::response_flag::ResponseFlag;
 use super::connection::DownstreamConnection;
 use super::fallback::Recorder;
@@ -22,6 +22,7 @@ use crate::in_place;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{FollowedLimits, Settlement};
 use crate::overload::InFlightPermit;
+use crate::rules::outcome::DecisionOutcome;
 use crate::upstream::tunnel::Tunnel;
 
 /// One request and its response, up to the last byte of both. Boxed, because it is moved often.
@@ -53,6 +54,8 @@ pub(super) struct RequestContext {
     /// `None` until there is a response.
     pub(super) status: Option<StatusCode>,
     pub(super) flag: ResponseFlag,
+    /// What the rules decided together; `None` until they have.
+    pub(super) decision: Option<DecisionOutcome>,
     /// Bytes of the response body.
     pub(super) bytes_sent: u64,
     /// The response has ended.
@@ -124,6 +127,7 @@ impl RequestContext {
             retries_exhausted: false,
             status: None,
             flag: ResponseFlag::None,
+            decision: None,
             bytes_sent: 0,
             is_complete: false,
             upload: None,

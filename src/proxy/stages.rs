@@ -8,7 +8,7 @@ use super::connection::DownstreamConnection;
 use super::deferred;
 use super::headers::overrides::RequestOverrides;
 use super::headers::{self, Hop, RequestHeaderFlags};
-use super::request_context::{RequestContext, log_decision};
+use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
 use crate::headers::{FieldLines, take_head};
 use crate::identify::{Attributes, IdentifySettings, MalformedPath, identify};
@@ -79,8 +79,8 @@ pub(super) fn log_headers(
     }
 }
 
-/// Records what to settle of an admitted request, and for the log how the limits that are counted here admit it, unless
-/// the store or another service has yet to decide.
+/// Records what to settle of an admitted request, and how the limits that are counted here admit it, unless the store or
+/// another service has yet to decide.
 pub(super) fn record_admission(
     context: &mut RequestContext,
     view: &GenerationView,
@@ -90,7 +90,7 @@ pub(super) fn record_admission(
     context.settlement = pending.settlement(&view.limits);
     context.followed = pending.followed(&view.limits);
     if !pending.is_pending() {
-        log_decision(context, pending.limits(), None, Some(attributes));
+        record_decision(context, pending.limits(), None, Some(attributes));
     }
 }
 
@@ -103,6 +103,7 @@ pub(super) fn record_without_limit(
     attributes: &Attributes<'_>,
 ) {
     view.limits.record_without_limit(rule, outcome, attributes, context.started_at);
+    context.decision = Some(outcome);
     if let Some(log) = &mut context.log {
         log.set_decision(DecisionSummary::without_limit(rule, outcome));
     }

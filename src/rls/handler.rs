@@ -103,6 +103,7 @@ impl RlsHandler {
         let result = state.decider.decide_with_leases(request, &self.limiter, attempt, request_units);
         if let Ok(Some(response)) = &result {
             self.record_stats(request, response);
+            self.stats.record_outcome(response.outcome());
             for (rule, outcome) in &response.stats.rule_outcomes {
                 state.native_metrics.get(rule.0).into_iter().for_each(|rule| rule.record(*outcome));
             }

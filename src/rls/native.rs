@@ -22,7 +22,7 @@ use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
-use crate::rules::outcome::DecisionOutcome;
+use crate::rules::outcome::{self, DecisionOutcome};
 use crate::rules::selection::{CheckRole, SelectedCheck, Selection};
 
 /// The selected rules of one domain for one request, before the limits are checked.
@@ -200,12 +200,17 @@ impl<'p> NativeChecks<'p> {
         let usages = candidates.filter_map(|at| Some((at, verdicts[at].quota()?, verdicts[at].usage(now)?)));
         let tightest = usages.min_by_key(|(_, _, usage)| usage.remaining);
         let wait = exceeded.map(|at| verdicts[at].retry_after());
+        let is_banned = exceeded.is_some()
+            && checks.clone().any(|at| {
+                is_same_rule(&at) && outcome::time_banned(&self.selected[at], &verdicts[at], now).is_some()
+            });
         RlsDescriptorStatus {
             code: if exceeded.is_some() { Code::OverLimit } else { Code::Ok },
             duration_until_reset: wait
                 .map(|wait| ceil_seconds(wait).max(Duration::from_secs(1)))
                 .or_else(|| tightest.map(|(_, _, CounterUsage { reset, .. })| ceil_seconds(reset))),
-            limit_remaining: tightest.map_or(0, |(_, _, usage)| usage.remaining),
+            // Nothing is left of a limit while a ban runs.
+            limit_remaining: tightest.filter(|_| !is_banned).map_or(0, |(_, _, usage)| usage.remaining),
             current_limit: tightest.map(|(at, quota, _)| self.current_limit(at, quota)),
         }
     }

@@ -9,6 +9,7 @@ use super::request::{LimitOverride, MAX_DESCRIPTORS, MAX_ENTRIES, RlsDescriptor,
 use super::settings::HeaderNames;
 use super::stats::RlsRequestStats;
 use super::unit::RlsUnit;
+use crate::rules::outcome::DecisionOutcome;
 
 /// Whether a request, or one of its descriptors, is over its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,25 @@ pub struct RlsResponse {
     pub metadata: Option<Map<String, Value>>,
     /// Values for statistics.
     pub stats: RlsRequestStats,
+}
+
+impl RlsResponse {
+    /// Returns what the rules did with the request, however many of them apply to its descriptors.
+    pub(super) fn outcome(&self) -> DecisionOutcome {
+        let strictest =
+            self.stats.rule_outcomes.iter().map(|(_, outcome)| *outcome).max_by_key(|it| it.weight());
+        let is_shadow = || {
+            self.stats.global_shadow_mode || self.stats.descriptors.iter().any(|hits| hits.shadow_mode > 0)
+        };
+        match (self.overall_code, strictest) {
+            (Code::OverLimit, Some(outcome)) if outcome.is_rejection() => outcome,
+            (Code::OverLimit, _) => DecisionOutcome::Limited,
+            // The whole service is in shadow mode.
+            (Code::Ok, Some(outcome)) if outcome.is_rejection() => DecisionOutcome::Shadow,
+            (Code::Ok, None | Some(DecisionOutcome::Allowed)) if is_shadow() => DecisionOutcome::Shadow,
+            (Code::Ok, outcome) => outcome.unwrap_or(DecisionOutcome::Allowed),
+        }
+    }
 }
 
 /// The status of one descriptor.

@@ -1,7 +1,10 @@
 //! Outcome of a rule for a request, as a label for metrics and logs.
 
+use std::time::Duration;
+
 use super::selection::{CheckRole, SelectedCheck};
 use crate::limiter::decision::{Decision, Enforcement, Verdict};
+use crate::limiter::timestamp::Timestamp;
 
 /// Yields the checks of each rule, of which there is at least one, with their verdicts in `decision`.
 #[inline]
@@ -18,6 +21,19 @@ pub fn by_rule<'a>(
         (rest, verdicts) = (other_checks, others);
         Some((of_rule, of_checks))
     })
+}
+
+/// Returns the time until the ban ends that this check enforces: one that an operator has set, one that runs, or one
+/// that the rejection has started. `None` if there is none.
+pub fn time_banned(selected: &SelectedCheck, verdict: &Verdict, now: Timestamp) -> Option<Duration> {
+    if verdict.enforcement != Enforcement::Enforced {
+        return None;
+    }
+    if verdict.is_banned() && verdict.exceeds() {
+        return Some(verdict.retry_after());
+    }
+    let running = verdict.usage(now).filter(|usage| selected.role == CheckRole::Ban && usage.used > 0);
+    running.map(|usage| usage.reset)
 }
 
 /// What a rule did with a request that it applied to.
@@ -85,6 +101,22 @@ impl DecisionOutcome {
             Some(Self::Delayed)
         } else {
             Some(Self::Allowed)
+        }
+    }
+
+    /// Whether the request is rejected.
+    pub const fn is_rejection(self) -> bool {
+        matches!(self, Self::Limited | Self::Banned | Self::Denied)
+    }
+
+    /// Returns how much it matters for a request, in comparison with the outcomes of other rules.
+    pub const fn weight(self) -> u8 {
+        match self {
+            Self::Banned | Self::Limited | Self::Denied => 4,
+            Self::Soft => 3,
+            Self::Delayed => 2,
+            Self::Shadow => 1,
+            Self::Allowed | Self::Exempt => 0,
         }
     }
 

@@ -120,6 +120,25 @@ pub(super) fn cut_to_width(text: &str, columns: usize) -> String {
     cut
 }
 
+/// Splits a text into lines of at most `columns` columns, between words where that is possible.
+pub(super) fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line =
+            lines.last_mut().filter(|line| line.is_empty() || width(line) + 1 + width(word) <= columns);
+        match line {
+            Some(line) => {
+                if !line.is_empty() {
+                    line.push(' ');
+                }
+                line.push_str(word);
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Returns `text` in exactly `columns` columns, cut or with spaces at its end.
 pub(super) fn left_aligned(text: &str, columns: usize) -> String {
     let text: String = text.chars().map(printable).collect();
@@ -157,6 +176,13 @@ mod tests {
         assert_eq!(left_aligned("規則", 5), "規則 ");
         assert_eq!(left_aligned("規則規則", 5), "規則…");
         assert_eq!(right_aligned("規", 4), "  規");
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrapped("a-long-word b", 4), ["a-long-word", "b"]);
+        assert_eq!(wrapped("", 4), [""]);
     }
 
     proptest! {

@@ -1,9 +1,12 @@
 //! The screen of `weir top`: a pure function from the view and the size of the terminal to lines.
 
-use super::line::{Line, Tone, left_aligned, right_aligned, width};
+mod columns;
+
+use self::columns::{KeyNumber, MAX_NAME, MIN_NAME, NUMBER, RuleLayout, RuleNumber};
+use super::line::{Line, Tone, cut_to_width, left_aligned, right_aligned, width, wrapped};
 use super::numbers::{count_text, duration_text, milliseconds_text, rate_text};
 use super::snapshot::{ReceivedKey, ReceivedRule, ReceivedSnapshot, ReceivedUpstream};
-use super::view::{DecisionRates, TopView};
+use super::view::TopView;
 
 /// Size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,30 +19,27 @@ pub(super) struct ScreenSize {
 const TEXT_COLUMNS: usize = 120;
 const MAX_KEYS_IN_TEXT: usize = 20;
 
-/// Maximum problems of the configuration that are shown.
+/// Maximum problems of the configuration, notices and upstreams that are shown, and lines of one text after its first.
 const MAX_PROBLEMS_SHOWN: usize = 3;
+const MAX_NOTICES_SHOWN: usize = 4;
+const MAX_UPSTREAMS_SHOWN: usize = 4;
+const MAX_WRAPPED: usize = 2;
 
 /// Seconds without a snapshot after which its age is shown.
 const STALE_SECONDS: u64 = 3;
 
-/// Bounds of the columns with the names and limits of rules.
-const MIN_NAME: usize = 8;
-const MAX_NAME: usize = 32;
-const MAX_LIMITS: usize = 26;
+/// Heading of the keys, whose counts are of the current window and the one before.
+const KEY_TITLE: &str = "HEAVIEST KEY, LAST 1-2 MIN";
 
-/// Width of a column with numbers.
-const NUMBER: usize = 10;
-
-/// Maximum width of the small plots, and the width of the terminal from which there are some.
-const MAX_PLOT: usize = 30;
-const MIN_COLUMNS_FOR_PLOT: usize = 100;
+/// Columns of an upstream's line beside its name.
+const UPSTREAM_NUMBERS: usize = 64;
 
 const PLOT_LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Returns everything without regard to a height, for output that is no terminal.
 pub(super) fn text(view: &TopView) -> Vec<Line> {
-    let Some(snapshot) = &view.snapshot else { return header(view) };
-    let mut lines = header(view);
+    let Some(snapshot) = &view.snapshot else { return header(view, TEXT_COLUMNS) };
+    let mut lines = header(view, TEXT_COLUMNS);
     lines.push(Line::default());
     lines.extend(rule_lines(view, &sorted_rules(view, snapshot), TEXT_COLUMNS));
     let keys = sorted_keys(snapshot);
@@ -52,7 +52,7 @@ pub(super) fn text(view: &TopView) -> Vec<Line> {
 
 /// Returns at most as many lines as the terminal has rows.
 pub(super) fn draw(view: &TopView, size: &ScreenSize) -> Vec<Line> {
-    let mut lines = header(view);
+    let mut lines = header(view, size.columns);
     if let Some(snapshot) = &view.snapshot {
         // Three rows are for the footer and empty lines.
         let free = size.rows.saturating_sub(lines.len() + 3);
@@ -87,7 +87,7 @@ fn footer(rules: usize, first: usize, shown: usize) -> Line {
 }
 
 /// Returns the state of the process: two lines, one per upstream, and what needs attention.
-fn header(view: &TopView) -> Vec<Line> {
+fn header(view: &TopView, columns: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let title = Line::default().with(Tone::Strong, "weir");
     let Some(snapshot) = &view.snapshot else {
@@ -108,13 +108,33 @@ fn header(view: &TopView) -> Vec<Line> {
     );
     lines.extend(lost(view));
     lines.push(totals(view, snapshot));
-    lines.extend(upstreams(view, snapshot));
-    for problem in snapshot.config.problems.iter().take(MAX_PROBLEMS_SHOWN) {
-        lines.push(Line::default().with(Tone::Alert, "problem: ").with(Tone::Plain, problem));
+    lines.extend(upstreams(view, snapshot, columns));
+    lines.extend(attention(snapshot, columns));
+    lines
+}
+
+/// Returns what needs attention: notices, problems of the configuration, and settings that need a restart.
+fn attention(snapshot: &ReceivedSnapshot, columns: usize) -> Vec<Line> {
+    let config = &snapshot.config;
+    let restart = (!config.restart_pending.is_empty()).then(|| config.restart_pending.join(", "));
+    let notices = snapshot.notices.iter().take(MAX_NOTICES_SHOWN).map(|notice| ("notice: ", notice.as_str()));
+    let problems =
+        config.problems.iter().take(MAX_PROBLEMS_SHOWN).map(|problem| ("problem: ", problem.as_str()));
+    let restart = restart.iter().map(|fields| ("needs a restart: ", fields.as_str()));
+    let mut lines = Vec::new();
+    for (label, text) in notices.chain(problems).chain(restart) {
+        let mut rest = wrapped(text, columns.saturating_sub(width(label))).into_iter();
+        let first = rest.next().unwrap_or_default();
+        lines.push(Line::default().with(Tone::Alert, label).with(Tone::Plain, &first));
+        lines.extend(
+            rest.take(MAX_WRAPPED).map(|line| {
+                Line::default().with(Tone::Plain, &format!("{}{line}", " ".repeat(width(label))))
+            }),
+        );
     }
-    if !snapshot.config.restart_pending.is_empty() {
-        let fields = snapshot.config.restart_pending.join(", ");
-        lines.push(Line::default().with(Tone::Alert, "needs a restart: ").with(Tone::Plain, &fields));
+    let more = snapshot.notices.len().saturating_sub(MAX_NOTICES_SHOWN);
+    if more > 0 {
+        lines.push(Line::default().with(Tone::Alert, &format!("and {more} more notices")));
     }
     lines
 }
@@ -134,16 +154,19 @@ fn lost(view: &TopView) -> Option<Line> {
 
 fn totals(view: &TopView, snapshot: &ReceivedSnapshot) -> Line {
     let rates = view.rates.as_ref();
-    let made = rates.map(|rates| rates.decisions);
+    let made = rates.and_then(|rates| rates.outcomes);
+    // Of these, zeros are left out, so that the line fits.
+    let optional = |rate: f64| (rate > 0.0).then_some(rate);
     let figures = [
-        ("requests ", rates.map(|rates| rates.requests), false),
-        ("  rejected ", made.map(|made| made.rejected), true),
-        ("  delayed ", made.map(|made| made.delayed), false),
-        ("  shadow ", made.map(|made| made.shadow), false),
-        ("  5xx ", rates.map(|rates| rates.server_errors), true),
+        ("requests ", Some(rates.map(|rates| rates.requests)), false),
+        ("  rejected ", Some(made.map(|made| made.rejected)), true),
+        ("  delayed ", made.and_then(|made| optional(made.delayed)).map(Some), false),
+        ("  shadow ", made.and_then(|made| optional(made.shadow)).map(Some), false),
+        ("  5xx ", Some(rates.map(|rates| rates.server_errors)), true),
     ];
     let mut line = Line::default();
     for (label, rate, is_alert) in figures {
+        let Some(rate) = rate else { continue };
         let tone = if is_alert && rate.is_some_and(|rate| rate > 0.0) { Tone::Alert } else { Tone::Plain };
         line.push(Tone::Faint, label);
         line.push(tone, &format!("{}/s", rate_text(rate)));
@@ -151,13 +174,18 @@ fn totals(view: &TopView, snapshot: &ReceivedSnapshot) -> Line {
     line.with(Tone::Faint, "  in flight ").with(Tone::Plain, &count_text(snapshot.in_flight))
 }
 
-fn upstreams(view: &TopView, snapshot: &ReceivedSnapshot) -> Vec<Line> {
+/// Returns a line per upstream, those with unhealthy endpoints first.
+fn upstreams(view: &TopView, snapshot: &ReceivedSnapshot, columns: usize) -> Vec<Line> {
+    let mut shown: Vec<&ReceivedUpstream> = snapshot.upstreams.iter().collect();
+    shown.sort_by_key(|upstream| upstream.healthy >= upstream.endpoints);
+    let more = shown.len().saturating_sub(MAX_UPSTREAMS_SHOWN);
+    let name = columns.saturating_sub(UPSTREAM_NUMBERS).max(MIN_NAME);
     let line = |upstream: &ReceivedUpstream| {
         let rate = view.rates.as_ref().and_then(|rates| rates.upstreams.get(&upstream.name)).copied();
         let tone = if upstream.healthy < upstream.endpoints { Tone::Alert } else { Tone::Plain };
         Line::default()
             .with(Tone::Faint, "upstream ")
-            .with(Tone::Plain, &format!("{}  {}/s", upstream.name, rate_text(rate)))
+            .with(Tone::Plain, &format!("{}  {}/s", cut_to_width(&upstream.name, name), rate_text(rate)))
             .with(Tone::Faint, "  p50 ")
             .with(Tone::Plain, &milliseconds_text(upstream.p50_ms))
             .with(Tone::Faint, "  p99 ")
@@ -165,7 +193,11 @@ fn upstreams(view: &TopView, snapshot: &ReceivedSnapshot) -> Vec<Line> {
             .with(Tone::Faint, "  healthy ")
             .with(tone, &format!("{}/{}", upstream.healthy, upstream.endpoints))
     };
-    snapshot.upstreams.iter().map(line).collect()
+    let mut lines: Vec<Line> = shown.into_iter().take(MAX_UPSTREAMS_SHOWN).map(line).collect();
+    if more > 0 {
+        lines.push(Line::default().with(Tone::Faint, &format!("and {more} more upstreams")));
+    }
+    lines
 }
 
 /// Returns the rules, most rejections first; rules alike stay in the order of the file.
@@ -180,49 +212,44 @@ fn sorted_rules<'v>(view: &TopView, snapshot: &'v ReceivedSnapshot) -> Vec<&'v R
 
 /// Returns a heading and a line per rule.
 fn rule_lines(view: &TopView, rules: &[&ReceivedRule], columns: usize) -> Vec<Line> {
-    let widest = rules.iter().map(|rule| width(&rule.name)).max().unwrap_or(0);
-    let name = widest.clamp(MIN_NAME, MAX_NAME.min((columns / 3).max(MIN_NAME)));
-    let limits = rules.iter().map(|rule| width(&terms(rule))).max().unwrap_or(0);
-    let limits = limits.clamp(5, MAX_LIMITS);
-    let left = columns.saturating_sub(name + limits + 4 + NUMBER * 5);
-    let has_samples = view.samples.values().any(|samples| samples.len() > 1);
-    let has_plot = columns >= MIN_COLUMNS_FOR_PLOT && left > 8 && has_samples;
-    let plot = if has_plot { (left - 2).min(MAX_PLOT) } else { 0 };
-    let mut heading = format!("{}  {}", left_aligned("RULE", name), left_aligned("LIMIT", limits));
-    for title in ["ALLOWED/s", "DELAYED/s", "SHADOW/s", "REJECTED/s", "KEYS"] {
-        heading += &right_aligned(title, if title == "REJECTED/s" { NUMBER + 2 } else { NUMBER });
+    let layout = RuleLayout::new(view, rules, columns);
+    let mut heading = left_aligned("RULE", layout.name);
+    if layout.limits > 0 {
+        heading += &format!("  {}", left_aligned("LIMIT", layout.limits));
     }
-    if plot > 0 {
+    for number in &layout.numbers {
+        heading += &right_aligned(number.title(), number.width());
+    }
+    if layout.plot > 0 {
         heading += "  LAST SECONDS";
     }
     let mut lines = vec![Line::default().with(Tone::Strong, &heading)];
-    lines.extend(rules.iter().map(|rule| rule_line(view, rule, &RuleColumns { name, limits, plot })));
+    lines.extend(rules.iter().map(|rule| rule_line(view, rule, &layout)));
     if rules.is_empty() && view.snapshot.as_ref().is_some_and(|snapshot| snapshot.rules.is_empty()) {
         lines.push(Line::default().with(Tone::Faint, "no rules: every request is forwarded"));
     }
     lines
 }
 
-/// Widths of the columns that depend on the rules.
-struct RuleColumns {
-    name: usize,
-    limits: usize,
-    plot: usize,
-}
-
-fn rule_line(view: &TopView, rule: &ReceivedRule, columns: &RuleColumns) -> Line {
+fn rule_line(view: &TopView, rule: &ReceivedRule, layout: &RuleLayout) -> Line {
     let made = view.rule_rates(&rule.name);
-    let rate = |value: fn(&DecisionRates) -> f64| view.rates.is_some().then(|| value(&made));
-    let mut line = Line::default()
-        .with(Tone::Strong, &left_aligned(&rule.name, columns.name))
-        .with(Tone::Plain, &format!("  {}", left_aligned(&terms(rule), columns.limits)));
-    for value in [rate(|made| made.allowed), rate(|made| made.delayed), rate(|made| made.shadow)] {
-        push_number(&mut line, &rate_text(value), NUMBER, Tone::Plain);
+    let rate = |value: f64| rate_text(view.rates.is_some().then_some(value));
+    let mut line = Line::default().with(Tone::Strong, &left_aligned(&rule.name, layout.name));
+    if layout.limits > 0 {
+        line.push(Tone::Plain, &format!("  {}", left_aligned(&terms(rule), layout.limits)));
     }
-    push_number(&mut line, &rate_text(rate(|made| made.rejected)), NUMBER + 2, Tone::Alert);
-    push_number(&mut line, &rule.keys.map_or_else(|| "–".to_owned(), count_text), NUMBER, Tone::Plain);
-    if columns.plot > 0 {
-        line.push(Tone::Faint, &format!("  {}", plot_text(view, rule, columns.plot)));
+    for number in &layout.numbers {
+        let (text, tone) = match number {
+            RuleNumber::Allowed => (rate(made.allowed), Tone::Plain),
+            RuleNumber::Delayed => (rate(made.delayed), Tone::Plain),
+            RuleNumber::Shadow => (rate(made.shadow), Tone::Plain),
+            RuleNumber::Rejected => (rate(made.rejected), Tone::Alert),
+            RuleNumber::Keys => (rule.keys.map_or_else(|| "–".to_owned(), count_text), Tone::Plain),
+        };
+        push_number(&mut line, &text, number.width(), tone);
+    }
+    if layout.plot > 0 {
+        line.push(Tone::Faint, &format!("  {}", plot_text(view, rule, layout.plot)));
     }
     line
 }
@@ -241,7 +268,9 @@ fn terms(rule: &ReceivedRule) -> String {
     };
     parts.extend(rule.throttle.iter().filter(|throttle| *throttle != "hard").cloned());
     parts.extend(rule.factor.map(|factor| format!("x{factor:.1}")));
-    parts.extend(rule.concurrency.map(|concurrency| format!("{} in flight", concurrency.limit)));
+    // An adaptive limit has the number in force.
+    let in_flight = rule.concurrency.map(|concurrency| concurrency.limit).or(rule.in_flight);
+    parts.extend(in_flight.map(|limit| format!("{limit} in flight")));
     parts.join(" ")
 }
 
@@ -281,30 +310,42 @@ fn sorted_keys(snapshot: &ReceivedSnapshot) -> Vec<RuleKey<'_>> {
 
 /// Returns a heading and a line per key.
 fn key_lines(keys: &[RuleKey<'_>], columns: usize) -> Vec<Line> {
+    let counts = KeyNumber::ALL
+        .into_iter()
+        .filter(|number| number.is_always_shown() || keys.iter().any(|entry| number.of(entry.key) > 0));
+    let counts: Vec<KeyNumber> = counts.collect();
+    let tag = keys.iter().map(|entry| width(tags(entry.key))).max().unwrap_or(0);
     let rule = keys.iter().map(|entry| width(entry.rule)).max().unwrap_or(0);
     let rule = rule.clamp(MIN_NAME, MAX_NAME.min((columns / 4).max(MIN_NAME)));
     let widest = keys.iter().map(|entry| width(&entry.key.key)).max().unwrap_or(0);
-    let left = columns.saturating_sub(rule + 4 + NUMBER * 4).max(MIN_NAME);
-    let key = widest.clamp(MIN_NAME, left);
-    let mut heading = format!("{}  {}", left_aligned("HEAVIEST KEY", key), left_aligned("RULE", rule));
-    for title in ["ADMITTED", "DELAYED", "SHADOW", "REJECTED"] {
-        heading += &right_aligned(title, NUMBER);
+    let left = columns.saturating_sub(rule + 4 + NUMBER * counts.len() + tag).max(MIN_NAME);
+    let key = widest.max(width(KEY_TITLE)).clamp(MIN_NAME, left);
+    let mut heading = format!("{}  {}", left_aligned(KEY_TITLE, key), left_aligned("RULE", rule));
+    for number in &counts {
+        heading += &right_aligned(number.title(), NUMBER);
     }
     let mut lines = vec![Line::default().with(Tone::Strong, &heading)];
     for RuleKey { rule: name, key: shown } in keys {
         let mut line = Line::default()
             .with(Tone::Plain, &left_aligned(&shown.key, key))
             .with(Tone::Faint, &format!("  {}", left_aligned(name, rule)));
-        for count in [shown.admitted, shown.delayed, shown.shadow] {
-            push_number(&mut line, &count_text(count), NUMBER, Tone::Plain);
+        for number in &counts {
+            let tone = if *number == KeyNumber::Rejected { Tone::Alert } else { Tone::Plain };
+            push_number(&mut line, &count_text(number.of(shown)), NUMBER, tone);
         }
-        push_number(&mut line, &count_text(shown.rejected), NUMBER, Tone::Alert);
-        if shown.banned {
-            line.push(Tone::Alert, "  banned");
-        }
+        line.push(Tone::Alert, tags(shown));
         lines.push(line);
     }
     lines
+}
+
+/// Returns what is set for a key, with a separator.
+const fn tags(key: &ReceivedKey) -> &'static str {
+    match (key.banned, key.boosted) {
+        (true, _) => "  banned",
+        (false, true) => "  boosted",
+        (false, false) => "",
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub(super) struct ReceivedSnapshot {
     pub(super) draining: bool,
     pub(super) requests: ReceivedRequests,
     pub(super) in_flight: u64,
+    pub(super) notices: Vec<String>,
     pub(super) rules: Vec<ReceivedRule>,
     pub(super) upstreams: Vec<ReceivedUpstream>,
     pub(super) config: ReceivedConfig,
@@ -26,6 +27,18 @@ pub(super) struct ReceivedSnapshot {
 pub(super) struct ReceivedRequests {
     pub(super) total: u64,
     pub(super) by_class: ReceivedClasses,
+    /// Ended requests by their final outcome; `None` from an instance that does not count them.
+    pub(super) by_outcome: Option<ReceivedOutcomes>,
+}
+
+/// Ended requests by their final outcome, each once.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedOutcomes {
+    #[serde(flatten)]
+    pub(super) decided: ReceivedDecisions,
+    pub(super) shed: u64,
+    pub(super) not_stored: u64,
 }
 
 /// Completed requests by the class of their status code.
@@ -48,6 +61,7 @@ pub(super) struct ReceivedRule {
     pub(super) keys: Option<u64>,
     pub(super) factor: Option<f64>,
     pub(super) concurrency: Option<ReceivedConcurrency>,
+    pub(super) in_flight: Option<u32>,
 }
 
 /// An adaptive concurrency limit.
@@ -109,6 +123,7 @@ pub(super) struct ReceivedKey {
     pub(super) shadow: u64,
     pub(super) delayed: u64,
     pub(super) banned: bool,
+    pub(super) boosted: bool,
 }
 
 impl ReceivedKey {

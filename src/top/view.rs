@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::snapshot::{ReceivedDecisions, ReceivedRule, ReceivedSnapshot, ReceivedUpstream};
+use super::snapshot::{
+    ReceivedDecisions, ReceivedOutcomes, ReceivedRule, ReceivedSnapshot, ReceivedUpstream,
+};
 
 /// Number of earlier rates in the small plots.
 pub(super) const MAX_SAMPLES: usize = 60;
@@ -35,13 +37,11 @@ impl DecisionRates {
         }
     }
 
-    fn plus(self, other: Self) -> Self {
-        Self {
-            allowed: self.allowed + other.allowed,
-            delayed: self.delayed + other.delayed,
-            shadow: self.shadow + other.shadow,
-            rejected: self.rejected + other.rejected,
-        }
+    /// Returns the rates of requests, of which those that were shed or not stored are rejected too.
+    fn of_requests(before: &ReceivedOutcomes, after: &ReceivedOutcomes, seconds: f64) -> Self {
+        let decided = Self::between(&before.decided, &after.decided, seconds);
+        let others = |outcomes: &ReceivedOutcomes| outcomes.shed.saturating_add(outcomes.not_stored);
+        Self { rejected: decided.rejected + per_second(others(before), others(after), seconds), ..decided }
     }
 }
 
@@ -50,7 +50,8 @@ impl DecisionRates {
 pub(super) struct ProcessRates {
     pub(super) requests: f64,
     pub(super) server_errors: f64,
-    pub(super) decisions: DecisionRates,
+    /// Requests by their final outcome; `None` if the instance does not count them.
+    pub(super) outcomes: Option<DecisionRates>,
     pub(super) rules: HashMap<String, DecisionRates>,
     pub(super) upstreams: HashMap<String, f64>,
 }
@@ -138,13 +139,18 @@ fn rates_between(before: &ReceivedSnapshot, after: &ReceivedSnapshot) -> Option<
             after.requests.by_class.server_errors,
             seconds,
         ),
+        outcomes: before
+            .requests
+            .by_outcome
+            .as_ref()
+            .zip(after.requests.by_outcome.as_ref())
+            .map(|(before, after)| DecisionRates::of_requests(before, after, seconds)),
         ..ProcessRates::default()
     };
     for rule in &after.rules {
         let unused = ReceivedDecisions::default();
         let before = earlier.get(rule.name.as_str()).map_or(&unused, |rule| &rule.decisions);
         let made = DecisionRates::between(before, &rule.decisions, seconds);
-        rates.decisions = rates.decisions.plus(made);
         rates.rules.insert(rule.name.clone(), made);
     }
     let earlier: HashMap<&str, &ReceivedUpstream> =
@@ -201,6 +207,29 @@ mod tests {
             DecisionRates { allowed: 20.0, rejected: 2.0, ..Default::default() }
         );
         assert_eq!(view.samples["a"], [22.0]);
+    }
+
+    #[test]
+    fn request_that_two_rules_reject_is_rejected_once() {
+        let snapshot = |second: u32, limited: u64| -> ReceivedSnapshot {
+            serde_json::from_value(serde_json::json!({
+                "time": format!("2026-11-23T20:00:{second:02}Z"),
+                "uptime_seconds": second,
+                "requests": { "total": 10 * limited, "by_outcome": { "limited": limited, "allowed": 9 * limited, "shed": second } },
+                "rules": [
+                    { "name": "a", "decisions": { "limited": limited } },
+                    { "name": "b", "decisions": { "limited": limited } },
+                ],
+            }))
+            .unwrap()
+        };
+        let mut view = TopView::new(String::new());
+        view.add(snapshot(1, 10));
+        view.add(snapshot(3, 30));
+        let rates = view.rates.as_ref().unwrap();
+        let expected = DecisionRates { allowed: 90.0, rejected: 11.0, ..Default::default() };
+        assert_eq!((rates.requests, rates.outcomes), (100.0, Some(expected)));
+        assert_eq!((view.rule_rates("a").rejected, view.rule_rates("b").rejected), (10.0, 10.0));
     }
 
     #[test]

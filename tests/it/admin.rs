@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::wait::within;
+use crate::support::wait::{until_true, within};
 use crate::support::{Client, Origin, Request, Weir, config, fetch, get, metrics};
 
 const POST_ENDPOINTS: [&str; 5] =
@@ -339,4 +339,36 @@ fn config_dump_redacts_header_values() {
     for shown in ["x-origin-verify", "x-b: '*'", "x-c: '!present'", "x-support-key", "{rule}"] {
         assert!(dump.contains(shown), "{shown} in {dump}");
     }
+}
+
+#[test]
+fn request_that_two_rules_reject_is_counted_once() {
+    let rules = "rules:
+- { name: one, key: [], limit: 2/d }
+- { name: two, key: [], limit: 2/d }
+- { name: try, key: [], limit: 1/d, throttle: shadow }
+- { name: exempt, match: { path: /free }, action: allow }
+- { name: no, match: { path: /no }, action: deny }
+";
+    let weir = Weir::start(&config("echo", rules));
+    for (path, status) in
+        [("/", 200), ("/", 200), ("/", 429), ("/", 429), ("/", 429), ("/free", 200), ("/no", 403)]
+    {
+        assert_eq!(get(weir.address(), path).status, status, "{path}");
+    }
+    let mut malformed = Client::connect(weir.address());
+    malformed.send(b"G(T / HTTP/1.1\r\n\r\n");
+    assert_eq!(malformed.read_response("GET").status, 400);
+    let count = |outcome| weir.metric("weir_request_outcomes_total", &[("outcome", outcome)]);
+    until_true("the outcomes", || weir.metric("weir_request_outcomes_total", &[]) == 8.0);
+    let counts = ["allowed", "shadow", "limited", "exempt", "denied", "malformed"].map(count);
+    assert_eq!(counts, [1.0, 1.0, 3.0, 1.0, 1.0, 1.0]);
+    let by_rule = |rule| weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", "limited")]);
+    assert_eq!((by_rule("one"), by_rule("two")), (3.0, 3.0), "rules are still counted one by one");
+    let requests = &weir.admin_json("/events?once")["requests"];
+    assert_eq!(
+        (&requests["total"], &requests["by_outcome"]["limited"]),
+        (&8.into(), &3.into()),
+        "{requests}"
+    );
 }

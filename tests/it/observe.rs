@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 
 use serde_json::Value;
 
+use crate::support::origin::refusing_address;
 use crate::support::wait::{self, DEADLINE};
-use crate::support::{Client, Request, Weir, config, fetch, run_concurrently};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, fetch, run_concurrently};
 
 const RULES: &str = "client_ip: { trusted_proxies: 127.0.0.1 }
 rules:
@@ -30,9 +33,17 @@ fn open_events(weir: &Weir) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
-/// Reads lines up to the data of the next event.
+/// Reads lines up to the data of the next snapshot.
 fn next_event(events: &mut BufReader<TcpStream>) -> Value {
+    next_event_named(events, "snapshot")
+}
+
+fn next_event_named(events: &mut BufReader<TcpStream>, name: &str) -> Value {
     let mut line = String::new();
+    while line.trim_end() != format!("event: {name}") {
+        line.clear();
+        assert!(events.read_line(&mut line).unwrap() > 0, "the stream has ended");
+    }
     while !line.starts_with("data: ") {
         line.clear();
         assert!(events.read_line(&mut line).unwrap() > 0, "the stream has ended");
@@ -199,4 +210,86 @@ fn events_are_not_for_other_hosts_and_probes() {
         assert_eq!(foreign.status, 403, "{path}");
         assert_eq!(weir.admin_post(path).status, 405, "{path}");
     }
+}
+
+/// Returns the notices of the instance now.
+fn notices(weir: &Weir) -> Vec<String> {
+    let snapshot = weir.admin_json("/events?once");
+    let notices = snapshot["notices"].as_array().unwrap().iter();
+    notices.map(|notice| notice.as_str().unwrap().to_owned()).collect()
+}
+
+fn until_notice(weir: &Weir, parts: &[&str]) {
+    wait::until_true("the notice", || {
+        notices(weir).iter().any(|notice| parts.iter().all(|part| notice.contains(part)))
+    });
+}
+
+#[test]
+fn stream_begins_with_what_happened_before_it_was_opened() {
+    let weir = Weir::start(&config("echo", RULES));
+    send_as(&weir, "203.0.113.7", 5);
+    wait::until_true("a sample of the requests", || {
+        let history = next_event_named(&mut open_events(&weir), "history");
+        let points = history["points"].as_array().unwrap().clone();
+        let sum = |pick: fn(&Value) -> &Value| -> u64 {
+            points.iter().filter_map(|point| pick(point).as_u64()).sum()
+        };
+        let requests = sum(|point| &point["requests"]);
+        let limited = sum(|point| &point["outcomes"]["limited"]) + sum(|point| &point["outcomes"]["banned"]);
+        let by_rule = sum(|point| &point["rules"]["per-ip"][3]);
+        assert!(points.len() <= 120 && requests <= 5, "{history}");
+        (requests, limited, by_rule) == (5, 2, 2)
+    });
+}
+
+#[test]
+fn upstream_that_refuses_every_connection_has_a_notice_without_health_checks() {
+    let (_held, address) = refusing_address();
+    let weir = Weir::start(&config(&address.to_string(), "rules: []"));
+    assert_eq!(notices(&weir), [""; 0]);
+    wait::until_true("a sample from before", || {
+        let history = next_event_named(&mut open_events(&weir), "history");
+        history["points"].as_array().is_some_and(|points| !points.is_empty())
+    });
+    assert_eq!(fetch(weir.address(), &Request::get("/")).status, 503);
+    until_notice(&weir, &["Upstream upstream: 1 of its last 1 request got no response", "connect failed"]);
+}
+
+#[test]
+fn full_table_shedding_and_a_state_file_that_cannot_be_written_have_notices() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gone").join("state");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    let settings = format!(
+        "limiter: {{ max_keys: 64 }}
+overload: {{ requests: 1 }}
+state: {{ file: {}, interval: 1s }}
+rules: [{{ name: a, key: {{ header: x-id }}, limit: 9/d }}]
+",
+        file.display()
+    );
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let origin = Origin::start(move |turn| {
+        if turn.head.word(1) == "/slow" {
+            let _ = released.lock().unwrap().recv();
+        }
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(AfterResponse::Keep)
+    });
+    let weir = Weir::start(&config(origin.address(), &settings));
+    std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
+    let mut client = Client::connect(weir.address());
+    for id in 0..400 {
+        client.fetch(&Request::get("/").header("x-id", &id.to_string()));
+    }
+    until_notice(&weir, &["The counter table is full", "`limiter.max_keys`"]);
+    client.send(Request::get("/slow").to_bytes());
+    wait::until_true("the request in flight", || weir.metric("weir_requests_in_flight", &[]) == 1.0);
+    assert_eq!(fetch(weir.address(), &Request::get("/")).status, 503);
+    until_notice(&weir, &["Overload protection has rejected 1 requests", "`overload.requests`"]);
+    assert_eq!(weir.metric("weir_request_outcomes_total", &[("outcome", "shed")]), 1.0);
+    until_notice(&weir, &["The state file", "cannot be written"]);
+    drop(release);
 }

@@ -188,6 +188,8 @@ fn on_store_loss_decides_without_the_store() {
         // The loss is only noticed by a call, such as the next heartbeat.
         fleet.iter().all(|weir| weir.metric("weir_store_up", &[]) == 0.0)
     });
+    let notices = fleet[0].admin_json("/events?once")["notices"].to_string();
+    assert!(notices.contains("The store of shared limits does not respond"), "{notices}");
     let passed = |loss: &str| {
         let path = format!("/{loss}");
         let passes = |turn: &usize| fetch(fleet[turn % 2].address(), &Request::get(&path)).status == 200;

@@ -30,7 +30,8 @@ let weir;
 let load;
 
 before(async () => {
-  [browser, weir] = [await launch(), await Weir.start(CONFIG)];
+  browser = await launch();
+  weir = await Weir.start(CONFIG);
   load = new Load(weir, FLOWS);
 });
 

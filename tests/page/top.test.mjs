@@ -30,10 +30,10 @@ after(async () => {
   await weir?.stop();
 });
 
-/** `weir top` in a terminal of 100 columns and 20 rows; the settings of the terminal are printed behind it. */
+/** `weir top` in a terminal, by default of 100 columns and 20 rows; the settings of the terminal are printed behind it. */
 class Terminal {
-  constructor(context, address, environment = {}) {
-    const command = `stty cols 100 rows 20; stty -g; ${WEIR} top --admin ${address}; echo "exit $?"; stty -g`;
+  constructor(context, address, environment = {}, [columns, rows] = [100, 20]) {
+    const command = `stty cols ${columns} rows ${rows}; stty -g; ${WEIR} top --admin ${address}; echo "exit $?"; stty -g`;
     const env = { ...process.env, NO_COLOR: "", ...environment };
     this.process = spawn("script", ["-qec", command, "/dev/null"], { stdio: ["pipe", "pipe", "inherit"], env });
     this.written = "";
@@ -59,13 +59,32 @@ class Terminal {
 for (const [name, key] of [["q", "q"], ["Ctrl-C", "\x03"]]) {
   test(`top shows rules and keys until ${name}, and restores the terminal`, async (run) => {
     const terminal = new Terminal(run, weir.admin);
-    await until("rejections on the screen", () => /per-ip +10\/s +\d+ +0 +0 +[1-9]\d* /.test(terminal.screen()));
+    await until("rejections on the screen", () => /per-ip +10\/s +\d+ +[1-9]\d* +\d/.test(terminal.screen()));
     await until("the key", () => /client_ip=203\.0\.113\.7 +per-ip/.test(terminal.screen()));
     assert.equal(terminal.screen().split("\r\n").length, 20);
     assert.ok(terminal.written.includes("\x1b[1;31m"), "rejections have a colour");
     await terminal.quit(key);
   });
 }
+
+test("80 columns and 24 rows show rejections, limits and keys", async (run) => {
+  const long = CONFIG.replace("name: per-ip", "name: requests-of-each-client-address").replace("limit: 10/s, burst: 10 }",
+    `limits: [1/s, 1000/h], throttle: shadow }
+  - { name: twice, key: [client_ip], limit: 1/s, burst: 1 }
+  - { name: jobs, in_flight: 5 }`);
+  const own = await Weir.start(long, run);
+  const busy = new Load(own, [{ client: "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", path: "/", rate: 30 }]);
+  run.after(() => busy.stop());
+  const terminal = new Terminal(run, own.admin, { NO_COLOR: "1" }, [80, 24]);
+  const find = (pattern) => terminal.screen().split(/\r*\n/).find((line) => pattern.test(line));
+  await until("rejections", () => /^twice .* [1-9]\d* +\d+$/.test(find(/^twice /) ?? "") || null);
+  for (const title of ["RULE", "LIMIT", "ALLOWED/s", "SHADOW/s", "REJECTED/s", "KEYS"]) assert.ok(find(/^RULE/).includes(title), title);
+  assert.ok(!find(/^RULE/).includes("DELAYED/s"), "a column without a number");
+  assert.ok(find(/^jobs /).includes("5 in flight"));
+  assert.match(find(/^HEAVIEST KEY/), /REJECTED$/);
+  assert.ok(terminal.screen().split(/\r*\n/).every((line) => line.trimEnd().length <= 80));
+  await terminal.quit("q");
+});
 
 test("NO_COLOR switches colours off", async (run) => {
   const terminal = new Terminal(run, weir.admin, { NO_COLOR: "1" });

@@ -16,11 +16,8 @@ let hideResult = null;
 
 /** Sends a command. Returns the notes of the response, such as that only this instance is affected. */
 async function post(path, parameters) {
-  const response = await fetch(`${path}?${new URLSearchParams(parameters)}`, {
-    method: "POST", headers: { "x-weir-admin": "1", ...requestHeaders() }, cache: "no-store",
-  });
+  const response = await request(`${path}?${new URLSearchParams(parameters)}`, { method: "POST" });
   const text = (await response.text()).trim();
-  if (!response.ok) throw new StatusError(response.status, text);
   const { notes = [] } = text.startsWith("{") ? JSON.parse(text) : {};
   return notes.map((note) => ` Note: ${note}.`).join("");
 }
@@ -35,8 +32,7 @@ function showResult(text, isFailure = false) {
 }
 
 function showFailure(error) {
-  const text = error instanceof StatusError ? `${error.status}: ${error.message || "no details"}` : "the admin port does not respond";
-  showResult(`Not done. ${text}`, true);
+  showResult(`Not done. ${failureText(error)}`, true);
 }
 
 /** Opens the dialog of `ban` or `boost` for a key of a rule. */

@@ -10,6 +10,13 @@ function seriesOf(decisions) {
   return [of("allowed", "soft", "exempt"), of("delayed"), of("shadow"), of("limited", "banned", "denied")];
 }
 
+/** Returns the requests by series. Each has one outcome, however many rules apply to it. */
+function seriesOfRequests(outcomes) {
+  const series = seriesOf(outcomes);
+  series[3] += (outcomes.shed ?? 0) + (outcomes.not_stored ?? 0);
+  return series;
+}
+
 /** Rates of a few series that are counted together. */
 class History {
   constructor() {
@@ -30,6 +37,11 @@ class History {
     if (!last || isReset || at > last.at) this.last = { at, values };
     const oldest = at - SPAN_SECONDS;
     while (this.points.length > 0 && this.points[0].at < oldest) this.points.shift();
+  }
+
+  /** Adds what was counted in the seconds before the first snapshot. */
+  preload(at, span, counts) {
+    if (this.last === null && span > 0) this.points.push({ at, span, rates: counts.map((count) => count / span) });
   }
 
   /** Returns the mean rates of the last seconds; null before two snapshots. */
@@ -72,23 +84,33 @@ class Histories {
       [this.total, this.classes] = [new History(), new History()];
     }
     this.started = started;
-    const sums = [0, 0, 0, 0];
     const alive = new Set();
     for (const rule of snapshot.rules) {
-      const values = seriesOf(rule.decisions);
-      values.forEach((value, index) => { sums[index] += value; });
-      historyOf(this.rules, rule.name).add(at, values);
+      historyOf(this.rules, rule.name).add(at, seriesOf(rule.decisions));
       alive.add(rule.name);
     }
     for (const name of this.rules.keys()) if (!alive.has(name)) this.rules.delete(name);
-    this.addTotals(at, snapshot, sums);
+    this.addTotals(at, snapshot);
   }
 
-  addTotals(at, { requests, upstreams }, [, delayed, shadow, rejected]) {
-    // Several rules may count one request, so what is allowed follows from the number of requests.
-    const previous = this.total.last?.values[0] ?? 0;
-    const allowed = Math.max(requests.total - delayed - shadow - rejected, 0);
-    this.total.add(at, [this.total.last ? Math.max(allowed, previous) : allowed, delayed, shadow, rejected]);
+  /** Takes the history that the process has kept, unless the page has one of its own. */
+  preload({ end, points }) {
+    if (this.started !== undefined || points.length === 0) return;
+    let at = Date.parse(end) / 1000 - points.reduce((sum, { seconds }) => sum + seconds, 0);
+    // Omitted rules and upstreams had no requests in that second.
+    const names = (field) => new Set(points.flatMap((point) => Object.keys(point[field])));
+    const [rules, upstreams] = [names("rules"), names("upstreams")];
+    for (const { seconds, requests, failed, outcomes, ...counts } of points) {
+      at += seconds;
+      this.total.preload(at, seconds, seriesOfRequests(outcomes));
+      this.classes.preload(at, seconds, [requests, failed]);
+      for (const name of rules) historyOf(this.rules, name).preload(at, seconds, counts.rules[name] ?? [0, 0, 0, 0]);
+      for (const name of upstreams) historyOf(this.upstreams, name).preload(at, seconds, [counts.upstreams[name] ?? 0]);
+    }
+  }
+
+  addTotals(at, { requests, upstreams }) {
+    this.total.add(at, seriesOfRequests(requests.by_outcome ?? {}));
     this.classes.add(at, [requests.total, requests.by_class?.["5xx"] ?? 0]);
     for (const upstream of upstreams) historyOf(this.upstreams, upstream.name).add(at, [upstream.requests]);
     const names = new Set(upstreams.map(({ name }) => name));

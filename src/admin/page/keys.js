@@ -47,7 +47,8 @@ class KeyRow {
     this.rule = rule;
     this.key = key;
     const name = shorten(key.key, 120);
-    this.tag = create("span", { class: "tag" }, "banned");
+    this.banned = create("span", { class: "tag" }, "banned");
+    this.boosted = create("span", { class: "tag calm" }, "boosted");
     this.cells = ["Admitted", "Delayed", "Shadow", "Rejected"].map((label) => create("td", { class: "n", role: "cell", "data-label": label }));
     const button = (text, action) => {
       const element = create("button", { type: "button", "aria-label": `${text} ${name} of rule ${rule}` }, text);
@@ -58,7 +59,7 @@ class KeyRow {
       ? [button("Ban", () => askFor("ban", rule, this.key)), button("Lift", () => lift(rule, this.key)), button("Boost", () => askFor("boost", rule, this.key))]
       : [];
     this.element = create("tr", { role: "row" },
-      create("th", { scope: "row", role: "rowheader" }, create("span", { class: "key mono", title: key.key }, name), this.tag),
+      create("th", { scope: "row", role: "rowheader" }, create("span", { class: "key mono", title: key.key }, name), this.banned, this.boosted),
       ...(hasRule ? [create("td", { class: "rule-of", role: "cell" }, rule)] : []),
       ...this.cells,
       create("td", { class: "commands", role: "cell" }, ...commands));
@@ -71,7 +72,8 @@ class KeyRow {
       this.cells[index].classList.toggle("zero", !count);
     });
     this.cells[3].classList.toggle("hot", key.rejected > 0);
-    this.tag.hidden = !isBanned(this.rule, key);
+    this.banned.hidden = !isBanned(this.rule, key);
+    this.boosted.hidden = !key.boosted;
   }
 }
 

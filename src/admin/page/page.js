@@ -13,7 +13,11 @@ class Page {
     this.isPaused = false;
     this.receivedAt = null;
     this.lost = null;
-    this.stream = new SnapshotStream({ receive: (snapshot) => this.receive(snapshot), change: (change) => this.change(change) });
+    this.stream = new SnapshotStream({
+      receive: (snapshot) => this.receive(snapshot),
+      preload: (history) => this.histories.preload(history),
+      change: (change) => this.change(change),
+    });
   }
 
   start() {
@@ -22,10 +26,11 @@ class Page {
     byId("retry").addEventListener("click", () => this.stream.start());
     byId("pause").addEventListener("click", () => this.pause());
     byId("token").addEventListener("submit", (event) => this.enterToken(event));
-    byId("forget").addEventListener("click", () => this.forgetToken());
+    byId("logout").addEventListener("click", () => this.logOut());
     byId("numbers").addEventListener("toggle", () => this.draw());
     document.addEventListener("visibilitychange", () => this.draw());
     connectDialog();
+    connectViewer();
     setInterval(() => this.showAge(), 1000);
     setInterval(() => { if (!document.hidden && this.isLive()) loadOverrides(); }, OVERRIDES_INTERVAL_MS);
     this.stream.start();
@@ -48,7 +53,8 @@ class Page {
   connected() {
     byId("token").hidden = true;
     byId("content").hidden = false;
-    byId("forget").hidden = !readToken();
+    byId("pause").hidden = false;
+    byId("logout").hidden = !readToken();
     this.showState("live", "Live");
     this.showAge();
     loadOverrides();
@@ -69,12 +75,7 @@ class Page {
   /** Shows a change of the connection's state. */
   change({ state, message, retryAt }) {
     if (state === "token") {
-      byId("token").hidden = false;
-      byId("content").hidden = true;
-      this.lost = null;
-      this.snapshot = null;
-      this.showState("lost", readToken() ? "Token not accepted" : "Token required");
-      byId("token-value").focus();
+      this.askForToken(readToken() ? "This token was not accepted." : "");
       return;
     }
     this.lost = { since: this.lost?.since ?? this.receivedAt, retryAt };
@@ -104,18 +105,36 @@ class Page {
     this.draw();
   }
 
+  /** Shows the form for the token, and nothing of the data. */
+  askForToken(problem) {
+    forgetToken();
+    byId("token").hidden = false;
+    for (const id of ["content", "notices", "pause", "logout"]) byId(id).hidden = true;
+    this.lost = null;
+    this.snapshot = null;
+    this.showState("lost", problem ? "Token not accepted" : "Token required");
+    setText(byId("token-problem"), problem);
+    this.showAge();
+    byId("token-value").focus();
+  }
+
   enterToken(event) {
     event.preventDefault();
-    sessionStorage.setItem(TOKEN_ITEM, byId("token-value").value);
+    const token = byId("token-value").value.trim();
     byId("token-value").value = "";
+    if (!keepToken(token)) {
+      this.askForToken("This is no token: only visible ASCII characters are possible, without spaces.");
+      return;
+    }
+    setText(byId("token-problem"), "");
     this.showState("connecting", "Connecting");
     this.stream.start();
   }
 
-  forgetToken() {
-    sessionStorage.removeItem(TOKEN_ITEM);
-    byId("forget").hidden = true;
-    this.stream.start();
+  /** Forgets the token. A new document has nothing of the data that the token gave access to. */
+  logOut() {
+    forgetToken();
+    location.reload();
   }
 }
 

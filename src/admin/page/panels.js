@@ -4,7 +4,7 @@ class Overview {
   constructor() {
     this.plot = new Plot();
     byId("overview-plot").append(this.plot.element);
-    this.figures = ["requests/s", "rejected/s", "delayed/s", "shadow/s", "5xx/s", "in flight"].map((name) => {
+    this.figures = ["requests/s", "rejected/s", "delayed/s", "shadow/s", "5xx/s", "requests in flight"].map((name) => {
       const value = create("dd");
       byId("figures").append(create("div", {}, create("dt", {}, name), value));
       return value;
@@ -101,12 +101,13 @@ function showElastic(elastic) {
 
 /** Shows what needs attention. The section is no live region: the state beside the title is. */
 function showNotices(snapshot) {
-  const { config, draining } = snapshot;
+  const { config, draining, notices: texts = [] } = snapshot;
   const notices = byId("notices");
-  redraw(notices, [config, draining], () => {
+  redraw(notices, [config, draining, texts], () => {
     const list = (texts) => create("ul", {}, ...texts.map((text) => create("li", {}, text)));
     const found = [];
     if (draining) found.push(create("div", { class: "notice" }, "Draining: new connections are no longer accepted."));
+    found.push(...texts.map((text) => create("div", { class: "notice" }, text)));
     if (config.problems.length > 0) {
       found.push(create("div", { class: "notice" }, "The last configuration was rejected; the one before stays in force.", list(config.problems)));
     }
@@ -121,8 +122,8 @@ function showNotices(snapshot) {
 /** Loads the overrides in force. An instance without them has no such endpoint. */
 async function loadOverrides() {
   try {
-    const response = await fetch("/limits/overrides", { headers: requestHeaders(), cache: "no-store" });
-    if (response.ok) showOverrides((await response.json()).overrides ?? []);
+    const response = await request("/limits/overrides");
+    showOverrides((await response.json()).overrides ?? []);
   } catch {
     // The state of the connection is shown beside the title.
   }

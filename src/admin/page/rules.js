@@ -6,10 +6,10 @@ const SORT_INTERVAL_MS = 5000;
 const COLUMNS = [
   { id: "name", label: "Rule", class: "c-name", sort: (one, other) => one.name.localeCompare(other.name) },
   { id: "plot", label: "Last two minutes", class: "c-plot" },
-  { id: "allowed", label: "Allowed", class: "c-number n", series: 0 },
-  { id: "delayed", label: "Delayed", class: "c-number n", series: 1 },
-  { id: "shadow", label: "Shadow", class: "c-number n", series: 2 },
-  { id: "rejected", label: "Rejected", class: "c-number n", series: 3 },
+  { id: "allowed", label: "Allowed/s", class: "c-number n", series: 0 },
+  { id: "delayed", label: "Delayed/s", class: "c-number n", series: 1 },
+  { id: "shadow", label: "Shadow/s", class: "c-number n", series: 2 },
+  { id: "rejected", label: "Rejected/s", class: "c-number n", series: 3 },
   { id: "keys", label: "Keys", class: "c-number c-keys n" },
 ];
 
@@ -19,8 +19,15 @@ function termsOf(rule) {
   if (rule.throttle && rule.throttle !== "hard") parts.push(rule.throttle);
   if (rule.shared) parts.push("shared");
   if (rule.factor) parts.push(`now × ${tenths.format(rule.factor)}`);
-  if (rule.concurrency) parts.push(`${rule.concurrency.limit} in flight`);
+  const concurrency = concurrencyOf(rule);
+  if (concurrency) parts.push(concurrency);
   return parts.join(" · ");
+}
+
+/** Returns the concurrency limit of a rule as text; an adaptive one with the number in force. */
+function concurrencyOf(rule) {
+  if (rule.concurrency) return `${formatCount(rule.concurrency.limit)} in flight now`;
+  return rule.in_flight ? `${formatCount(rule.in_flight)} in flight` : null;
 }
 
 class RuleRow {
@@ -74,12 +81,13 @@ class RuleDetail {
     const made = Object.entries(rule.decisions).filter(([, count]) => count > 0);
     const decided = made.map(([outcome, count]) => `${outcome} ${formatCount(count)}`).join(", ");
     describe(this.facts, [
-      ["Limit", (rule.limits ?? []).join(", ") || rule.action],
+      ["Rule", rule.name],
+      ["Limit", (rule.limits ?? []).join(", ") || concurrencyOf(rule) || rule.action],
       ...(rule.throttle ? [["Throttle", rule.throttle]] : []),
       ...(rule.factor ? [["Elastic factor", tenths.format(rule.factor)]] : []),
-      ...(rule.concurrency ? [["Concurrency limit", formatCount(rule.concurrency.limit)]] : []),
+      ...(rule.limits?.length && concurrencyOf(rule) ? [["Concurrency limit", concurrencyOf(rule)]] : []),
       ...(rule.keys === null || rule.keys === undefined ? [] : [["Counters", formatCount(rule.keys)]]),
-      ["Since start", decided || "no decisions"],
+      ["Decisions since start", decided || "none"],
     ]);
     showShares(this.shares, rule.shared);
     const entries = (top?.keys ?? []).map((key) => ({ rule: rule.name, key }));

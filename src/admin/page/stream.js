@@ -4,27 +4,7 @@ const MAX_BUFFER = 32 * 1024 * 1024;
 const SILENCE_SECONDS = 5;
 const FIRST_PAUSE_SECONDS = 1;
 const MAX_PAUSE_SECONDS = 30;
-const TOKEN_ITEM = "weir-admin-token";
-
-/** An HTTP status that is not 200. */
-class StatusError extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-
-function readToken() {
-  return sessionStorage.getItem(TOKEN_ITEM);
-}
-
-/** Returns the headers of every request of this page. */
-function requestHeaders() {
-  const token = readToken();
-  return token ? { authorization: `Bearer ${token}` } : {};
-}
-
-/** Splits chunks of text into events, and calls `receive` with the data of each `snapshot`. */
+/** Splits chunks of text into events, and calls `receive` with the name and the data of each. */
 class EventParser {
   constructor(receive) {
     this.receive = receive;
@@ -39,15 +19,17 @@ class EventParser {
       const lines = this.rest.slice(0, end).split("\n");
       this.rest = this.rest.slice(end + 2);
       const field = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trimStart());
-      if (field("event").at(-1) === "snapshot") this.receive(JSON.parse(field("data").join("\n")));
+      const name = field("event").at(-1);
+      if (["snapshot", "history"].includes(name)) this.receive(name, JSON.parse(field("data").join("\n")));
     }
   }
 }
 
 /** Follows `/events` for as long as the page is open. */
 class SnapshotStream {
-  constructor({ receive, change }) {
+  constructor({ receive, preload, change }) {
     this.receive = receive;
+    this.preload = preload;
     this.change = change;
     this.failures = 0;
     this.timer = null;
@@ -71,13 +53,14 @@ class SnapshotStream {
       this.silence = setTimeout(() => abort.abort(), SILENCE_SECONDS * 1000);
     };
     silence();
-    const response = await fetch("/events", {
-      headers: { accept: "text/event-stream", ...requestHeaders() }, cache: "no-store", signal: abort.signal,
-    });
-    if (!response.ok) throw new StatusError(response.status, (await response.text()).trim());
-    const parser = new EventParser((snapshot) => {
+    const response = await request("/events", { headers: { accept: "text/event-stream" }, signal: abort.signal });
+    const parser = new EventParser((name, data) => {
+      if (name === "history") {
+        this.preload(data);
+        return;
+      }
       this.failures = 0;
-      this.receive(snapshot);
+      this.receive(data);
     });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
@@ -93,7 +76,7 @@ class SnapshotStream {
     if (this.abort !== abort) return;
     clearTimeout(this.silence);
     if (error?.status === 401) {
-      this.change({ state: "token", message: error.message });
+      this.change({ state: "token" });
       return;
     }
     this.failures += 1;

@@ -167,6 +167,29 @@ impl Pacer {
         }
     }
 
+    /// Returns a lower bound of the time until a request has its place, if `ahead` others that take as many units come
+    /// before it.
+    pub(super) fn min_wait_behind(&self, pace: &Pace, ahead: usize, now: Timestamp) -> Duration {
+        let own = self.next.since(now);
+        let units = ahead as f64 * pace.cost;
+        let per_unit = saturating_nanos(pace.window) as f64 / pace.limit.max(1.0);
+        let others = match pace.mode {
+            PaceMode::Even => units * per_unit,
+            PaceMode::Pid => {
+                let (used, rest) = match now < self.window_end {
+                    true => (self.used, self.window_end.since(now)),
+                    false => (0.0, Duration::ZERO),
+                };
+                // What is left of this window may be used up faster; what follows has the regular pace.
+                let left = (pace.limit - used).max(0.0);
+                let fastest = units * per_unit / MAX_CATCH_UP;
+                let beyond = (units - left) * per_unit + saturating_nanos(rest.saturating_sub(own)) as f64;
+                if units > left { fastest.max(beyond) } else { fastest }
+            }
+        };
+        own.saturating_add(Duration::from_nanos(others as u64))
+    }
+
     /// Returns the number of places that may be taken at one time.
     pub(super) fn places_ahead(&self) -> u32 {
         let ahead = saturating_nanos(LOOKAHEAD) / saturating_nanos(self.interval).max(1);

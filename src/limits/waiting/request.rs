@@ -123,7 +123,21 @@ impl WaitingRequest {
         })
     }
 
-    /// Joins the queue of a check with this verdict, unless the request is in it.
+    /// Returns whether the request is in the queue of a check.
+    pub(super) fn is_in_queue_of(&self, one: &SelectedCheck) -> bool {
+        self.ticket().is_some_and(|ticket| ticket.counter() == one.check.counter_id())
+    }
+
+    /// Returns the number of requests that come before this one in the queue of a check.
+    pub(super) fn ahead(&self, view: &LimitsView, one: &SelectedCheck) -> usize {
+        let waited = view.wait_for(one).zip(self.rule(one.rule));
+        waited.map_or(0, |(policy, rule)| {
+            self.queues.ahead(one.check.counter_id(), policy.queue(), &rule.arrival)
+        })
+    }
+
+    /// Joins the queue of a check with this verdict, unless the request is in it. `pace` is a lower bound of the time until
+    /// its turn, if the rule has a pace.
     ///
     /// # Errors
     /// Why it cannot wait there.
@@ -132,10 +146,11 @@ impl WaitingRequest {
         view: &LimitsView,
         one: &SelectedCheck,
         verdict: &Verdict,
+        pace: Duration,
         now: Timestamp,
     ) -> Result<(), WaitRejection> {
         let counter = one.check.counter_id();
-        if self.ticket().is_some_and(|ticket| ticket.counter() == counter) {
+        if self.is_in_queue_of(one) {
             return Ok(());
         }
         let Some((policy, rule)) = view.wait_for(one).zip(self.rule(one.rule)) else {
@@ -143,7 +158,7 @@ impl WaitingRequest {
         };
         let (arrival, settings, left) = (rule.arrival, policy.queue(), rule.until.since(now));
         let ahead = self.queues.ahead(counter, settings, &arrival);
-        if left.is_zero() || predicted_wait(one, verdict, ahead, now) > left {
+        if left.is_zero() || predicted_wait(one, verdict, ahead, now).max(pace) > left {
             return Err(WaitRejection::NoTime);
         }
         // Left first: a request waits in one queue at a time.
@@ -164,11 +179,12 @@ impl WaitingRequest {
         view: &LimitsView,
         one: &SelectedCheck,
         verdict: &Verdict,
+        pace: Duration,
         now: Timestamp,
     ) -> Duration {
         let Some((policy, rule)) = view.wait_for(one).zip(self.rule(one.rule)) else { return Duration::ZERO };
         let ahead = self.queues.ahead(one.check.counter_id(), policy.queue(), &rule.arrival);
-        let wait = predicted_wait(one, verdict, ahead, now);
+        let wait = predicted_wait(one, verdict, ahead, now).max(pace);
         // The request is charged if it is sent again when its wait is short enough.
         if ahead < policy.max_queued as usize { wait.saturating_sub(policy.max) } else { wait }
     }

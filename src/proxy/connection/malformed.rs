@@ -10,6 +10,7 @@ use http::{Method, StatusCode, Version};
 use super::DownstreamConnection;
 use crate::proxy::request_context::ResponseFlag;
 use crate::telemetry::access_log::AccessLogEntry;
+use crate::telemetry::metrics::RequestOutcome;
 
 /// Maximum length of a logged method; longer words are not methods.
 const MAX_METHOD: usize = 64;
@@ -27,7 +28,7 @@ pub(super) fn record_request(
     let took = connection.timer.head_duration();
     metrics.record_malformed_request();
     metrics.request_started(connection.listener);
-    metrics.request_finished(connection.listener, status, took);
+    metrics.request_finished(connection.listener, status, took, RequestOutcome::Malformed);
     log(connection, &FirstLine::parse(read), Some(status), flag, took);
 }
 

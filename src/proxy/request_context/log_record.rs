@@ -70,14 +70,15 @@ pub(in crate::proxy) struct LoggedDecision {
     pub(in crate::proxy) shadow_rules: SmallVec<[RuleIndex; 2]>,
 }
 
-/// Records for the log how `limits` decided the request: rejected by `rejecting`, or admitted. Without `request`, its
-/// key is the one that was copied before the decision.
-pub(in crate::proxy) fn log_decision(
+/// Records how `limits` decided the request: rejected by `rejecting`, or admitted. Without `request`, its key in the log
+/// is the one that was copied before the decision.
+pub(in crate::proxy) fn record_decision(
     context: &mut RequestContext,
     limits: &AppliedLimits,
     rejecting: Option<RuleIndex>,
     request: Option<&Attributes<'_>>,
 ) {
+    context.decision = Some(limits.outcome(rejecting));
     let Some(log) = &mut context.log else { return };
     let Some(summary) = limits.summary(rejecting) else { return };
     let is_key_logged = log.access_log().is_some_and(AccessLog::shows_keys) && log.view.limits.shows_keys();

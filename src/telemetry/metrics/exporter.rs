@@ -22,6 +22,7 @@ use super::families::{self, Family};
 use super::fetches::FetchMetrics;
 use super::process::ProcessStats;
 use super::remote::{self, RemoteRegistry};
+use super::request_outcome::RequestOutcome;
 use super::store::StoreMetrics;
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
 use super::worker::{ListenerCounts, STATUS_CLASSES};
@@ -265,6 +266,14 @@ impl MetricRegistry {
             &listener.responses,
         );
         self.set_counter(&families::REQUESTS_RESET, &[name], listener.requests_reset.get());
+        let outcomes = RequestOutcome::all().map(RequestOutcome::as_str);
+        self.set_labelled_counters(
+            &families::REQUEST_OUTCOMES,
+            name,
+            "outcome",
+            outcomes,
+            &listener.outcomes,
+        );
         self.set_gauge(&families::REQUESTS_IN_FLIGHT, &[name], listener.in_flight() as f64);
         self.set_gauge(&families::CONNECTIONS, &[name], listener.open_connections() as f64);
         self.set_counter(&families::CONNECTIONS_OPENED, &[name], listener.connections_opened.get());

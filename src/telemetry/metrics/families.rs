@@ -67,6 +67,14 @@ pub(super) static REQUESTS_RESET: Family = counter(
     "weir_requests_reset_total",
     "Requests whose client disconnected before the response was complete.",
 );
+pub(super) static REQUEST_OUTCOMES: Family = counter(
+    "weir_request_outcomes_total",
+    "Requests by their final outcome, each once: what the rules decided together, or why they did not decide.",
+);
+pub(super) static RATELIMIT_OUTCOMES: Family = counter(
+    "weir_rate_limit_call_outcomes_total",
+    "Calls of the rate limit service by their final outcome, each once.",
+);
 pub(super) static REQUESTS_MALFORMED: Family = counter(
     "weir_requests_malformed_total",
     "Input rejected before the header section was parsed, and HTTP/2 connections that broke the protocol.",

@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 
 use super::exporter::{SECONDS, escape_label_value, render_header, write_histogram};
 use super::families::{self, Family};
+use super::request_outcome::{OUTCOMES, RequestOutcome};
+use crate::rules::outcome::DecisionOutcome;
 use crate::telemetry::atomic_counter::AtomicCounter;
 use crate::telemetry::histogram::Histogram;
 
@@ -122,6 +124,7 @@ pub struct RlsStats {
     config_loads: AtomicCounter,
     failed_config_loads: AtomicCounter,
     durations: Histogram,
+    outcomes: [AtomicCounter; OUTCOMES],
     /// Number of counts under [`OTHER_NAMES`].
     overflows: AtomicCounter,
     has_warned: AtomicBool,
@@ -203,6 +206,16 @@ impl RlsStats {
         }
     }
 
+    /// Counts the final outcome of a call that was decided.
+    pub fn record_outcome(&self, outcome: DecisionOutcome) {
+        self.outcomes[RequestOutcome::Decided(outcome).position()].increment();
+    }
+
+    /// Returns the decided calls by their outcome.
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = (RequestOutcome, u64)> {
+        RequestOutcome::all().zip(self.outcomes.iter().map(AtomicCounter::get))
+    }
+
     /// Counts a request that was admitted only because the whole service is in shadow mode.
     pub fn record_shadowed(&self) {
         self.shadowed.increment();
@@ -274,6 +287,13 @@ impl RlsStats {
         ] {
             text.push_str(&render_header(family));
             write_sample(text, family, labels, count.get());
+        }
+        let family = &families::RATELIMIT_OUTCOMES;
+        text.push_str(&render_header(family));
+        for (outcome, count) in self.outcomes() {
+            if let RequestOutcome::Decided(outcome) = outcome {
+                write_sample(text, family, &format!("{{outcome=\"{}\"}}", outcome.as_str()), count);
+            }
         }
         let family = &families::RATELIMIT_RESPONSE_TIME;
         text.push_str(&render_header(family));

@@ -3,18 +3,27 @@
 use std::time::Duration;
 
 use super::Metrics;
+use super::connection_setup::LOAD_SHED_LABELS;
+use super::request_outcome::{OUTCOMES, RequestOutcome};
 use super::worker::STATUS_CLASSES;
+use crate::telemetry::atomic_counter::AtomicCounter;
 use crate::telemetry::histogram::Histogram;
 
-/// Requests of all listeners since the start.
+/// Requests of all listeners and of the rate limit service since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrafficTotals {
-    /// Requests that began.
+    /// Requests that began, and decided calls of the rate limit service.
     pub requests: u64,
     /// Complete responses by the class of their status code, such as `2xx`.
     pub by_class: Vec<(&'static str, u64)>,
+    /// Ended requests by their final outcome, and decided calls of the rate limit service.
+    pub by_outcome: Vec<(&'static str, u64)>,
     /// Requests in flight.
     pub in_flight: u64,
+    /// Connections and requests that were shed, by the limit of `overload`.
+    pub shed: Vec<(&'static str, u64)>,
+    /// Connections that could not be accepted.
+    pub accept_failures: u64,
 }
 
 /// Attempts of one upstream since the start.
@@ -24,23 +33,38 @@ pub struct UpstreamTotals {
     pub name: Box<str>,
     /// Attempts that began.
     pub requests: u64,
+    /// Attempts that ended, by outcome.
+    pub by_outcome: Vec<(&'static str, u64)>,
     /// Time until the response.
     pub response_time: Histogram,
 }
 
 impl Metrics {
-    /// Returns the requests of all listeners.
+    /// Returns the requests of all listeners, with the calls of the rate limit service.
     pub fn traffic_totals(&self) -> TrafficTotals {
         let totals = self.totals();
         let mut traffic = TrafficTotals::default();
-        let mut by_class = [0_u64; STATUS_CLASSES.len()];
+        let (mut by_class, mut by_outcome) = ([0_u64; STATUS_CLASSES.len()], [0_u64; OUTCOMES]);
         for (_, counts) in totals.listeners() {
             traffic.in_flight = traffic.in_flight.saturating_add(counts.in_flight());
+            for (sum, count) in by_outcome.iter_mut().zip(&counts.outcomes) {
+                *sum = sum.saturating_add(count.get());
+            }
             traffic.requests = traffic.requests.saturating_add(counts.requests_started.get());
             for (sum, count) in by_class.iter_mut().zip(&counts.responses) {
                 *sum = sum.saturating_add(count.get());
             }
         }
+        if let Some(rls) = self.rls.get() {
+            for (sum, (_, count)) in by_outcome.iter_mut().zip(rls.outcomes()) {
+                *sum = sum.saturating_add(count);
+                traffic.requests = traffic.requests.saturating_add(count);
+            }
+        }
+        traffic.by_outcome = RequestOutcome::all().map(RequestOutcome::as_str).zip(by_outcome).collect();
+        let shed = totals.counts.load_shed.iter().map(AtomicCounter::get);
+        traffic.shed = LOAD_SHED_LABELS.into_iter().zip(shed).collect();
+        traffic.accept_failures = totals.counts.accept_failures.get();
         traffic.by_class = STATUS_CLASSES.into_iter().zip(by_class).collect();
         traffic
     }
@@ -51,6 +75,7 @@ impl Metrics {
         let summary = |(name, counts): (Box<str>, super::UpstreamCounts)| UpstreamTotals {
             name,
             requests: counts.requests_started.get(),
+            by_outcome: counts.ended_by_outcome().collect(),
             response_time: counts.response_time,
         };
         totals.into_iter().map(summary).collect()
@@ -93,7 +118,12 @@ mod tests {
     fn totals(millis: &[u64]) -> UpstreamTotals {
         let response_time = Histogram::default();
         millis.iter().for_each(|it| response_time.record(Duration::from_millis(*it)));
-        UpstreamTotals { name: "u".into(), requests: millis.len() as u64, response_time }
+        UpstreamTotals {
+            name: "u".into(),
+            requests: millis.len() as u64,
+            by_outcome: Vec::new(),
+            response_time,
+        }
     }
 
     #[test]

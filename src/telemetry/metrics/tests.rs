@@ -86,7 +86,8 @@ fn metrics_with_traffic() -> Arc<Metrics> {
     drop(one.start_handshake_wait(0));
     std::mem::forget(one.start_handshake(0));
     one.record_proxy_protocol(1, ProxyProtocolOutcome::V2);
-    one.request_finished(0, StatusCode::TOO_MANY_REQUESTS, Duration::from_micros(40));
+    let limited = RequestOutcome::Decided(DecisionOutcome::Limited);
+    one.request_finished(0, StatusCode::TOO_MANY_REQUESTS, Duration::from_micros(40), limited);
     one.downstream_connection_closed(0);
     let endpoint = metrics.endpoint("upstream", "127.0.0.1:3000");
     endpoint.connection_opened();
@@ -96,7 +97,8 @@ fn metrics_with_traffic() -> Arc<Metrics> {
     metrics.cluster("upstream").record_handshake(Ok(SessionStart::Full));
     // Counts of an endpoint remain after its handle is dropped.
     drop(endpoint);
-    other.request_finished(0, StatusCode::OK, Duration::from_millis(4));
+    let shadow = RequestOutcome::Decided(DecisionOutcome::Shadow);
+    other.request_finished(0, StatusCode::OK, Duration::from_millis(4), shadow);
     other.request_started(0);
     other.record_malformed_request();
     metrics.rule("per-ip").record(DecisionOutcome::Allowed);
@@ -169,6 +171,9 @@ fn rendered_metrics_sum_all_workers() {
         ("weir_requests_malformed_total", 1.0),
         (r#"weir_decisions_total{rule="per-ip",outcome="limited"}"#, 1.0),
         (r#"weir_decisions_total{rule="per-ip",outcome="banned"}"#, 0.0),
+        (r#"weir_request_outcomes_total{listener="inbound",outcome="limited"}"#, 1.0),
+        (r#"weir_request_outcomes_total{listener="inbound",outcome="shadow"}"#, 1.0),
+        (r#"weir_request_outcomes_total{listener="inbound",outcome="allowed"}"#, 0.0),
         (r#"weir_limiter_keys{rule="per-ip"}"#, 12.0),
         ("weir_limiter_overflow_total", 3.0),
         ("weir_access_log_dropped_total", 2.0),
@@ -285,8 +290,9 @@ fn request_reset_by_its_client_is_not_in_flight() {
     let endpoint = metrics.endpoint("api", "127.0.0.1:3000");
     endpoint.request_started();
     endpoint.request_ended(UpstreamOutcome::Abandoned);
-    worker.request_reset(0);
+    worker.request_reset(0, RequestOutcome::Abandoned);
     let values = parse(&metrics.render(&scrape()));
+    assert_eq!(values[r#"weir_request_outcomes_total{listener="inbound",outcome="abandoned"}"#], 1.0);
     assert_eq!(values[r#"weir_requests_in_flight{listener="inbound"}"#], 0.0);
     assert_eq!(values[r#"weir_upstream_requests_in_flight{upstream="api"}"#], 0.0);
     assert_eq!(metrics.upstream_totals().failures(), 0);
@@ -311,7 +317,7 @@ fn upstream_counts_are_kept_per_endpoint_and_summed() {
 fn requests_of_an_unknown_listener_are_not_counted() {
     let metrics = Metrics::new(&[]);
     metrics.worker().request_started(7);
-    metrics.worker().request_finished(7, StatusCode::OK, Duration::ZERO);
+    metrics.worker().request_finished(7, StatusCode::OK, Duration::ZERO, RequestOutcome::Shed);
 }
 
 #[test]

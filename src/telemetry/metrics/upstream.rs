@@ -102,6 +102,11 @@ impl UpstreamCounts {
         position.map_or(0, |position| self.requests_ended[position].get())
     }
 
+    /// Yields the number of attempts that ended, by outcome.
+    pub(super) fn ended_by_outcome(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        UpstreamOutcome::LABELS.into_iter().zip(self.requests_ended.iter().map(AtomicCounter::get))
+    }
+
     /// Adds the counts of `other`, ends before beginnings.
     pub(super) fn merge(&mut self, other: &Self) {
         self.response_time.merge(&other.response_time);

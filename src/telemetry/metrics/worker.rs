@@ -14,6 +14,7 @@ use super::super::atomic_counter::{self, AtomicCounter, merge_all};
 use super::super::histogram::Histogram;
 use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_index};
 use super::countries::CountryCounts;
+use super::request_outcome::{OUTCOMES, RequestOutcome};
 use crate::identify::geo::Country;
 use crate::overload::LoadShed;
 use crate::tls::SessionStart;
@@ -30,6 +31,7 @@ pub(super) struct ListenerCounts {
     pub(super) requests_started: AtomicCounter,
     pub(super) responses: [AtomicCounter; STATUS_CLASSES.len()],
     pub(super) requests_reset: AtomicCounter,
+    pub(super) outcomes: [AtomicCounter; OUTCOMES],
     pub(super) connections_opened: AtomicCounter,
     pub(super) connections_closed: AtomicCounter,
     pub(super) handshakes: [AtomicCounter; 2 + ServerHandshakeError::ALL.len()],
@@ -84,6 +86,7 @@ impl ListenerCounts {
         self.request_duration.merge(&other.request_duration);
         merge_all(&mut self.responses, &other.responses);
         self.requests_reset.merge(&other.requests_reset);
+        merge_all(&mut self.outcomes, &other.outcomes);
         self.connections_closed.merge(&other.connections_closed);
         self.requests_started.merge(&other.requests_started);
         self.connections_opened.merge(&other.connections_opened);
@@ -197,16 +200,26 @@ impl WorkerMetrics {
     }
 
     /// Records a complete response. `duration` is the time since the request's header section arrived.
-    pub fn request_finished(&self, listener: usize, status: StatusCode, duration: Duration) {
+    pub fn request_finished(
+        &self,
+        listener: usize,
+        status: StatusCode,
+        duration: Duration,
+        outcome: RequestOutcome,
+    ) {
         self.with_listener(listener, |counts| {
+            counts.outcomes[outcome.position()].increment_exclusive();
             counts.responses[status_class_index(status)].increment_exclusive();
             counts.request_duration.record_exclusive(duration);
         });
     }
 
     /// Records that the client left before the response was complete.
-    pub fn request_reset(&self, listener: usize) {
-        self.with_listener(listener, |counts| counts.requests_reset.increment_exclusive());
+    pub fn request_reset(&self, listener: usize, outcome: RequestOutcome) {
+        self.with_listener(listener, |counts| {
+            counts.outcomes[outcome.position()].increment_exclusive();
+            counts.requests_reset.increment_exclusive();
+        });
     }
 
     /// Records malformed input that got a 400, 408 or 431. It is not included in the requests counted above.

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::top::snapshot::ReceivedDecisions;
 
 /// Returns a view after two snapshots, a second apart.
 fn view() -> TopView {
@@ -10,7 +11,9 @@ fn view() -> TopView {
         serde_json::from_value(json!({
             "time": format!("2026-11-23T20:00:{second:02}Z"), "uptime_seconds": 10_800 + second,
             "version": "0.1.0", "generation": 4, "in_flight": 14,
-            "requests": { "total": 145 * n, "by_class": { "2xx": 111 * n, "4xx": 34 * n } },
+            "requests": { "total": 145 * n, "by_class": { "2xx": 111 * n, "4xx": 34 * n },
+                "by_outcome": { "allowed": 97 * n, "exempt": 12 * n, "delayed": 2 * n, "limited": 30 * n, "banned": 4 * n } },
+            "notices": ["The store of shared limits does not respond."],
             "rules": [
                 { "name": "health", "action": "allow", "decisions": { "exempt": 12 * n } },
                 { "name": "per-ip", "action": "limit", "limits": ["100/s"], "throttle": "hard", "keys": 127,
@@ -41,19 +44,20 @@ fn texts(lines: &[Line]) -> Vec<String> {
 fn text_shows_process_rules_and_keys() {
     let expected = [
         "weir 0.1.0  127.0.0.1:9901  serving  up 3 h 0 min  generation 4",
-        "requests 145/s  rejected 34/s  delayed 2.0/s  shadow 0/s  5xx 0/s  in flight 14",
+        "requests 145/s  rejected 34/s  delayed 2.0/s  5xx 0/s  in flight 14",
         "upstream upstream  111/s  p50 3.4 ms  p99 41 ms  healthy 1/2",
+        "notice: The store of shared limits does not respond.",
         "problem: weir.yaml:14:12: wrong",
         "needs a restart: workers",
         "",
-        "RULE      LIMIT                 ALLOWED/s DELAYED/s  SHADOW/s  REJECTED/s      KEYS",
-        "per-ip    100/s                       111         0         0          34       127",
-        "search    20/s delay 500ms x2.5        40       2.0         0           0         3",
-        "health    allow                        12         0         0           0         –",
+        "RULE      LIMIT                 ALLOWED/s DELAYED/s REJECTED/s    KEYS",
+        "per-ip    100/s                       111         0         34     127",
+        "search    20/s delay 500ms x2.5        40       2.0          0       3",
+        "health    allow                        12         0          0       –",
         "",
-        "HEAVIEST KEY           RULE      ADMITTED   DELAYED    SHADOW  REJECTED",
-        "client_ip=203.0.113.7  per-ip         600         0         0        45  banned",
-        "client_ip=203.0.113.9  per-ip         900         0         0         0",
+        "HEAVIEST KEY, LAST 1-2 MIN  RULE      ADMITTED  REJECTED",
+        "client_ip=203.0.113.7       per-ip         600        45  banned",
+        "client_ip=203.0.113.9       per-ip         900         0",
     ];
     assert_eq!(texts(&text(&view())), expected);
 }
@@ -129,7 +133,53 @@ fn rejections_are_emphasised() {
     let lines = draw(&view(), &ScreenSize { columns: 100, rows: 30 });
     let row = lines.iter().find(|line| line.to_text().starts_with("per-ip")).unwrap();
     let shown = row.to_terminal(100, super::super::line::ColorChoice::Ansi);
-    assert!(shown.contains("\x1b[1;31m          34\x1b[0m"), "{shown:?}");
+    assert!(shown.contains("\x1b[1;31m         34\x1b[0m"), "{shown:?}");
+}
+
+#[test]
+fn terminal_of_80_columns_cuts_names_and_never_rejections() {
+    let mut view = view();
+    if let Some(snapshot) = &mut view.snapshot {
+        snapshot.rules.push(ReceivedRule {
+            name: "a-rule-whose-name-has-forty-characters-ok".to_owned(),
+            action: "limit".to_owned(),
+            in_flight: Some(50),
+            decisions: ReceivedDecisions { shadow: 1, delayed: 1, ..ReceivedDecisions::default() },
+            ..ReceivedRule::default()
+        });
+    }
+    for columns in [20, 30, 40, 60, 80] {
+        let shown = draw(&view, &ScreenSize { columns, rows: 24 });
+        let shown: Vec<String> = shown
+            .iter()
+            .map(|line| line.to_terminal(columns, super::super::line::ColorChoice::Plain))
+            .collect();
+        let heading = shown.iter().find(|line| line.starts_with("RULE")).unwrap();
+        assert!(heading.contains("REJECTED/s"), "{columns}: {heading}");
+        let row = shown.iter().find(|line| line.starts_with("per-ip")).unwrap();
+        let end = heading.find("REJECTED/s").unwrap() + "REJECTED/s".len();
+        assert!(row.chars().take(end).collect::<String>().ends_with(" 34"), "{columns}: {row}");
+        if columns == 80 {
+            for column in ["LIMIT", "ALLOWED/s", "DELAYED/s", "SHADOW/s", "KEYS"] {
+                assert!(heading.contains(column), "{heading}");
+            }
+            let concurrency = shown.iter().find(|line| line.starts_with("a-rule-")).unwrap();
+            assert!(concurrency.contains("50 in flight"), "{concurrency}");
+            assert!(shown.iter().any(|line| line.contains(" banned")), "{shown:#?}");
+        }
+    }
+}
+
+#[test]
+fn columns_without_a_number_are_left_out() {
+    let heading =
+        |view: &TopView| texts(&text(view)).into_iter().find(|line| line.starts_with("RULE")).unwrap();
+    assert!(!heading(&view()).contains("SHADOW/s"));
+    let mut view = view();
+    if let Some(snapshot) = &mut view.snapshot {
+        snapshot.rules[1].decisions.shadow = 1;
+    }
+    assert!(heading(&view).contains("SHADOW/s"));
 }
 
 proptest! {

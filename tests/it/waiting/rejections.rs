@@ -1,8 +1,8 @@
 //! Requests that cannot wait: full queues, deadlines, and waits that end without room.
 
-use super::{Gate, decisions, numbered, rejections, send_all, start, statuses, waiting};
+use super::{Gate, decisions, numbered, rejections, send, send_all, start, statuses, waiting};
 use crate::support::h2::H2Client;
-use crate::support::{Origin, Request, fetch, get};
+use crate::support::{Client, Origin, Request, fetch, get};
 
 /// One request an hour, and waits of up to an hour.
 const HOURLY: &str = "{ name: q, key: [], limit: 1/h, burst: 1, throttle: { wait: { max: 1h } } }";
@@ -102,4 +102,21 @@ fn request_that_costs_more_than_the_limit_does_not_wait() {
     let rejected = fetch(weir.address(), &Request::get("/").header("x-cost", "6"));
     assert_eq!(rejected.status, 429);
     assert_eq!(rejections(&weir, "q", "no_time"), 1.0);
+}
+
+#[test]
+fn request_whose_turn_in_the_pace_cannot_come_is_rejected_at_once() {
+    for pace in ["even", "pid"] {
+        let origin = Origin::hello();
+        let rule = format!(
+            "{{ name: q, key: [], limit: 60/m, burst: 60, throttle: {{ wait: {{ max: 3s }}, pace: {pace} }} }}"
+        );
+        let weir = start(&origin, &[&rule]);
+        let clients: Vec<Client> = numbered(40).iter().map(|request| send(&weir, request)).collect();
+        let admitted = statuses(clients).iter().filter(|status| **status == 200).count();
+        assert!((2..=8).contains(&admitted), "{pace}: {admitted}");
+        // None of them was held for the whole time and rejected then.
+        assert_eq!(rejections(&weir, "q", "expired"), 0.0, "{pace}");
+        assert_eq!(rejections(&weir, "q", "no_time"), (40 - admitted) as f64, "{pace}");
+    }
 }
