@@ -39,7 +39,7 @@ pub use self::fetches::{FetchMetrics, FetchOutcome};
 pub use self::process::resident_memory;
 use self::remote::RemoteRegistry;
 pub use self::remote::{RemoteMetrics, RemoteOutcome};
-pub use self::rls::{DescriptorHits, NameOrigin, RlsStats, sanitized};
+pub use self::rls::{DescriptorHits, NameOrigin, RlsStats, UnservedReason, sanitized};
 use self::rule::RuleRegistry;
 pub use self::rule::{DecisionCounts, DecisionOutcome, RuleMetrics};
 pub use self::store::{StoreMetrics, StoreOutcome};
