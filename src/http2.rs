@@ -36,13 +36,14 @@ mod windows;
 
 pub use self::client::{ClientConnection, PendingResponse, RequestSender};
 pub use self::error::{Http2Error, Reason};
-pub use self::head::{FieldWriter, PseudoHeaders};
+pub use self::head::{AcceptedOrigins, FieldWriter, PseudoHeaders};
 pub use self::hpack::Protocol;
 pub use self::receive::ReceiveStream;
 pub use self::responder::Responder;
 pub use self::send::SendStream;
 pub use self::server::ServerConnection;
 pub use self::settings::Http2Settings;
+pub use self::shared::ResetRequests;
 
 #[cfg(test)]
 mod tests;

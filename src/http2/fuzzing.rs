@@ -20,6 +20,7 @@ use self::peer::Peer;
 use self::script::{Step, steps};
 use self::wire::Wire;
 use super::error::Http2Error;
+use super::head::AcceptedOrigins;
 use super::settings::Http2Settings;
 use super::shared::Http2State;
 use super::stream::Stream;
@@ -33,6 +34,7 @@ const SETTINGS: Http2Settings = Http2Settings {
     stream_window: 65_535,
     connection_window: 100_000,
     connect_protocol: true,
+    origins: AcceptedOrigins::Uri,
     max_premature_resets: 20,
     max_error_resets: 20,
 };

@@ -130,18 +130,21 @@ fn accept_request(
 ) -> Result<Option<OpenedStream>, Reason> {
     let id = head.stream;
     let length = fields.content_length();
-    let request = match fields.into_request() {
+    let request = match fields.into_request(state.settings.origins) {
         Err(HeadError::TooLarge) => {
+            state.reset_requests.too_large += 1;
             reject_head(state, head);
             return Ok(None);
         }
         Ok(request) if !head.depends_on_itself => request,
         Ok(_) | Err(HeadError::Malformed) => {
+            state.reset_requests.malformed += 1;
             state.reset_for_error(id, None, Reason::PROTOCOL_ERROR)?;
             return Ok(None);
         }
     };
     if state.streams.len() >= state.settings.max_streams as usize {
+        state.reset_requests.refused += 1;
         state.put_reset(id, Reason::REFUSED_STREAM);
         state.floods.refused_stream(state.settings.max_streams)?;
         return Ok(None);
@@ -149,6 +152,7 @@ fn accept_request(
     let remaining = length.ok().filter(|length| !head.is_end || length.is_none_or(|length| length == 0));
     let is_allowed = state.settings.connect_protocol || request.extensions().get::<Protocol>().is_none();
     let Some(remaining) = remaining.filter(|_| is_allowed) else {
+        state.reset_requests.malformed += 1;
         state.reset_for_error(id, None, Reason::PROTOCOL_ERROR)?;
         return Ok(None);
     };

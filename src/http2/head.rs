@@ -34,7 +34,21 @@ pub(super) struct HeadBuilder {
     left: usize,
     has_headers: bool,
     has_length: bool,
+    /// `:scheme` is present, and is no scheme of RFC 3986.
+    has_other_scheme: bool,
+    /// `:authority` is present, and is no authority of RFC 3986.
+    has_other_authority: bool,
     error: Option<HeadError>,
+}
+
+/// Schemes and authorities that a server accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptedOrigins {
+    /// Those of RFC 3986. A request needs a scheme.
+    Uri,
+    /// Any, or none, as gRPC servers do: an Envoy sends the name of a cluster, and a client over a Unix socket a path. The
+    /// URI of a request then has no authority. For servers that use neither.
+    Any,
 }
 
 impl HeadBuilder {
@@ -51,6 +65,8 @@ impl HeadBuilder {
             left: max_size as usize,
             has_headers: false,
             has_length: false,
+            has_other_scheme: false,
+            has_other_authority: false,
             error: None,
         }
     }
@@ -67,11 +83,15 @@ impl HeadBuilder {
     ///
     /// # Errors
     /// [`HeadError`].
-    pub(super) fn into_request(self) -> Result<Request<()>, HeadError> {
+    pub(super) fn into_request(self, origins: AcceptedOrigins) -> Result<Request<()>, HeadError> {
+        let accepts_any = origins == AcceptedOrigins::Any;
+        if !accepts_any && (self.has_other_scheme || self.has_other_authority) {
+            return Err(HeadError::Malformed);
+        }
         self.check(self.status.is_none())?;
         let method = self.method.ok_or(HeadError::Malformed)?;
         let is_plain_connect = method == Method::CONNECT && self.protocol.is_none();
-        let has_rest = self.scheme.is_some() && self.path.is_some();
+        let has_rest = (self.scheme.is_some() || accepts_any) && self.path.is_some();
         let has_none = self.scheme.is_none() && self.path.is_none() && self.authority.is_some();
         let is_extended = self.protocol.is_some();
         if (is_plain_connect && !has_none)
@@ -81,9 +101,11 @@ impl HeadBuilder {
             return Err(HeadError::Malformed);
         }
         let mut parts = http::uri::Parts::default();
-        // A URI cannot have a scheme and no authority.
-        parts.scheme = self.scheme.filter(|_| self.authority.is_some());
-        (parts.authority, parts.path_and_query) = (self.authority, self.path);
+        // A URI cannot have one of scheme and authority without the other.
+        let has_both = self.scheme.is_some() && self.authority.is_some();
+        parts.scheme = self.scheme.filter(|_| has_both);
+        parts.authority = self.authority.filter(|_| has_both || is_plain_connect);
+        parts.path_and_query = self.path;
         let mut request = Request::new(());
         *request.uri_mut() = Uri::from_parts(parts).map_err(|_| HeadError::Malformed)?;
         *request.method_mut() = method;
@@ -118,7 +140,9 @@ impl HeadBuilder {
     }
 
     fn has_no_request_fields(&self) -> bool {
-        self.method.is_none()
+        !self.has_other_scheme
+            && !self.has_other_authority
+            && self.method.is_none()
             && self.scheme.is_none()
             && self.authority.is_none()
             && self.path.is_none()
@@ -191,8 +215,16 @@ impl FieldSink for HeadBuilder {
             HeaderField::Malformed => false,
             _ if self.has_headers => false,
             HeaderField::Method(method) => self.method.replace(method).is_none(),
-            HeaderField::Scheme(scheme) => self.scheme.replace(scheme).is_none(),
-            HeaderField::Authority(authority) => self.authority.replace(authority).is_none(),
+            HeaderField::Scheme(scheme) => self.scheme.replace(scheme).is_none() && !self.has_other_scheme,
+            HeaderField::OtherScheme => {
+                !std::mem::replace(&mut self.has_other_scheme, true) && self.scheme.is_none()
+            }
+            HeaderField::Authority(authority) => {
+                self.authority.replace(authority).is_none() && !self.has_other_authority
+            }
+            HeaderField::OtherAuthority => {
+                !std::mem::replace(&mut self.has_other_authority, true) && self.authority.is_none()
+            }
             HeaderField::Path(path) => self.path.replace(path).is_none(),
             HeaderField::Protocol(protocol) => self.protocol.replace(protocol).is_none(),
             HeaderField::Status(status) => self.status.replace(status).is_none(),

@@ -10,6 +10,7 @@ use super::error::Http2Error;
 use super::receive::ReceiveStream;
 use super::responder::Responder;
 use super::settings::Http2Settings;
+use super::shared::ResetRequests;
 
 /// Connection of a client.
 #[derive(Debug)]
@@ -42,6 +43,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
         mut start: impl FnMut(Request<ReceiveStream>, Responder, &mut Context<'_>),
     ) -> Poll<Result<(), Http2Error>> {
         self.connection.poll(cx, &mut start)
+    }
+
+    /// Returns the requests that were not accepted since the last call of this function.
+    pub fn take_reset_requests(&mut self) -> ResetRequests {
+        std::mem::take(&mut self.connection.state().reset_requests)
     }
 
     /// State of the connection.

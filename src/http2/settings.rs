@@ -2,6 +2,7 @@
 
 use super::error::Reason;
 use super::frame::{FrameKind, put_frame};
+use super::head::AcceptedOrigins;
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -32,6 +33,8 @@ pub struct Http2Settings {
     pub connection_window: u32,
     /// Whether extended CONNECT is allowed (RFC 8441). For servers.
     pub connect_protocol: bool,
+    /// Schemes and authorities that requests may have. For servers.
+    pub origins: AcceptedOrigins,
     /// Maximum streams that are reset as soon as they are opened; more close the connection (CVE-2023-44487).
     pub max_premature_resets: u32,
     /// Maximum streams that are reset for errors of the peer; more close the connection (CVE-2025-8671).

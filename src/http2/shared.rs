@@ -47,6 +47,8 @@ pub(super) struct Http2State {
     /// Requests that wait for a stream.
     pub(super) queue: StreamQueue,
     pub(super) floods: FloodCounters,
+    /// Requests that were not accepted, since they were last taken.
+    pub(super) reset_requests: ResetRequests,
     /// Last stream that the peer had opened before this turn of the connection's task.
     pub(super) last_stream_of_turn: u32,
     /// Whether the task is running, so that it needs no wake-up.
@@ -57,6 +59,17 @@ pub(super) struct Http2State {
     pub(super) peer_goes_away: bool,
     /// Why the connection has ended.
     pub(super) end: Option<Http2Error>,
+}
+
+/// Numbers of requests that were not accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResetRequests {
+    /// Header section that is malformed.
+    pub malformed: u32,
+    /// Header section that is too large.
+    pub too_large: u32,
+    /// More streams than allowed.
+    pub refused: u32,
 }
 
 /// Graceful shutdown (RFC 9113 section 6.8).
@@ -95,6 +108,7 @@ impl Http2State {
             waiting: VecDeque::new(),
             queue: StreamQueue::default(),
             floods: FloodCounters::default(),
+            reset_requests: ResetRequests::default(),
             last_stream_of_turn: 0,
             is_polling: false,
             waker: None,

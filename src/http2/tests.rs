@@ -19,7 +19,8 @@ use tokio::io::DuplexStream;
 use tokio::task::{LocalSet, spawn_local};
 
 use super::{
-    Http2Error, Http2Settings, ReceiveStream, RequestSender, Responder, SendStream, ServerConnection,
+    AcceptedOrigins, Http2Error, Http2Settings, ReceiveStream, RequestSender, Responder, SendStream,
+    ServerConnection,
 };
 
 const SETTINGS: Http2Settings = Http2Settings {
@@ -28,6 +29,7 @@ const SETTINGS: Http2Settings = Http2Settings {
     stream_window: 65_535,
     connection_window: 1 << 20,
     connect_protocol: true,
+    origins: AcceptedOrigins::Uri,
     max_premature_resets: 20,
     max_error_resets: 20,
 };

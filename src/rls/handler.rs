@@ -1,5 +1,7 @@
 //! Handler of all transports: decides requests, and connects the network with the rules.
 
+use std::fmt::Display;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +22,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Fleet, Limiter};
 use crate::store::handle::StoreHandle;
 use crate::store::lease_wait::{LeaseDecision, LeaseWaits};
-use crate::telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics};
+use crate::telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics, UnservedReason};
 
 /// Decides requests; shared by all listeners.
 #[derive(Debug)]
@@ -160,6 +162,17 @@ impl RlsHandler {
         if response.stats.global_shadow_mode {
             self.stats.record_shadowed();
         }
+    }
+
+    /// Counts calls of `client` that were not served, and logs them, at intervals, with what is wrong.
+    pub(super) fn record_unserved(
+        &self,
+        reason: UnservedReason,
+        calls: u64,
+        client: Option<SocketAddr>,
+        detail: &dyn Display,
+    ) {
+        self.stats.record_unserved(reason, calls, client, self.clock.now(), detail);
     }
 
     /// Returns the rules in force (empty if there are none yet) and the time.

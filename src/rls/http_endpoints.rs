@@ -1,6 +1,7 @@
 //! HTTP/1.1 listeners of the rate limit service: JSON requests and health on one, debug information on another,
 //! Prometheus metrics on a third. Paths and responses are the reference's.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use http::{Request, StatusCode};
@@ -11,7 +12,8 @@ use tokio::net::TcpListener;
 use super::handler::RlsHandler;
 use super::json;
 use super::response::{Code, RlsError};
-use crate::http_server::{self, FullResponse, response};
+use crate::http_server::{self, FullResponse, PeerAddress, response};
+use crate::telemetry::metrics::UnservedReason;
 
 /// Maximum size of a JSON request in bytes. Envoy does not send these.
 const MAX_JSON_BYTES: usize = 256 * 1024;
@@ -71,21 +73,37 @@ fn stats_text(handler: &RlsHandler) -> String {
 /// bounds that the reference does not have.
 async fn decide_json(handler: &RlsHandler, request: Request<Incoming>) -> FullResponse {
     let bad_request = || response(StatusCode::BAD_REQUEST, TEXT, "Bad Request\n");
+    let client = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let report = |reason, detail: &dyn Display| handler.record_unserved(reason, 1, client, detail);
     let body = match Limited::new(request.into_body(), MAX_JSON_BYTES).collect().await {
         Ok(body) => body,
         Err(error) if error.is::<LengthLimitError>() => {
             let message = format!("request too large, at most {MAX_JSON_BYTES} bytes\n");
+            report(UnservedReason::Bound, &format_args!("/json: {}", message.trim_end()));
             return response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, message);
         }
-        Err(_) => return bad_request(),
+        Err(error) => {
+            report(UnservedReason::Message, &format_args!("/json: {error}"));
+            return bad_request();
+        }
     };
-    let Ok(rls_request) = json::parse_request(&body.to_bytes()) else { return bad_request() };
+    let rls_request = match json::parse_request(&body.to_bytes()) {
+        Ok(rls_request) => rls_request,
+        Err(error) => {
+            report(UnservedReason::Message, &format_args!("/json: {error}"));
+            return bad_request();
+        }
+    };
     let rls_response = match handler.decide(&rls_request).await {
         Ok(rls_response) => rls_response,
         Err(error @ (RlsError::TooManyDescriptors(_) | RlsError::TooManyEntries(..))) => {
+            report(UnservedReason::Bound, &format_args!("/json: {error}"));
             return response(StatusCode::BAD_REQUEST, TEXT, format!("{error}\n"));
         }
-        Err(_) => return bad_request(),
+        Err(error) => {
+            report(UnservedReason::Undecided, &format_args!("/json: {error}"));
+            return bad_request();
+        }
     };
     let status = match rls_response.overall_code {
         Code::Ok => StatusCode::OK,

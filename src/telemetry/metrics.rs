@@ -41,7 +41,7 @@ pub use self::process::resident_memory;
 use self::remote::RemoteRegistry;
 pub use self::remote::{RemoteMetrics, RemoteOutcome};
 pub use self::request_outcome::RequestOutcome;
-pub use self::rls::{DescriptorHits, NameOrigin, RlsStats, sanitized};
+pub use self::rls::{DescriptorHits, NameOrigin, RlsStats, UnservedReason, sanitized};
 use self::rule::RuleRegistry;
 pub use self::rule::{DecisionCounts, DecisionOutcome, RuleMetrics};
 pub use self::store::{StoreMetrics, StoreOutcome};

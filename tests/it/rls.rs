@@ -1,5 +1,6 @@
 //! Envoy's rate limit service, called as Envoy calls it.
 
+mod authority;
 mod client;
 mod endpoints;
 mod envoy;

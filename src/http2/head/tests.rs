@@ -24,7 +24,7 @@ const GET: [(&str, &str); 4] =
 const CONNECT: [(&str, &str); 2] = [(":method", "CONNECT"), (":authority", "a.test:443")];
 
 fn request(fields: &[(&str, &str)]) -> Result<Request<()>, HeadError> {
-    built(fields, 1000).into_request()
+    built(fields, 1000).into_request(AcceptedOrigins::Uri)
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn request_has_its_uri_and_fields() {
     assert_eq!(request.uri(), "https://a.test/p?q");
     assert_eq!(request.headers().get_all("x-a").iter().collect::<Vec<_>>(), ["1", "2"]);
     let without_authority = [GET[0], GET[1], GET[3]];
-    assert_eq!(built(&without_authority, 1000).into_request().unwrap().uri(), "/p?q");
+    assert_eq!(built(&without_authority, 1000).into_request(AcceptedOrigins::Uri).unwrap().uri(), "/p?q");
 }
 
 #[test]
@@ -50,6 +50,46 @@ fn request_without_what_its_method_needs_is_malformed() {
     let extended = [&CONNECT[..1], &GET[1..], &[(":protocol", "websocket")]].concat();
     assert_eq!(request(&extended).unwrap().extensions().get::<Protocol>().unwrap().as_str(), "websocket");
     assert!(request(&[&GET[..], &[(":protocol", "websocket")]].concat()).is_err(), "not CONNECT");
+}
+
+/// Values of `:authority` that gRPC clients send: Envoy the name of a cluster, other clients a path of a socket.
+const OTHER_AUTHORITIES: [&str; 8] = [
+    "outbound|8081||ratelimit.default.svc.cluster.local",
+    "",
+    "unix:/run/rls.sock",
+    "/run/rls.sock",
+    "%2Frun%2Frls.sock",
+    "::1",
+    "a b",
+    "a.test/path",
+];
+
+#[test]
+fn any_authority_or_scheme_is_accepted_only_where_it_is_not_used() {
+    let with = |authority: &'static str, scheme: &'static str| {
+        [GET[0], (":scheme", scheme), (":authority", authority), GET[3], ("x-a", "1")]
+    };
+    let any = |fields: &[(&str, &str)]| built(fields, 1000).into_request(AcceptedOrigins::Any);
+    for other in OTHER_AUTHORITIES
+        .map(|authority| with(authority, "http"))
+        .into_iter()
+        .chain([with("a", ""), with("a", "1/")])
+    {
+        assert_eq!(request(&other).err(), Some(HeadError::Malformed), "{other:?}");
+        let accepted = any(&other).unwrap();
+        assert_eq!(
+            (accepted.uri().to_string().as_str(), &accepted.headers()["x-a"]),
+            ("/p?q", &HeaderValue::from_static("1"))
+        );
+        assert!(any(&[&other[..2], &other[2..3], &other[2..]].concat()).is_err(), "twice");
+        assert!(any(&[&other[..2], &other[1..]].concat()).is_err(), "twice");
+        assert!(any(&[&GET[2..3], &other[..]].concat()).is_err(), "two authorities");
+        assert!(built(&other[2..3], 1000).into_trailers().is_err());
+    }
+    assert_eq!(any(&GET).unwrap().uri(), "https://a.test/p?q");
+    assert_eq!(any(&[GET[0], GET[2], GET[3]]).unwrap().uri(), "/p?q", "no scheme");
+    assert_eq!(any(&[GET[0], GET[3], ("host", "a|b")]).unwrap().uri(), "/p?q", "neither");
+    assert!(any(&with("a\u{1}b", "http")).is_err(), "a control character");
 }
 
 #[test]
@@ -79,10 +119,13 @@ fn size_is_limited_and_malformed_counts_first() {
         fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>()
     };
     let exact = u32::try_from(size(&GET)).unwrap();
-    assert!(built(&GET, exact).into_request().is_ok());
-    assert_eq!(built(&GET, exact - 1).into_request().err(), Some(HeadError::TooLarge));
+    assert!(built(&GET, exact).into_request(AcceptedOrigins::Uri).is_ok());
+    assert_eq!(built(&GET, exact - 1).into_request(AcceptedOrigins::Uri).err(), Some(HeadError::TooLarge));
     let malformed = [&GET[..], &[GET[0], ("x-a", "1")]].concat();
-    assert_eq!(built(&malformed, exact + 50).into_request().err(), Some(HeadError::Malformed));
+    assert_eq!(
+        built(&malformed, exact + 50).into_request(AcceptedOrigins::Uri).err(),
+        Some(HeadError::Malformed)
+    );
 }
 
 proptest! {
@@ -97,7 +140,7 @@ proptest! {
         encoder.begin(&mut block);
         encode_request(&head, &mut encoder, &mut block);
         HpackDecoder::new().decode(&block, &mut decoded).unwrap();
-        let decoded = decoded.into_request().unwrap();
+        let decoded = decoded.into_request(AcceptedOrigins::Uri).unwrap();
         prop_assert_eq!((decoded.method(), decoded.uri()), (head.method(), head.uri()));
         prop_assert_eq!(decoded.headers(), head.headers());
     }

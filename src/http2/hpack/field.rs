@@ -82,8 +82,12 @@ pub enum HeaderField {
     Method(Method),
     /// `:scheme`.
     Scheme(Scheme),
+    /// `:scheme` with a valid value that is no scheme of RFC 3986, or is empty.
+    OtherScheme,
     /// `:authority`.
     Authority(Authority),
+    /// `:authority` with a valid value that is no authority of RFC 3986, or is empty.
+    OtherAuthority,
     /// `:path`: `*`, or a path that begins with a slash. As the `http` crate does, it drops a fragment.
     Path(PathAndQuery),
     /// `:protocol` (RFC 8441).
@@ -157,8 +161,13 @@ impl Parsed {
     pub(super) fn new(name: Name, value: &[u8], is_sensitive: bool) -> Self {
         let field = match &name {
             Name::Method => Method::from_bytes(value).ok().map(HeaderField::Method),
-            Name::Scheme => parse_scheme(value).map(HeaderField::Scheme),
-            Name::Authority => Authority::try_from(value).ok().map(HeaderField::Authority),
+            Name::Scheme => parse_scheme(value)
+                .map(HeaderField::Scheme)
+                .or_else(|| is_field_value(value).then_some(HeaderField::OtherScheme)),
+            Name::Authority => Authority::try_from(value)
+                .map(HeaderField::Authority)
+                .ok()
+                .or_else(|| is_field_value(value).then_some(HeaderField::OtherAuthority)),
             Name::Path => parse_path(value).map(HeaderField::Path),
             Name::Protocol => {
                 Protocol::try_from(Bytes::copy_from_slice(value)).ok().map(HeaderField::Protocol)
@@ -188,8 +197,8 @@ impl Parsed {
     pub(super) fn name(&self) -> Name {
         match self {
             Self::Valid(HeaderField::Method(_)) => Name::Method,
-            Self::Valid(HeaderField::Scheme(_)) => Name::Scheme,
-            Self::Valid(HeaderField::Authority(_)) => Name::Authority,
+            Self::Valid(HeaderField::Scheme(_) | HeaderField::OtherScheme) => Name::Scheme,
+            Self::Valid(HeaderField::Authority(_) | HeaderField::OtherAuthority) => Name::Authority,
             Self::Valid(HeaderField::Path(_)) => Name::Path,
             Self::Valid(HeaderField::Protocol(_)) => Name::Protocol,
             Self::Valid(HeaderField::Status(_)) => Name::Status,
@@ -214,6 +223,11 @@ impl Parsed {
             Self::Malformed(_) => HeaderField::Malformed,
         }
     }
+}
+
+/// Whether a value has only bytes that a field may have (RFC 9110, section 5.5).
+fn is_field_value(value: &[u8]) -> bool {
+    HeaderValue::from_bytes(value).is_ok()
 }
 
 fn parse_scheme(value: &[u8]) -> Option<Scheme> {

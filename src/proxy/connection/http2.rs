@@ -14,7 +14,7 @@ use std::task::Poll;
 
 use self::stream::start_stream;
 use super::{DownstreamConnection, malformed};
-use crate::http2::{Http2Error, Http2Settings, ServerConnection};
+use crate::http2::{AcceptedOrigins, Http2Error, Http2Settings, ServerConnection};
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::{STREAMS_IN_WINDOW, TimeoutKind};
 
@@ -70,6 +70,7 @@ async fn handshake(
         stream_window: STREAM_WINDOW,
         connection_window: CONNECTION_WINDOW,
         connect_protocol: true,
+        origins: AcceptedOrigins::Uri,
         max_premature_resets: MAX_PREMATURE_RESETS,
         max_error_resets: MAX_ERROR_RESETS,
     };

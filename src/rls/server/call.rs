@@ -15,9 +15,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body_util::{Empty, Full};
 use hyper::body::Body as _;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
+use tonic::{Code, Status};
 
 use super::calls::CallGuard;
 use super::connection::GrpcConnection;
@@ -25,6 +25,7 @@ use super::ratelimit::SHOULD_RATE_LIMIT;
 use super::relayed_body::RelayedBody;
 use super::report_reader::{ReportHandover, ReportReader};
 use crate::http2::{Http2Error, Reason, ReceiveStream, Responder};
+use crate::telemetry::metrics::UnservedReason;
 use crate::transport::{Http2Body, SentBody};
 
 /// The response to a call.
@@ -46,6 +47,7 @@ pub(super) fn start(
 ) {
     if request.method() == Method::CONNECT {
         // Its body would be that of a tunnel, which does not end.
+        connection.record_unserved(UnservedReason::Unimplemented, 1, &"method CONNECT");
         return responder.send_reset(Reason::REFUSED_STREAM);
     }
     let mut call = Box::pin(serve(Rc::clone(connection), request, responder));
@@ -64,6 +66,7 @@ async fn serve(connection: Rc<GrpcConnection>, request: Request<ReceiveStream>, 
         Poll::Pending => responder.poll_reset(cx).map(|_| None),
     });
     let Some(result) = result.await else { return };
+    connection.record_failure(&result);
     let failed = |status: Status| (CallResponse::Http(status.into_http()), CallGuard::default());
     // The guard is held until the client has received the response.
     let (response, _guard) = result.unwrap_or_else(failed);
@@ -83,6 +86,26 @@ impl GrpcConnection {
             (_, "/grpc.health.v1.Health/Watch") => Box::pin(self.watch_health(request)).await,
             _ => Box::pin(self.call_unary(request)).await,
         }
+    }
+
+    /// Counts and logs a call that fails.
+    fn record_failure(&self, result: &CallResult) {
+        let status = match result {
+            Ok((CallResponse::Message(_), _)) => return,
+            Ok((CallResponse::Http(response), _)) => Status::from_header_map(response.headers()),
+            Err(status) => Some(status.clone()),
+        };
+        let Some(status) = status else { return };
+        let reason = match status.code() {
+            // The client has cancelled the call, or asks for the health of another service.
+            Code::Ok | Code::Cancelled | Code::NotFound => return,
+            Code::Unimplemented => UnservedReason::Unimplemented,
+            Code::ResourceExhausted | Code::DeadlineExceeded => UnservedReason::Bound,
+            // The statuses of a request without a decision.
+            Code::Unknown | Code::InvalidArgument | Code::Unavailable => UnservedReason::Undecided,
+            _ => UnservedReason::Message,
+        };
+        self.record_unserved(reason, 1, &format_args!("{:?}: {}", status.code(), status.message()));
     }
 
     /// Decides a request directly. What is not a single uncompressed message is left to the general service, which returns

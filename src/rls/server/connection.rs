@@ -1,6 +1,8 @@
 //! One client connection of the rate limit service: HTTP/2 only, as gRPC requires.
 
+use std::fmt::Display;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +13,13 @@ use super::calls::ConnectionCalls;
 use super::connection_limiter::GrpcConnectionPermit;
 use super::{GrpcPort, GrpcServices, GrpcWorker, call};
 use crate::drain::DrainPhase;
-use crate::http2::{Http2Settings, ServerConnection};
+use crate::http2::{AcceptedOrigins, Http2Error, Http2Settings, ResetRequests, ServerConnection};
 use crate::jitter::jittered;
 use crate::listener::AcceptedConnection;
+use crate::telemetry::metrics::UnservedReason;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
+use crate::tls::server::ServerHandshakeError;
 use crate::transport::Transport;
 
 /// Maximum time for a TLS handshake, including the wait for a permit, and for the preface of HTTP/2.
@@ -40,6 +44,10 @@ const MAX_HEADER_LIST_SIZE: u32 = 16 * 1024;
 /// Maximum time for the calls of a connection that is displaced by another.
 const DISPLACED_GRACE: Duration = Duration::from_secs(1);
 
+/// What is wrong with a client that does not begin with the preface of HTTP/2.
+const NOT_HTTP2: &str =
+    "the client does not begin with HTTP/2: it may use HTTP/1.1, or TLS where this port has none";
+
 /// Why a connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CloseReason {
@@ -57,6 +65,8 @@ pub(super) struct GrpcConnection {
     pub(super) worker: Rc<GrpcWorker>,
     pub(super) calls: Rc<ConnectionCalls>,
     pub(super) permit: GrpcConnectionPermit,
+    port: Arc<GrpcPort>,
+    client: SocketAddr,
 }
 
 /// Serves a connection until it is closed.
@@ -68,21 +78,22 @@ pub(super) async fn serve(
     permit: GrpcConnectionPermit,
 ) {
     accepted.stream.set_tcp_keepalive(TCP_KEEPALIVE_IDLE);
+    let client = accepted.peer;
     let stream = tokio::select! {
-        stream = accept_tls(&port, &worker.handshake_limiter, accepted.stream) => stream,
+        stream = accept_tls(&port, &worker.handshake_limiter, accepted) => stream,
         () = permit.displaced() => return,
     };
     let Some(stream) = stream else { return };
     let calls = ConnectionCalls::new(Rc::clone(&worker.calls));
-    let connection = Rc::new(GrpcConnection { services, worker, calls, permit });
-    let Some(mut serving) = connection.handshake(&port, stream).await else { return };
+    let connection = Rc::new(GrpcConnection { services, worker, calls, permit, port, client });
+    let Some(mut serving) = connection.handshake(stream).await else { return };
     let reason = tokio::select! {
         // An error on one connection affects no other.
         () = accept_calls(&connection, &mut serving) => return,
-        reason = connection.close_reason(&port) => reason,
+        reason = connection.close_reason() => reason,
     };
     let grace = match reason {
-        CloseReason::MaxAge => port.settings.grace,
+        CloseReason::MaxAge => connection.port.settings.grace,
         // The graceful shutdown bounds this; see `server::run`.
         CloseReason::Draining => Duration::MAX,
         CloseReason::Displaced if connection.permit.has_called() => DISPLACED_GRACE,
@@ -103,26 +114,33 @@ const SETTINGS: Http2Settings = Http2Settings {
     stream_window: WINDOW,
     connection_window: WINDOW,
     connect_protocol: false,
+    origins: AcceptedOrigins::Any,
     max_premature_resets: MAX_PREMATURE_RESETS,
     max_error_resets: MAX_ERROR_RESETS,
 };
 
 /// Starts the calls that arrive, until the connection ends.
 async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut ServerConnection<Transport>) {
-    // An error ends this connection only.
-    let _ = poll_fn(|cx| {
-        serving.poll_requests(cx, |request, responder, cx| call::start(connection, request, responder, cx))
+    let ended = poll_fn(|cx| {
+        let polled = serving
+            .poll_requests(cx, |request, responder, cx| call::start(connection, request, responder, cx));
+        connection.record_resets(serving.take_reset_requests());
+        polled
     })
     .await;
+    // An error ends this connection only.
+    if let Err(error @ Http2Error::Violation(_)) = ended {
+        connection.record_unserved(UnservedReason::Protocol, 1, &error);
+    }
 }
 
 impl GrpcConnection {
     /// Waits for the client's preface. `None` if the connection is to be closed.
-    async fn handshake(&self, port: &GrpcPort, stream: Transport) -> Option<ServerConnection<Transport>> {
+    async fn handshake(&self, stream: Transport) -> Option<ServerConnection<Transport>> {
         let mut serving = ServerConnection::new(stream, SETTINGS);
         let shaken = tokio::select! {
             shaken = timeout(HANDSHAKE_TIMEOUT, poll_fn(|cx| serving.poll_handshake(cx))) => Some(shaken),
-            () = port.handler.drain().wait_for_phase(DrainPhase::Draining) => None,
+            () = self.port.handler.drain().wait_for_phase(DrainPhase::Draining) => None,
             () = self.permit.displaced() => return None,
         };
         let shaken = match shaken {
@@ -132,10 +150,37 @@ impl GrpcConnection {
                 () = self.permit.displaced() => return None,
             },
         };
-        shaken.is_ok_and(|shaken| shaken.is_ok()).then_some(serving)
+        match shaken {
+            Ok(Ok(())) => Some(serving),
+            Ok(Err(Http2Error::Violation(_))) => {
+                self.record_unserved(UnservedReason::Protocol, 1, &NOT_HTTP2);
+                None
+            }
+            // A probe that only connects, or a client that has sent nothing.
+            Ok(Err(_)) | Err(_) => None,
+        }
     }
 
-    async fn close_reason(&self, port: &GrpcPort) -> CloseReason {
+    /// Counts and logs calls of this connection that are not served.
+    pub(super) fn record_unserved(&self, reason: UnservedReason, calls: u64, detail: &dyn Display) {
+        self.port.handler.record_unserved(reason, calls, Some(self.client), detail);
+    }
+
+    fn record_resets(&self, resets: ResetRequests) {
+        let ResetRequests { malformed, too_large, refused } = resets;
+        for (calls, detail) in [
+            (malformed, "the header section violates HTTP/2 (RFC 9113 section 8)"),
+            (too_large, "the header section is too large"),
+            (refused, "too many calls in flight on the connection"),
+        ] {
+            if calls > 0 {
+                self.record_unserved(UnservedReason::Reset, calls.into(), &detail);
+            }
+        }
+    }
+
+    async fn close_reason(&self) -> CloseReason {
+        let port = &self.port;
         tokio::select! {
             // Jitter, so that connections opened together are not closed together.
             () = sleep(jittered(port.settings.max_age)) => CloseReason::MaxAge,
@@ -150,8 +195,9 @@ impl GrpcConnection {
 async fn accept_tls(
     port: &GrpcPort,
     handshake_limiter: &HandshakeLimiter,
-    stream: Transport,
+    accepted: AcceptedConnection,
 ) -> Option<Transport> {
+    let AcceptedConnection { stream, peer } = accepted;
     let security = port.security();
     let Some(tls) = &security.tls else { return Some(stream) };
     let handshake = Box::pin(async {
@@ -160,13 +206,26 @@ async fn accept_tls(
     });
     match timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok((stream, session))) => {
-            is_client_allowed(session.identity.as_ref(), &security.client_names).then(|| stream.into())
-        }
-        Ok(Err(failure)) => {
-            tracing::debug!(why = failure.as_str(), "TLS handshake with a client failed");
+            let identity = session.identity.as_ref();
+            if is_client_allowed(identity, &security.client_names) {
+                return Some(stream.into());
+            }
+            let detail = format!("the client's certificate has none of `client_names`: {identity:?}");
+            port.handler.record_unserved(UnservedReason::ClientName, 1, Some(peer), &detail);
             None
         }
-        Err(_) => None,
+        // A probe that only connects.
+        Ok(Err(ServerHandshakeError::Closed)) => None,
+        Ok(Err(failure)) => {
+            let detail = format!("TLS handshake failed: {}", failure.as_str());
+            port.handler.record_unserved(UnservedReason::Handshake, 1, Some(peer), &detail);
+            None
+        }
+        Err(_) => {
+            let detail = "TLS handshake failed: timed out";
+            port.handler.record_unserved(UnservedReason::Handshake, 1, Some(peer), &detail);
+            None
+        }
     }
 }
 
@@ -176,9 +235,5 @@ fn is_client_allowed(client: Option<&Identity>, names: &[Box<str>]) -> bool {
         let mut given = client.hosts.iter().chain(&client.uris);
         given.any(|given| names.iter().any(|name| name.eq_ignore_ascii_case(given)))
     };
-    let is_allowed = names.is_empty() || client.is_some_and(has_one);
-    if !is_allowed {
-        tracing::debug!(?client, "client rejected: its certificate has none of `client_names`");
-    }
-    is_allowed
+    names.is_empty() || client.is_some_and(has_one)
 }

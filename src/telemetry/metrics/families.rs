@@ -55,6 +55,10 @@ pub(super) static RATELIMIT_FAILED_LOADS: Family = counter(
     "ratelimit_service_config_load_error",
     "Rule sets that could not be loaded; the previous rules stay in force.",
 );
+pub(super) static RATELIMIT_UNSERVED: Family = counter(
+    "weir_rate_limit_calls_not_served_total",
+    "Calls of the rate limit service without a decision, and connections that were rejected, by reason.",
+);
 pub(super) static RATELIMIT_OVERFLOWS: Family = counter(
     "weir_rate_limit_stat_overflows_total",
     "Descriptors and domains counted under other_names: too many names, or too long ones.",

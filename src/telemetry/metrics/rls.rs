@@ -3,9 +3,12 @@
 //! They are stored by name, and a rule may include client input in names. So the number and the length of names are
 //! bounded; everything beyond is counted under one common name. Each name takes five lines of every scrape.
 
+mod unserved;
+
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::hash::BuildHasher as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,8 +17,11 @@ use foldhash::fast::FixedState;
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
+use self::unserved::UnservedCalls;
+pub use self::unserved::UnservedReason;
 use super::exporter::{SECONDS, escape_label_value, render_header, write_histogram};
 use super::families::{self, Family};
+use crate::limiter::timestamp::Timestamp;
 use super::request_outcome::{OUTCOMES, RequestOutcome};
 use crate::rules::outcome::DecisionOutcome;
 use crate::telemetry::atomic_counter::AtomicCounter;
@@ -123,6 +129,7 @@ pub struct RlsStats {
     shadowed: AtomicCounter,
     config_loads: AtomicCounter,
     failed_config_loads: AtomicCounter,
+    unserved: UnservedCalls,
     durations: Histogram,
     outcomes: [AtomicCounter; OUTCOMES],
     /// Number of counts under [`OTHER_NAMES`].
@@ -216,6 +223,18 @@ impl RlsStats {
         RequestOutcome::all().zip(self.outcomes.iter().map(AtomicCounter::get))
     }
 
+    /// Counts calls of `client` that were not served, and logs them, at intervals, with what is wrong.
+    pub fn record_unserved(
+        &self,
+        reason: UnservedReason,
+        calls: u64,
+        client: Option<SocketAddr>,
+        now: Timestamp,
+        detail: &dyn Display,
+    ) {
+        self.unserved.record(reason, calls, client, now, detail);
+    }
+
     /// Counts a request that was admitted only because the whole service is in shadow mode.
     pub fn record_shadowed(&self) {
         self.shadowed.increment();
@@ -295,6 +314,7 @@ impl RlsStats {
                 write_sample(text, family, &format!("{{outcome=\"{}\"}}", outcome.as_str()), count);
             }
         }
+        self.unserved.render(text);
         let family = &families::RATELIMIT_RESPONSE_TIME;
         text.push_str(&render_header(family));
         write_histogram(text, family.name, "grpc_method=\"ShouldRateLimit\"", &self.durations, SECONDS);

@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::http2::{ClientConnection, Http2Settings, RequestSender};
+use crate::http2::{AcceptedOrigins, ClientConnection, Http2Settings, RequestSender};
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::transport::Transport;
 use crate::upstream::error::UpstreamError;
@@ -36,6 +36,7 @@ pub(super) const SETTINGS: Http2Settings = Http2Settings {
     stream_window: STREAM_WINDOW,
     connection_window: CONNECTION_WINDOW,
     connect_protocol: false,
+    origins: AcceptedOrigins::Uri,
     max_premature_resets: u32::MAX,
     max_error_resets: MAX_ERROR_RESETS,
 };
