@@ -7,6 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
 use super::error::Http2Error;
+use super::malformation::MalformedStreams;
 use super::receive::ReceiveStream;
 use super::responder::Responder;
 use super::settings::Http2Settings;
@@ -42,6 +43,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
         mut start: impl FnMut(Request<ReceiveStream>, Responder, &mut Context<'_>),
     ) -> Poll<Result<(), Http2Error>> {
         self.connection.poll(cx, &mut start)
+    }
+
+    /// Returns the streams that were reset as malformed since the last call, if there are any.
+    pub fn take_malformed(&self) -> Option<MalformedStreams> {
+        self.connection.state().malformed.take()
     }
 
     /// State of the connection.

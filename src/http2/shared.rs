@@ -10,7 +10,9 @@ use super::error::{Http2Error, Reason};
 use super::floods::FloodCounters;
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, flags, put_frame};
 use super::hpack::HpackEncoder;
+use super::malformation::{Malformation, MalformedStreams};
 use super::output::OutputBuf;
+use super::receive_windows::ReceiveWindows;
 use super::settings::{DEFAULT_WINDOW, Http2Settings, PeerSettings};
 use super::stream::{Stream, StreamState};
 use super::stream_queue::StreamQueue;
@@ -31,10 +33,8 @@ pub(super) struct Http2State {
     pub(super) streams: HashMap<u32, Rc<Stream>, RandomState>,
     /// Bytes that may still be sent on all streams.
     pub(super) send_window: i64,
-    /// Bytes that the peer may still send on all streams.
-    pub(super) receive_window: i64,
-    /// Released bytes that were not announced to the peer.
-    pub(super) released: u32,
+    /// Windows granted to the peer.
+    pub(super) receive: ReceiveWindows,
     /// Last stream that the peer has opened, whether it was accepted or not.
     pub(super) last_peer_stream: u32,
     /// Last stream of the peer that was accepted.
@@ -47,6 +47,7 @@ pub(super) struct Http2State {
     /// Requests that wait for a stream.
     pub(super) queue: StreamQueue,
     pub(super) floods: FloodCounters,
+    pub(super) malformed: MalformedStreams,
     /// Last stream that the peer had opened before this turn of the connection's task.
     pub(super) last_stream_of_turn: u32,
     /// Whether the task is running, so that it needs no wake-up.
@@ -86,8 +87,7 @@ impl Http2State {
             output,
             streams: HashMap::default(),
             send_window: DEFAULT_WINDOW.into(),
-            receive_window: settings.connection_window.max(DEFAULT_WINDOW).into(),
-            released: 0,
+            receive: ReceiveWindows::new(is_server, &settings),
             last_peer_stream: 0,
             last_accepted: 0,
             next_stream: 1,
@@ -95,6 +95,7 @@ impl Http2State {
             waiting: VecDeque::new(),
             queue: StreamQueue::default(),
             floods: FloodCounters::default(),
+            malformed: MalformedStreams::default(),
             last_stream_of_turn: 0,
             is_polling: false,
             waker: None,
@@ -225,7 +226,9 @@ impl Http2State {
         id: u32,
         stream: Option<&mut StreamState>,
         reason: Reason,
+        what: Malformation,
     ) -> Result<(), Reason> {
+        self.malformed.record(what);
         self.put_reset(id, reason);
         if let Some(stream) = stream {
             stream.fail(Http2Error::Malformed(reason));

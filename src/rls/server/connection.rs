@@ -1,6 +1,7 @@
 //! One client connection of the rate limit service: HTTP/2 only, as gRPC requires.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::drain::DrainPhase;
 use crate::http2::{Http2Settings, ServerConnection};
 use crate::jitter::jittered;
 use crate::listener::AcceptedConnection;
+use crate::telemetry::malformed_streams::{self, MalformedSide};
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
 use crate::transport::Transport;
@@ -33,8 +35,12 @@ const MAX_PREMATURE_RESETS: u32 = 10_000;
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Maximum resets that are caused by errors of the client; more close the connection.
 const MAX_ERROR_RESETS: u32 = 1024;
-/// Flow-control windows of a call and of a connection: the largest message needs no update.
-const WINDOW: u32 = 1 << 20;
+/// Flow-control windows of a call, in bytes: that of every call, which most messages fit, and the maximum while its
+/// message is read.
+const STREAM_WINDOW: u32 = 16 * 1024;
+const MAX_STREAM_WINDOW: u32 = 1 << 20;
+/// Bytes by which all windows of a connection together may exceed the former.
+const SHARED_WINDOW: u32 = 4 << 20;
 /// Maximum size of a call's header section, in bytes.
 const MAX_HEADER_LIST_SIZE: u32 = 16 * 1024;
 /// Maximum time for the calls of a connection that is displaced by another.
@@ -53,6 +59,7 @@ enum CloseReason {
 
 /// The services and the shared state of one connection.
 pub(super) struct GrpcConnection {
+    peer: IpAddr,
     pub(super) services: GrpcServices,
     pub(super) worker: Rc<GrpcWorker>,
     pub(super) calls: Rc<ConnectionCalls>,
@@ -67,6 +74,7 @@ pub(super) async fn serve(
     accepted: AcceptedConnection,
     permit: GrpcConnectionPermit,
 ) {
+    let peer = accepted.peer.ip().to_canonical();
     accepted.stream.set_tcp_keepalive(TCP_KEEPALIVE_IDLE);
     let stream = tokio::select! {
         stream = accept_tls(&port, &worker.handshake_limiter, accepted.stream) => stream,
@@ -74,7 +82,7 @@ pub(super) async fn serve(
     };
     let Some(stream) = stream else { return };
     let calls = ConnectionCalls::new(Rc::clone(&worker.calls));
-    let connection = Rc::new(GrpcConnection { services, worker, calls, permit });
+    let connection = Rc::new(GrpcConnection { peer, services, worker, calls, permit });
     let Some(mut serving) = connection.handshake(&port, stream).await else { return };
     let reason = tokio::select! {
         // An error on one connection affects no other.
@@ -100,8 +108,9 @@ pub(super) async fn serve(
 const SETTINGS: Http2Settings = Http2Settings {
     max_streams: MAX_STREAMS,
     max_header_list: MAX_HEADER_LIST_SIZE,
-    stream_window: WINDOW,
-    connection_window: WINDOW,
+    stream_window: STREAM_WINDOW,
+    max_stream_window: MAX_STREAM_WINDOW,
+    shared_window: SHARED_WINDOW,
     connect_protocol: false,
     max_premature_resets: MAX_PREMATURE_RESETS,
     max_error_resets: MAX_ERROR_RESETS,
@@ -111,7 +120,12 @@ const SETTINGS: Http2Settings = Http2Settings {
 async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut ServerConnection<Transport>) {
     // An error ends this connection only.
     let _ = poll_fn(|cx| {
-        serving.poll_requests(cx, |request, responder, cx| call::start(connection, request, responder, cx))
+        let polled = serving
+            .poll_requests(cx, |request, responder, cx| call::start(connection, request, responder, cx));
+        if let Some(streams) = serving.take_malformed() {
+            malformed_streams::record(MalformedSide::Rls, connection.peer, &streams);
+        }
+        polled
     })
     .await;
 }
