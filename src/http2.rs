@@ -22,8 +22,10 @@ mod handle_headers;
 mod head;
 pub mod hpack;
 mod input;
+mod malformation;
 mod output;
 mod receive;
+mod receive_windows;
 mod responder;
 mod send;
 mod server;
@@ -38,12 +40,12 @@ pub use self::client::{ClientConnection, PendingResponse, RequestSender};
 pub use self::error::{Http2Error, Reason};
 pub use self::head::{AcceptedOrigins, FieldWriter, PseudoHeaders};
 pub use self::hpack::Protocol;
+pub use self::malformation::{Malformation, MalformedStreams};
 pub use self::receive::ReceiveStream;
 pub use self::responder::Responder;
 pub use self::send::SendStream;
 pub use self::server::ServerConnection;
 pub use self::settings::Http2Settings;
-pub use self::shared::ResetRequests;
 
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ pub mod access_log;
 pub mod atomic_counter;
 pub mod histogram;
 pub mod logging;
+pub mod malformed_streams;
 pub mod metrics;
 pub mod panics;
 pub mod spans;

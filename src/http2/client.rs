@@ -14,6 +14,7 @@ use super::error::{Http2Error, Reason};
 use super::handle::StreamHandle;
 use super::head::{FieldWriter, PseudoHeaders, encode_request};
 use super::hpack::HpackEncoder;
+use super::malformation::MalformedStreams;
 use super::receive::ReceiveStream;
 use super::send::SendStream;
 use super::settings::{Http2Settings, MAX_WINDOW};
@@ -47,6 +48,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ClientConnection<T> {
     pub fn new(stream: T, settings: Http2Settings) -> (RequestSender, Self) {
         let connection = Connection::new(stream, false, settings);
         (RequestSender::new(connection.shared()), Self { connection })
+    }
+
+    /// Returns the streams that were reset as malformed since the last call, if there are any.
+    pub fn take_malformed(&self) -> Option<MalformedStreams> {
+        self.connection.state().malformed.take()
     }
 
     /// State of the connection.
@@ -146,7 +152,7 @@ impl RequestSender {
         check_open(&state)?;
         let id = state.next_stream;
         state.next_stream += 2;
-        let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window);
+        let mut stream = StreamState::new(state.first_stream_window(), state.peer.stream_window);
         stream.response_length = match *method {
             Method::HEAD => ResponseLength::OfGet,
             Method::CONNECT => ResponseLength::Ignored,

@@ -70,6 +70,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         &self.frames.state
     }
 
+    /// Returns the state.
     pub(super) fn state(&self) -> RefMut<'_, Http2State> {
         self.frames.state.borrow_mut()
     }

@@ -31,8 +31,9 @@ pub use self::server::http2_server;
 const SETTINGS: Http2Settings = Http2Settings {
     max_streams: 8,
     max_header_list: 8 * 1024,
-    stream_window: 65_535,
-    connection_window: 100_000,
+    stream_window: 20_000,
+    max_stream_window: 65_535,
+    shared_window: 100_000,
     connect_protocol: true,
     origins: AcceptedOrigins::Uri,
     max_premature_resets: 20,
@@ -127,7 +128,7 @@ impl<S: Side> Session<S> {
         let state = self.side.state();
         self.peer.check_bounds(&state);
         if state.end.is_none() {
-            self.peer.check_receive_window(&state, &held);
+            self.peer.check_receive_windows(&state, &held);
             if self.wire.is_idle() && state.output.len() == 0 {
                 self.peer.check_send_windows(&state);
             }

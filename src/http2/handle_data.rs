@@ -4,6 +4,7 @@ use super::error::Reason;
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, flags};
 use super::handle_frame::FrameHandler;
 use super::input::{InputBuf, Payload};
+use super::malformation::Malformation;
 use super::shared::Http2State;
 use super::stream::StreamState;
 
@@ -16,10 +17,7 @@ impl FrameHandler {
             return Err(Reason::PROTOCOL_ERROR);
         }
         let length = u32::try_from(header.length).unwrap_or(u32::MAX);
-        state.receive_window -= i64::from(length);
-        if state.receive_window < 0 {
-            return Err(Reason::FLOW_CONTROL_ERROR);
-        }
+        state.count_received(length)?;
         let Some(stream) = state.streams.get(&header.stream).cloned() else {
             input.advance(FRAME_HEADER_SIZE + header.length);
             return discard_data(state, header.stream, length);
@@ -31,11 +29,11 @@ impl FrameHandler {
 
 /// Handles DATA of a stream that has ended. It counts against the connection's window.
 fn discard_data(state: &mut Http2State, id: u32, length: u32) -> Result<(), Reason> {
-    state.release_connection_window(length);
+    state.give_back(length);
     // A client may have cancelled many streams at once, and the data of all of them may be on its way.
     match !state.is_server || state.was_reset_here(id) {
         true => Ok(()),
-        false => state.reset_for_error(id, None, Reason::STREAM_CLOSED),
+        false => state.reset_for_error(id, None, Reason::STREAM_CLOSED, Malformation::StreamClosed),
     }
 }
 
@@ -50,13 +48,17 @@ fn receive_data(
     let length = u32::try_from(header.length).unwrap_or(u32::MAX);
     if stream.receive_ended {
         // What was received before is complete.
-        state.release_connection_window(length);
-        return state.reset_for_error(id, Some(stream), Reason::STREAM_CLOSED);
+        state.give_back(length);
+        let (reason, what) = (Reason::STREAM_CLOSED, Malformation::StreamClosed);
+        return state.reset_for_error(id, Some(stream), reason, what);
     }
     stream.receive_window -= i64::from(length);
     stream.unreleased = stream.unreleased.saturating_add(length);
-    if let Some(reason) = data_error(state, stream, size as u64, is_end) {
-        state.reset_for_error(id, Some(stream), reason)?;
+    let is_too_much = length > 0 && stream.receive_window < 0;
+    if let Some(what) = data_error(state, stream, is_too_much, size as u64, is_end) {
+        let is_flow_control = what == Malformation::FlowControl;
+        let reason = if is_flow_control { Reason::FLOW_CONTROL_ERROR } else { Reason::PROTOCOL_ERROR };
+        state.reset_for_error(id, Some(stream), reason, what)?;
         state.discard_received(stream);
         return Ok(());
     }
@@ -89,17 +91,23 @@ fn store_data(state: &mut Http2State, stream: &mut StreamState, header: FrameHea
     stream.wake_receiver();
 }
 
-/// Returns what is wrong with DATA of an open stream, and counts its bytes.
-fn data_error(state: &Http2State, stream: &mut StreamState, size: u64, is_end: bool) -> Option<Reason> {
-    if stream.receive_window < 0 {
-        return Some(Reason::FLOW_CONTROL_ERROR);
+/// Returns what is wrong with DATA of an open stream, and counts its bytes. `is_too_much`: the window does not permit it.
+fn data_error(
+    state: &Http2State,
+    stream: &mut StreamState,
+    is_too_much: bool,
+    size: u64,
+    is_end: bool,
+) -> Option<Malformation> {
+    if is_too_much {
+        return Some(Malformation::FlowControl);
     }
     if !state.is_server && !stream.has_response {
-        return Some(Reason::PROTOCOL_ERROR);
+        return Some(Malformation::Data);
     }
     if let Some(remaining) = &mut stream.remaining {
         let Some(left) = remaining.checked_sub(size).filter(|left| *left == 0 || !is_end) else {
-            return Some(Reason::PROTOCOL_ERROR);
+            return Some(Malformation::ContentLength);
         };
         *remaining = left;
     }

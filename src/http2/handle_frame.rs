@@ -10,6 +10,7 @@ use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, flags, read_u32};
 use super::handle_headers::HeaderBlock;
 use super::hpack::HpackDecoder;
 use super::input::InputBuf;
+use super::malformation::Malformation;
 use super::receive::ReceiveStream;
 use super::responder::Responder;
 use super::settings::MAX_WINDOW;
@@ -91,12 +92,9 @@ impl FrameHandler {
             // Such a stream cannot be reset (RFC 9113 section 6.4).
             return Err(reason);
         }
-        match state.streams.get(&header.stream).cloned() {
-            Some(stream) => {
-                state.reset_for_error(header.stream, Some(&mut *stream.state.borrow_mut()), reason)
-            }
-            None => state.reset_for_error(header.stream, None, reason),
-        }
+        let stream = state.streams.get(&header.stream).cloned();
+        let mut stream = stream.as_ref().map(|stream| stream.state.borrow_mut());
+        state.reset_for_error(header.stream, stream.as_deref_mut(), reason, Malformation::Priority)
     }
 
     fn handle_reset(&self, header: FrameHeader, payload: &[u8]) -> Result<(), Reason> {
@@ -120,7 +118,11 @@ impl FrameHandler {
         if !header.has(flags::ACK) {
             return self.state.borrow_mut().apply_settings(payload);
         }
-        if payload.is_empty() { Ok(()) } else { Err(Reason::FRAME_SIZE_ERROR) }
+        if !payload.is_empty() {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        self.state.borrow_mut().settings_acknowledged();
+        Ok(())
     }
 
     fn handle_ping(&self, header: FrameHeader, payload: &[u8]) -> Result<(), Reason> {
@@ -169,7 +171,8 @@ impl FrameHandler {
         let stream = &mut *stream.state.borrow_mut();
         stream.send_window += i64::from(increment);
         if stream.send_window > i64::from(MAX_WINDOW) {
-            return state.reset_for_error(header.stream, Some(stream), Reason::FLOW_CONTROL_ERROR);
+            let (reason, what) = (Reason::FLOW_CONTROL_ERROR, Malformation::FlowControl);
+            return state.reset_for_error(header.stream, Some(stream), reason, what);
         }
         stream.wake_sender();
         Ok(())

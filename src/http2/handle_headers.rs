@@ -10,6 +10,7 @@ use super::handle::StreamHandle;
 use super::handle_frame::{AcceptedRequest, FrameHandler};
 use super::head::{HeadBuilder, HeadError, encode_response};
 use super::hpack::Protocol;
+use super::malformation::Malformation;
 use super::receive::ReceiveStream;
 use super::responder::Responder;
 use super::settings::MAX_WINDOW;
@@ -132,39 +133,48 @@ fn accept_request(
     let length = fields.content_length();
     let request = match fields.into_request(state.settings.origins) {
         Err(HeadError::TooLarge) => {
-            state.reset_requests.too_large += 1;
             reject_head(state, head);
             return Ok(None);
         }
-        Ok(request) if !head.depends_on_itself => request,
-        Ok(_) | Err(HeadError::Malformed) => {
-            state.reset_requests.malformed += 1;
-            state.reset_for_error(id, None, Reason::PROTOCOL_ERROR)?;
-            return Ok(None);
-        }
+        Ok(_) if head.depends_on_itself => return reset_request(state, id, Malformation::Priority),
+        Ok(request) => request,
+        Err(HeadError::Malformed(what)) => return reset_request(state, id, what),
     };
     if state.streams.len() >= state.settings.max_streams as usize {
-        state.reset_requests.refused += 1;
+        state.refused = state.refused.saturating_add(1);
         state.put_reset(id, Reason::REFUSED_STREAM);
         state.floods.refused_stream(state.settings.max_streams)?;
         return Ok(None);
     }
+    if !state.settings.connect_protocol && request.extensions().get::<Protocol>().is_some() {
+        return reset_request(state, id, Malformation::Protocol);
+    }
     let remaining = length.ok().filter(|length| !head.is_end || length.is_none_or(|length| length == 0));
-    let is_allowed = state.settings.connect_protocol || request.extensions().get::<Protocol>().is_none();
-    let Some(remaining) = remaining.filter(|_| is_allowed) else {
-        state.reset_requests.malformed += 1;
-        state.reset_for_error(id, None, Reason::PROTOCOL_ERROR)?;
-        return Ok(None);
+    let Some(remaining) = remaining else {
+        return reset_request(state, id, Malformation::ContentLength);
     };
-    let mut stream = StreamState::new(state.settings.stream_window, state.peer.stream_window);
+    let mut stream = StreamState::new(state.first_stream_window(), state.peer.stream_window);
     // The bytes of a tunnel have no length.
     stream.remaining = remaining.filter(|_| request.method() != Method::CONNECT);
     stream.receive_ended = head.is_end;
     Ok(Some(OpenedStream { request, stream: state.add_stream(id, stream) }))
 }
 
+/// Resets the stream of a malformed request.
+///
+/// # Errors
+/// If the connection must be closed, because there were too many.
+fn reset_request(
+    state: &mut Http2State,
+    id: u32,
+    what: Malformation,
+) -> Result<Option<OpenedStream>, Reason> {
+    state.reset_for_error(id, None, Reason::PROTOCOL_ERROR, what).map(|()| None)
+}
+
 /// Responds to a request whose header section is too large.
 fn reject_head(state: &mut Http2State, head: HeadersFrame) {
+    state.malformed.record(Malformation::HeaderSize);
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     state.put_head(head.stream, true, |encoder, out| encode_response(&response, encoder, out));
@@ -181,7 +191,8 @@ fn handle_further_block(
     fields: HeadBuilder,
 ) -> Result<(), Reason> {
     if stream.receive_ended {
-        return state.reset_for_error(head.stream, Some(stream), Reason::STREAM_CLOSED);
+        let (reason, what) = (Reason::STREAM_CLOSED, Malformation::StreamClosed);
+        return state.reset_for_error(head.stream, Some(stream), reason, what);
     }
     let is_trailers = state.is_server || stream.has_response;
     let handled = match is_trailers {
@@ -191,8 +202,12 @@ fn handle_further_block(
             fields.into_response().and_then(|response| receive_response(stream, head, response, length))
         }
     };
-    if handled.is_err() || head.depends_on_itself {
-        state.reset_for_error(head.stream, Some(stream), Reason::PROTOCOL_ERROR)?;
+    let malformation = match handled {
+        Ok(()) => head.depends_on_itself.then_some(Malformation::Priority),
+        Err(error) => Some(error.malformation()),
+    };
+    if let Some(what) = malformation {
+        state.reset_for_error(head.stream, Some(stream), Reason::PROTOCOL_ERROR, what)?;
         state.discard_received(stream);
         return Ok(());
     }
@@ -208,8 +223,11 @@ fn receive_trailers(
     head: HeadersFrame,
     trailers: HeaderMap,
 ) -> Result<(), HeadError> {
-    if !head.is_end || stream.remaining.is_some_and(|remaining| remaining > 0) {
-        return Err(HeadError::Malformed);
+    if !head.is_end {
+        return Err(HeadError::Malformed(Malformation::Trailers));
+    }
+    if stream.remaining.is_some_and(|remaining| remaining > 0) {
+        return Err(HeadError::Malformed(Malformation::ContentLength));
     }
     if !trailers.is_empty() && !stream.is_unread {
         stream.trailers = Some(Box::new(trailers));
@@ -228,14 +246,14 @@ fn receive_response(
         // 101 does not exist in HTTP/2 (RFC 9113 section 8.6), and an interim response does not end a stream.
         let is_valid = !head.is_end && status != StatusCode::SWITCHING_PROTOCOLS;
         if !is_valid || stream.interims.len() >= MAX_INTERIM_RESPONSES {
-            return Err(HeadError::Malformed);
+            return Err(HeadError::Malformed(Malformation::Status));
         }
         stream.interims.push_back(response);
         return Ok(());
     }
     stream.remaining = response_length(stream.response_length, status, length)?;
     if head.is_end && stream.remaining.is_some_and(|remaining| remaining > 0) {
-        return Err(HeadError::Malformed);
+        return Err(HeadError::Malformed(Malformation::ContentLength));
     }
     stream.has_response = true;
     stream.response = Some(Box::new(response));

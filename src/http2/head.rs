@@ -5,6 +5,7 @@ use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
 use super::hpack::{FieldSink, HeaderField, HpackEncoder, Protocol};
+use super::malformation::Malformation;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -15,9 +16,22 @@ const EXPECTED_FIELDS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadError {
     /// Malformed (RFC 9113 section 8.1.1).
-    Malformed,
+    Malformed(Malformation),
     /// Larger than the maximum size.
     TooLarge,
+}
+
+const PSEUDO_HEADERS: HeadError = HeadError::Malformed(Malformation::PseudoHeaders);
+const CONTENT_LENGTH_ERROR: HeadError = HeadError::Malformed(Malformation::ContentLength);
+
+impl HeadError {
+    /// Returns what is wrong.
+    pub(super) const fn malformation(self) -> Malformation {
+        match self {
+            Self::Malformed(what) => what,
+            Self::TooLarge => Malformation::HeaderSize,
+        }
+    }
 }
 
 /// A header section while its fields are decoded.
@@ -85,11 +99,14 @@ impl HeadBuilder {
     /// [`HeadError`].
     pub(super) fn into_request(self, origins: AcceptedOrigins) -> Result<Request<()>, HeadError> {
         let accepts_any = origins == AcceptedOrigins::Any;
-        if !accepts_any && (self.has_other_scheme || self.has_other_authority) {
-            return Err(HeadError::Malformed);
+        if !accepts_any && self.has_other_scheme {
+            return Err(HeadError::Malformed(Malformation::Scheme));
+        }
+        if !accepts_any && self.has_other_authority {
+            return Err(HeadError::Malformed(Malformation::Authority));
         }
         self.check(self.status.is_none())?;
-        let method = self.method.ok_or(HeadError::Malformed)?;
+        let method = self.method.ok_or(PSEUDO_HEADERS)?;
         let is_plain_connect = method == Method::CONNECT && self.protocol.is_none();
         let has_rest = (self.scheme.is_some() || accepts_any) && self.path.is_some();
         let has_none = self.scheme.is_none() && self.path.is_none() && self.authority.is_some();
@@ -98,7 +115,7 @@ impl HeadBuilder {
             || (!is_plain_connect && !has_rest)
             || (is_extended && method != Method::CONNECT)
         {
-            return Err(HeadError::Malformed);
+            return Err(PSEUDO_HEADERS);
         }
         let mut parts = http::uri::Parts::default();
         // A URI cannot have one of scheme and authority without the other.
@@ -107,7 +124,7 @@ impl HeadBuilder {
         parts.authority = self.authority.filter(|_| has_both || is_plain_connect);
         parts.path_and_query = self.path;
         let mut request = Request::new(());
-        *request.uri_mut() = Uri::from_parts(parts).map_err(|_| HeadError::Malformed)?;
+        *request.uri_mut() = Uri::from_parts(parts).map_err(|_| HeadError::Malformed(Malformation::Path))?;
         *request.method_mut() = method;
         *request.version_mut() = Version::HTTP_2;
         *request.headers_mut() = self.headers;
@@ -124,7 +141,7 @@ impl HeadBuilder {
     pub(super) fn into_response(self) -> Result<Response<()>, HeadError> {
         self.check(self.has_no_request_fields())?;
         let mut response = Response::new(());
-        *response.status_mut() = self.status.ok_or(HeadError::Malformed)?;
+        *response.status_mut() = self.status.ok_or(PSEUDO_HEADERS)?;
         *response.version_mut() = Version::HTTP_2;
         *response.headers_mut() = self.headers;
         Ok(response)
@@ -153,13 +170,13 @@ impl HeadBuilder {
         match self.error {
             Some(error) => Err(error),
             None if is_valid => Ok(()),
-            None => Err(HeadError::Malformed),
+            None => Err(PSEUDO_HEADERS),
         }
     }
 
     /// Records an error; the first malformed field counts more than the size.
     fn fail(&mut self, error: HeadError) {
-        if self.error != Some(HeadError::Malformed) {
+        if !matches!(self.error, Some(HeadError::Malformed(_))) {
             self.error = Some(error);
         }
     }
@@ -170,7 +187,7 @@ impl HeadBuilder {
             self.headers.reserve(EXPECTED_FIELDS);
         }
         if is_connection_specific(&name, &value) {
-            return self.fail(HeadError::Malformed);
+            return self.fail(HeadError::Malformed(Malformation::ConnectionField));
         }
         self.has_length |= name == CONTENT_LENGTH;
         if self.headers.try_append(name, value).is_err() {
@@ -212,7 +229,7 @@ impl FieldSink for HeadBuilder {
         // A pseudo-header may occur once, and before the others (RFC 9113 section 8.3).
         let is_new = match field {
             HeaderField::Header(name, value) => return self.push_header(name, value),
-            HeaderField::Malformed => false,
+            HeaderField::Malformed(what) => return self.fail(HeadError::Malformed(what)),
             _ if self.has_headers => false,
             HeaderField::Method(method) => self.method.replace(method).is_none(),
             HeaderField::Scheme(scheme) => self.scheme.replace(scheme).is_none() && !self.has_other_scheme,
@@ -230,8 +247,12 @@ impl FieldSink for HeadBuilder {
             HeaderField::Status(status) => self.status.replace(status).is_none(),
         };
         if !is_new {
-            self.fail(HeadError::Malformed);
+            self.fail(PSEUDO_HEADERS);
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.error.is_some()
     }
 }
 
@@ -323,11 +344,11 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, HeadError> {
     let Some(value) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
     let mut length = 0_u64;
     for digit in value.as_bytes() {
-        let digit = char::from(*digit).to_digit(10).ok_or(HeadError::Malformed)?;
+        let digit = char::from(*digit).to_digit(10).ok_or(CONTENT_LENGTH_ERROR)?;
         length = length
             .checked_mul(10)
             .and_then(|length| length.checked_add(digit.into()))
-            .ok_or(HeadError::Malformed)?;
+            .ok_or(CONTENT_LENGTH_ERROR)?;
     }
     Ok(Some(length))
 }

@@ -7,10 +7,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
 use super::error::Http2Error;
+use super::malformation::MalformedStreams;
 use super::receive::ReceiveStream;
 use super::responder::Responder;
 use super::settings::Http2Settings;
-use super::shared::ResetRequests;
 
 /// Connection of a client.
 #[derive(Debug)]
@@ -45,9 +45,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
         self.connection.poll(cx, &mut start)
     }
 
-    /// Returns the requests that were not accepted since the last call of this function.
-    pub fn take_reset_requests(&mut self) -> ResetRequests {
-        std::mem::take(&mut self.connection.state().reset_requests)
+    /// Returns the streams that were reset as malformed since the last call, if there are any.
+    pub fn take_malformed(&self) -> Option<MalformedStreams> {
+        self.connection.state().malformed.take()
+    }
+
+    /// Returns the number of requests beyond the maximum of streams since the last call.
+    pub fn take_refused(&self) -> u32 {
+        std::mem::take(&mut self.connection.state().refused)
     }
 
     /// State of the connection.

@@ -17,6 +17,9 @@ pub(super) const DEFAULT_WINDOW: u32 = 65_535;
 /// Maximum size of a flow-control window, in bytes.
 pub(super) const MAX_WINDOW: u32 = 0x7fff_ffff;
 
+/// Window of a connection, in bytes: more than its streams ever use, because their own windows limit them.
+pub(super) const CONNECTION_WINDOW: u32 = 1 << 30;
+
 /// Maximum streams that are opened before the peer has stated its own.
 const ASSUMED_MAX_STREAMS: u32 = 100;
 
@@ -27,10 +30,13 @@ pub struct Http2Settings {
     pub max_streams: u32,
     /// Maximum size of a header section, in bytes, with 32 bytes for each field (RFC 9113 section 6.5.2).
     pub max_header_list: u32,
-    /// Maximum bytes that the peer may send on a stream before they have been read; at least 65 535.
+    /// Bytes that the peer may send on any stream before they have been read.
     pub stream_window: u32,
-    /// The same for all streams together.
-    pub connection_window: u32,
+    /// The same for a stream whose data is read, while there is budget.
+    pub max_stream_window: u32,
+    /// Budget of all streams together, in bytes, for windows larger than `stream_window`. So at most `max_streams` times
+    /// `stream_window` and this are held.
+    pub shared_window: u32,
     /// Whether extended CONNECT is allowed (RFC 8441). For servers.
     pub connect_protocol: bool,
     /// Schemes and authorities that requests may have. For servers.
@@ -60,9 +66,19 @@ impl Http2Settings {
         put(INITIAL_WINDOW_SIZE, self.stream_window);
         put(MAX_HEADER_LIST_SIZE, self.max_header_list);
         put_frame(out, FrameKind::Settings, 0, 0, &payload);
-        let extra = self.connection_window.saturating_sub(DEFAULT_WINDOW);
+        let extra = self.first_connection_window(is_server).saturating_sub(DEFAULT_WINDOW);
         if extra > 0 {
             put_frame(out, FrameKind::WindowUpdate, 0, 0, &extra.to_be_bytes());
+        }
+    }
+
+    /// Returns the window of the connection until the peer has acknowledged the settings, in bytes. A client may fill the
+    /// default windows of its streams before.
+    pub(super) fn first_connection_window(&self, is_server: bool) -> u32 {
+        if is_server {
+            self.shared_window.clamp(DEFAULT_WINDOW, CONNECTION_WINDOW)
+        } else {
+            CONNECTION_WINDOW
         }
     }
 }

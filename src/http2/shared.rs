@@ -10,7 +10,9 @@ use super::error::{Http2Error, Reason};
 use super::floods::FloodCounters;
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, flags, put_frame};
 use super::hpack::HpackEncoder;
+use super::malformation::{Malformation, MalformedStreams};
 use super::output::OutputBuf;
+use super::receive_windows::ReceiveWindows;
 use super::settings::{DEFAULT_WINDOW, Http2Settings, PeerSettings};
 use super::stream::{Stream, StreamState};
 use super::stream_queue::StreamQueue;
@@ -31,10 +33,8 @@ pub(super) struct Http2State {
     pub(super) streams: HashMap<u32, Rc<Stream>, RandomState>,
     /// Bytes that may still be sent on all streams.
     pub(super) send_window: i64,
-    /// Bytes that the peer may still send on all streams.
-    pub(super) receive_window: i64,
-    /// Released bytes that were not announced to the peer.
-    pub(super) released: u32,
+    /// Windows granted to the peer.
+    pub(super) receive: ReceiveWindows,
     /// Last stream that the peer has opened, whether it was accepted or not.
     pub(super) last_peer_stream: u32,
     /// Last stream of the peer that was accepted.
@@ -47,8 +47,9 @@ pub(super) struct Http2State {
     /// Requests that wait for a stream.
     pub(super) queue: StreamQueue,
     pub(super) floods: FloodCounters,
-    /// Requests that were not accepted, since they were last taken.
-    pub(super) reset_requests: ResetRequests,
+    pub(super) malformed: MalformedStreams,
+    /// Requests beyond the maximum of streams, since they were last taken.
+    pub(super) refused: u32,
     /// Last stream that the peer had opened before this turn of the connection's task.
     pub(super) last_stream_of_turn: u32,
     /// Whether the task is running, so that it needs no wake-up.
@@ -59,17 +60,6 @@ pub(super) struct Http2State {
     pub(super) peer_goes_away: bool,
     /// Why the connection has ended.
     pub(super) end: Option<Http2Error>,
-}
-
-/// Numbers of requests that were not accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResetRequests {
-    /// Header section that is malformed.
-    pub malformed: u32,
-    /// Header section that is too large.
-    pub too_large: u32,
-    /// More streams than allowed.
-    pub refused: u32,
 }
 
 /// Graceful shutdown (RFC 9113 section 6.8).
@@ -99,8 +89,7 @@ impl Http2State {
             output,
             streams: HashMap::default(),
             send_window: DEFAULT_WINDOW.into(),
-            receive_window: settings.connection_window.max(DEFAULT_WINDOW).into(),
-            released: 0,
+            receive: ReceiveWindows::new(is_server, &settings),
             last_peer_stream: 0,
             last_accepted: 0,
             next_stream: 1,
@@ -108,7 +97,8 @@ impl Http2State {
             waiting: VecDeque::new(),
             queue: StreamQueue::default(),
             floods: FloodCounters::default(),
-            reset_requests: ResetRequests::default(),
+            malformed: MalformedStreams::default(),
+            refused: 0,
             last_stream_of_turn: 0,
             is_polling: false,
             waker: None,
@@ -239,7 +229,9 @@ impl Http2State {
         id: u32,
         stream: Option<&mut StreamState>,
         reason: Reason,
+        what: Malformation,
     ) -> Result<(), Reason> {
+        self.malformed.record(what);
         self.put_reset(id, reason);
         if let Some(stream) = stream {
             stream.fail(Http2Error::Malformed(reason));

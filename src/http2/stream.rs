@@ -31,6 +31,8 @@ pub(super) struct StreamState {
     pub(super) unreleased: u32,
     /// Released bytes that were not announced to the peer.
     pub(super) released: u32,
+    /// Bytes of the shared budget by which the window is larger than the first one.
+    pub(super) extra_window: u32,
     /// Bytes that may still be sent; negative after the peer has reduced its initial window.
     pub(super) send_window: i64,
     /// Data that was not read.
@@ -110,6 +112,7 @@ impl StreamState {
             receive_window: receive_window.into(),
             unreleased: 0,
             released: 0,
+            extra_window: 0,
             send_window: send_window.into(),
             received: ReceivedData::default(),
             trailers: None,

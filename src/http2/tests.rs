@@ -26,8 +26,9 @@ use super::{
 const SETTINGS: Http2Settings = Http2Settings {
     max_streams: 100,
     max_header_list: 16 * 1024,
-    stream_window: 65_535,
-    connection_window: 1 << 20,
+    stream_window: 16 * 1024,
+    max_stream_window: 65_535,
+    shared_window: 1 << 18,
     connect_protocol: true,
     origins: AcceptedOrigins::Uri,
     max_premature_resets: 20,

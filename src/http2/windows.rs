@@ -1,4 +1,4 @@
-//! Flow control of a connection and of its streams (RFC 9113 section 5.2).
+//! Flow control of what is sent (RFC 9113 section 5.2), and the settings of the peer.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use super::error::Reason;
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, flags};
 use super::settings::MAX_WINDOW;
 use super::shared::Http2State;
-use super::stream::{ReceivedData, Stream, StreamState};
+use super::stream::{Stream, StreamState};
 
 impl Http2State {
     /// Appends data, which the windows must permit; `is_end` if it ends the stream.
@@ -81,42 +81,6 @@ impl Http2State {
         }
     }
 
-    /// Discards what was received on a stream, and what will be.
-    pub(super) fn discard_received(&mut self, stream: &mut StreamState) {
-        stream.is_unread = true;
-        stream.received = ReceivedData::default();
-        let unreleased = std::mem::take(&mut stream.unreleased);
-        self.release_connection_window(unreleased);
-    }
-
-    /// Permits the peer to send as many bytes again, on the connection only.
-    pub(super) fn release_connection_window(&mut self, bytes: u32) {
-        self.released = self.released.saturating_add(bytes);
-        if self.end.is_none() && is_update_due(self.released, self.receive_window) {
-            let increment = std::mem::take(&mut self.released);
-            self.receive_window += i64::from(increment);
-            self.put_reply(FrameKind::WindowUpdate, 0, 0, &increment.to_be_bytes());
-            self.wake();
-        }
-    }
-
-    /// Permits the peer to send as many bytes again, on a stream and on the connection.
-    pub(super) fn release_window(&mut self, id: u32, stream: &mut StreamState, bytes: u32) {
-        let bytes = bytes.min(stream.unreleased);
-        stream.unreleased -= bytes;
-        self.release_connection_window(bytes);
-        stream.released = stream.released.saturating_add(bytes);
-        if stream.receive_ended || stream.is_closed() || self.end.is_some() {
-            return;
-        }
-        if is_update_due(stream.released, stream.receive_window) {
-            let increment = std::mem::take(&mut stream.released);
-            stream.receive_window += i64::from(increment);
-            self.put_reply(FrameKind::WindowUpdate, 0, id, &increment.to_be_bytes());
-            self.wake();
-        }
-    }
-
     /// Adds to the connection's send window.
     pub(super) fn grow_send_window(&mut self, increment: u32) -> Result<(), Reason> {
         self.send_window += i64::from(increment);
@@ -129,7 +93,8 @@ impl Http2State {
 
     /// Applies a SETTINGS frame of the peer.
     pub(super) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), Reason> {
-        if !std::mem::replace(&mut self.has_peer_settings, true) {
+        let is_first = !std::mem::replace(&mut self.has_peer_settings, true);
+        if is_first {
             self.peer.max_streams = u32::MAX;
         }
         let before = self.peer;
@@ -143,7 +108,9 @@ impl Http2State {
         }
         self.change_windows(i64::from(self.peer.stream_window) - i64::from(before.stream_window))?;
         self.put_reply(FrameKind::Settings, flags::ACK, 0, &[]);
-        self.queue.wake_all();
+        if is_first || self.peer.max_streams != before.max_streams {
+            self.queue.wake_all();
+        }
         Ok(())
     }
 
@@ -165,10 +132,4 @@ impl Http2State {
         }
         Ok(())
     }
-}
-
-/// Whether released bytes are announced to the peer: when they are half of what it may still send. If it were half of the
-/// whole window, data that nothing reads could hold back the update, and with it all other streams.
-fn is_update_due(released: u32, window: i64) -> bool {
-    released > 0 && i64::from(released) >= window / 2
 }

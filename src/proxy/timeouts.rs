@@ -32,8 +32,6 @@ use crate::limiter::timestamp::saturating_nanos;
 
 /// Interval at which a worker checks its timers.
 pub(super) const TICK: Duration = Duration::from_millis(100);
-/// Number of HTTP/2 streams that can fill the window of their connection with data that the upstream has not taken.
-pub(super) const STREAMS_IN_WINDOW: u32 = 16;
 
 /// Timeout that has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

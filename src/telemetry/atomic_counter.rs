@@ -7,6 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct AtomicCounter(AtomicU64);
 
 impl AtomicCounter {
+    /// Creates a counter of 0.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     /// Adds 1.
     pub fn increment(&self) {
         self.add(1);
@@ -15,6 +20,11 @@ impl AtomicCounter {
     /// Adds `amount`.
     pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Adds `amount` and returns the sum.
+    pub fn add_and_get(&self, amount: u64) -> u64 {
+        self.0.fetch_add(amount, Ordering::Relaxed).saturating_add(amount)
     }
 
     /// As [`Self::increment`], without a locked instruction. An addition by another thread meanwhile would be lost.

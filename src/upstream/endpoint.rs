@@ -69,7 +69,7 @@ impl Endpoint {
         let metrics = Rc::new(metrics);
         Self {
             http1_pool: Rc::new(Http1Pool::new(keep_for, &cluster.breaker)),
-            http2_pool: Http2Pool::new(keep_for, &metrics),
+            http2_pool: Http2Pool::new(keep_for, &metrics, host),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
             metrics,

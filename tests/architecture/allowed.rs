@@ -193,7 +193,10 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 48] = [
     ("http1", &["headers"]),
     ("http2", &[]),
     ("state_file", &["limiter", "atomic_file"]),
-    ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
+    (
+        "telemetry",
+        &["http2", "tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"],
+    ),
     ("observe", &["rules", "identify", "limiter"]),
     // For its waiting times.
     ("watch", &["clock"]),

@@ -43,7 +43,8 @@ pub(super) fn compile(
     let labels = read_labels(raw.labels.as_ref(), at.key("labels"), report);
     let kinds =
         raw.only.as_ref().map_or(AlertKindSet::ALL, |kinds| kinds.items().map(|(_, kind)| *kind).collect());
-    let runbook_url = raw.runbook_url.as_deref().and_then(|url| read_base(url, at.key("runbook_url"), report));
+    let runbook_url =
+        raw.runbook_url.as_deref().and_then(|url| read_base(url, at.key("runbook_url"), report));
     Some(AlertSettings { webhook: webhook?, tls, headers, kinds, repeat_interval, labels, runbook_url })
 }
 

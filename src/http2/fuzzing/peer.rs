@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 use super::super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, PREFACE, flags, read_u32};
 use super::super::hpack::{FieldSink, HeaderField, HpackDecoder};
-use super::super::settings::{DEFAULT_WINDOW, MAX_WINDOW};
+use super::super::settings::{CONNECTION_WINDOW, DEFAULT_WINDOW, MAX_WINDOW};
 use super::super::shared::Http2State;
-use super::super::stream::Stream;
+use super::super::stream::{Stream, StreamState};
 
 /// Maximum size of the output, in bytes: DATA, replies, and what one read causes after that.
 const MAX_OUTPUT: usize = 256 * 1024;
@@ -63,8 +63,11 @@ impl FieldSink for SentFields {
 
     fn push(&mut self, field: HeaderField) {
         assert!(
-            !matches!(field, HeaderField::Malformed | HeaderField::OtherScheme | HeaderField::OtherAuthority),
-            "a field that was sent"
+            !matches!(
+                field,
+                HeaderField::Malformed(_) | HeaderField::OtherScheme | HeaderField::OtherAuthority
+            ),
+            "a field that was sent: {field:?}"
         );
         self.0 += 1;
     }
@@ -246,19 +249,35 @@ impl Peer {
         }
         for stream in state.streams.values().filter_map(|stream| stream.state.try_borrow().ok()) {
             assert!(stream.interims.len() <= 16, "{} interim responses", stream.interims.len());
-            assert!(stream.unreleased <= state.settings.stream_window, "a window was exceeded");
+            let max = state.settings.max_stream_window.max(DEFAULT_WINDOW);
+            assert!(stream.unreleased <= max, "a window was exceeded");
             assert!(!stream.is_closed(), "a closed stream is left");
         }
     }
 
-    /// Checks that received bytes are either held by a stream or given back. `held` are streams with handles.
-    pub(super) fn check_receive_window(&self, state: &Http2State, held: &[Rc<Stream>]) {
+    /// Checks that the windows that are granted add up. `held` are streams with handles.
+    pub(super) fn check_receive_windows(&self, state: &Http2State, held: &[Rc<Stream>]) {
         let ended = held.iter().filter(|stream| !state.streams.contains_key(&stream.id));
-        let streams = ended.chain(state.streams.values());
-        let unreleased: i64 = streams.map(|stream| i64::from(stream.state.borrow().unreleased)).sum();
-        let window = i64::from(state.settings.connection_window.max(DEFAULT_WINDOW));
-        let accounted = state.receive_window + i64::from(state.released) + unreleased;
-        assert_eq!(accounted, window, "bytes of the receive window are lost or doubled");
+        let streams: Vec<_> = ended.chain(state.streams.values()).collect();
+        let sum = |count: fn(&StreamState) -> u32| -> i64 {
+            streams.iter().map(|stream| i64::from(count(&stream.state.borrow()))).sum()
+        };
+        let (receive, settings) = (&state.receive, &state.settings);
+        let (mut unread, mut window) = (0, CONNECTION_WINDOW);
+        if !receive.is_acknowledged {
+            (unread, window) = (receive.unread.into(), settings.first_connection_window(state.is_server));
+            assert_eq!(unread, sum(|stream| stream.unreleased), "unread bytes");
+        }
+        let accounted = receive.left + i64::from(receive.released) + unread;
+        assert_eq!(accounted, i64::from(window), "bytes of the receive window are lost or doubled");
+        let budget = i64::from(receive.budget) + sum(|stream| stream.extra_window);
+        assert_eq!(budget, i64::from(settings.shared_window), "the budget");
+        for stream in state.streams.values() {
+            let stream = stream.state.borrow();
+            let granted = stream.receive_window + i64::from(stream.released) + i64::from(stream.unreleased);
+            let window = i64::from(state.first_stream_window()) + i64::from(stream.extra_window);
+            assert!(stream.is_unread || granted == window, "{granted} bytes of a window of {window}");
+        }
     }
 
     /// Checks what is left to send. Everything must have been handled and written.

@@ -39,11 +39,20 @@ pub trait FieldSink {
 
     /// Receives a field.
     fn push(&mut self, field: HeaderField);
+
+    /// Whether the section is unusable, so that the decoder need not look into its other fields, except into those that
+    /// enter the table.
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 /// Decodes the header blocks of one direction of a connection.
 ///
 /// Its table has the default maximum of 4096 bytes; no other one may be advertised to the peer.
+///
+/// The work is linear in the bytes of the blocks: a string is decompressed, parsed and copied once, when it arrives. A
+/// reference to it, of one to three bytes, shares the result, valid or not.
 #[derive(Debug)]
 pub struct HpackDecoder {
     table: Table,
@@ -75,6 +84,7 @@ impl HpackDecoder {
                 0x80.. => self.indexed(rest, sink)?,
                 0x40.. => self.incremental(rest, &mut scratch, sink)?,
                 0x20.. => return Err(DecodeError::LateSizeUpdate),
+                _ if sink.has_failed() => self.skip_unindexed(rest)?,
                 _ => self.unindexed(rest, &mut scratch, sink)?,
             };
         }
@@ -136,6 +146,13 @@ impl HpackDecoder {
         Ok(rest)
     }
 
+    /// Skips a literal field that does not enter the table. Its strings are not decompressed.
+    fn skip_unindexed<'a>(&self, input: &'a [u8]) -> Result<&'a [u8], DecodeError> {
+        let (index, rest) = integer::decode(input, 4)?;
+        let rest = if index == 0 { raw_string(rest)?.1 } else { self.entry(index).map(|_| rest)? };
+        Ok(raw_string(rest)?.1)
+    }
+
     fn literal<'a: 'b, 'b>(
         &self,
         input: &'a [u8],
@@ -184,14 +201,20 @@ fn string<'a: 'b, 'b>(
     scratch: &'b mut Scratch,
 ) -> Result<(&'b [u8], &'a [u8]), DecodeError> {
     let is_compressed = input.first().is_some_and(|first| first & 0x80 != 0);
-    let (len, rest) = integer::decode(input, 7)?;
-    let (string, rest) = rest.split_at_checked(len as usize).ok_or(DecodeError::Truncated)?;
+    let (string, rest) = raw_string(input)?;
     if !is_compressed {
         return Ok((string, rest));
     }
     let scratch = scratch.slice(huffman::max_decoded_len(string.len()));
     let len = huffman::decode(string, scratch)?;
     Ok((&scratch[..len], rest))
+}
+
+/// Splits off a string as it is, compressed or not, from the input after it.
+#[inline]
+fn raw_string(input: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
+    let (len, rest) = integer::decode(input, 7)?;
+    rest.split_at_checked(len as usize).ok_or(DecodeError::Truncated)
 }
 
 /// Memory for one decompressed string.

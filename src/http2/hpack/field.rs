@@ -7,6 +7,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::{FIELD_OVERHEAD, common_values};
+use crate::http2::malformation::Malformation;
 
 /// Value of the pseudo-header `:protocol`, which an extended CONNECT request carries (RFC 8441, section 4). Cloning
 /// does not copy it.
@@ -98,11 +99,11 @@ pub enum HeaderField {
     Header(HeaderName, HeaderValue),
     /// A field that RFC 9113, sections 8.2 and 8.3, forbids: an unknown pseudo-header, a name with an upper-case
     /// letter, an invalid value. It keeps its place in the dynamic table.
-    Malformed,
+    Malformed(Malformation),
 }
 
-/// Name of a field, valid or not.
-#[derive(Debug)]
+/// Name of a field, valid or not. Cloning does not copy it: fields that refer to an entry of a table share its name.
+#[derive(Clone, Debug)]
 pub(super) enum Name {
     Method,
     Scheme,
@@ -111,7 +112,7 @@ pub(super) enum Name {
     Protocol,
     Status,
     Header(HeaderName),
-    Malformed(Box<[u8]>),
+    Malformed(Bytes),
 }
 
 impl Name {
@@ -119,7 +120,7 @@ impl Name {
         if raw.first() == Some(&b':') {
             return Self::parse_pseudo_header(raw);
         }
-        HeaderName::from_lowercase(raw).map_or_else(|_| Self::Malformed(raw.into()), Self::Header)
+        HeaderName::from_lowercase(raw).map_or_else(|_| Self::malformed(raw), Self::Header)
     }
 
     fn parse_pseudo_header(raw: &[u8]) -> Self {
@@ -130,7 +131,26 @@ impl Name {
             b":path" => Self::Path,
             b":protocol" => Self::Protocol,
             b":status" => Self::Status,
-            _ => Self::Malformed(raw.into()),
+            _ => Self::malformed(raw),
+        }
+    }
+
+    fn malformed(raw: &[u8]) -> Self {
+        Self::Malformed(Bytes::copy_from_slice(raw))
+    }
+
+    /// Returns what is wrong with a field of this name that is malformed.
+    fn malformation(&self) -> Malformation {
+        match self {
+            Self::Method => Malformation::Method,
+            Self::Scheme => Malformation::Scheme,
+            Self::Authority => Malformation::Authority,
+            Self::Path => Malformation::Path,
+            Self::Protocol => Malformation::Protocol,
+            Self::Status => Malformation::Status,
+            Self::Header(_) => Malformation::FieldValue,
+            Self::Malformed(raw) if raw.first() == Some(&b':') => Malformation::PseudoHeaders,
+            Self::Malformed(_) => Malformation::FieldName,
         }
     }
 
@@ -148,12 +168,13 @@ impl Name {
     }
 }
 
-/// A field as a table stores it: one that is malformed has a name, too, because later fields may refer to it.
+/// A field as a table stores it: one that is malformed has a name, too, because later fields may refer to it. That name
+/// is not parsed again.
 #[derive(Debug)]
 pub(super) enum Parsed {
     Valid(HeaderField),
     /// With its name.
-    Malformed(Box<[u8]>),
+    Malformed(Name),
 }
 
 impl Parsed {
@@ -176,11 +197,7 @@ impl Parsed {
             Name::Header(_) => return Self::header(name, value, is_sensitive),
             Name::Malformed(_) => None,
         };
-        match (field, name) {
-            (Some(field), _) => Self::Valid(field),
-            (None, Name::Malformed(raw)) => Self::Malformed(raw),
-            (None, name) => Self::Malformed(name.as_bytes().into()),
-        }
+        field.map_or(Self::Malformed(name), Self::Valid)
     }
 
     fn header(name: Name, value: &[u8], is_sensitive: bool) -> Self {
@@ -190,7 +207,7 @@ impl Parsed {
                 value.set_sensitive(is_sensitive);
                 Self::Valid(HeaderField::Header(name, value))
             }
-            (name, _) => Self::Malformed(name.as_bytes().into()),
+            (name, _) => Self::Malformed(name),
         }
     }
 
@@ -203,8 +220,8 @@ impl Parsed {
             Self::Valid(HeaderField::Protocol(_)) => Name::Protocol,
             Self::Valid(HeaderField::Status(_)) => Name::Status,
             Self::Valid(HeaderField::Header(name, _)) => Name::Header(name.clone()),
-            Self::Valid(HeaderField::Malformed) => Name::Malformed(Box::default()),
-            Self::Malformed(raw) => Name::parse(raw),
+            Self::Valid(HeaderField::Malformed(_)) => Name::Malformed(Bytes::new()),
+            Self::Malformed(name) => name.clone(),
         }
     }
 
@@ -212,7 +229,7 @@ impl Parsed {
     pub(super) fn field(&self) -> HeaderField {
         match self {
             Self::Valid(field) => field.clone(),
-            Self::Malformed(_) => HeaderField::Malformed,
+            Self::Malformed(name) => HeaderField::Malformed(name.malformation()),
         }
     }
 
@@ -220,7 +237,7 @@ impl Parsed {
     pub(super) fn into_field(self) -> HeaderField {
         match self {
             Self::Valid(field) => field,
-            Self::Malformed(_) => HeaderField::Malformed,
+            Self::Malformed(name) => HeaderField::Malformed(name.malformation()),
         }
     }
 }

@@ -94,7 +94,7 @@ fn encode_and_decode(
 
 /// Whether a field is kept with its value.
 const fn has_encoding(field: &HeaderField) -> bool {
-    !matches!(field, HeaderField::Malformed | HeaderField::OtherScheme | HeaderField::OtherAuthority)
+    !matches!(field, HeaderField::Malformed(_) | HeaderField::OtherScheme | HeaderField::OtherAuthority)
 }
 
 /// Appends a field that [`has_encoding`].
@@ -107,7 +107,7 @@ pub(super) fn encode(field: &HeaderField, encoder: &mut HpackEncoder, out: &mut 
         HeaderField::Protocol(protocol) => encoder.protocol(protocol, out),
         HeaderField::Status(status) => encoder.status(*status, out),
         HeaderField::Header(name, value) => encoder.header(name, value, out),
-        HeaderField::Malformed | HeaderField::OtherScheme | HeaderField::OtherAuthority => {
+        HeaderField::Malformed(_) | HeaderField::OtherScheme | HeaderField::OtherAuthority => {
             panic!("{field:?} has no encoding")
         }
     }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::MAX_TABLE_SIZE;
 use super::field::{HeaderField, Name, Parsed, size};
 
-/// Entries for which memory is allocated at once, rather than doubling it: a connection typically has few.
-const GROWTH: usize = 2;
+/// Entries for which memory is allocated at least, rather than doubling it: a connection typically has few.
+const MIN_GROWTH: usize = 2;
 
 /// A parsed field with its size.
 #[derive(Debug)]
@@ -70,7 +70,8 @@ impl Table {
         }
         self.size += entry.size;
         if self.entries.len() == self.entries.capacity() {
-            self.entries.reserve_exact(GROWTH);
+            // In proportion to the entries, so that all of them together are moved a constant number of times.
+            self.entries.reserve_exact(MIN_GROWTH.max(self.entries.len() / 2));
         }
         self.entries.push_front(entry);
     }

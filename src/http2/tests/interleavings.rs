@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::tasks::Tasks;
 use super::*;
+use crate::http2::settings::CONNECTION_WINDOW;
 use crate::http2::shared::Http2State;
 use crate::http2::{ClientConnection, Reason};
 
@@ -158,8 +159,8 @@ async fn request(mut sender: RequestSender, number: usize, plan: Exchange) {
 fn assert_nothing_left(state: &Http2State) {
     assert!(state.streams.is_empty() && state.waiting.is_empty(), "streams are left");
     assert_eq!(
-        state.receive_window + i64::from(state.released),
-        i64::from(SETTINGS.connection_window),
+        (state.receive.left + i64::from(state.receive.released), state.receive.budget),
+        (i64::from(CONNECTION_WINDOW), SETTINGS.shared_window),
         "the window was not given back"
     );
     assert!(state.output.is_flushed());
@@ -197,7 +198,7 @@ fn play(capacity: usize, plans: &[Exchange], seed: u64, max_streams: u32) {
     assert_nothing_left(&server.borrow().state());
     assert_nothing_left(&client.borrow().state());
     // Both ends agree on the windows.
-    let (theirs, ours) = (client.borrow().state().send_window, server.borrow().state().receive_window);
+    let (theirs, ours) = (client.borrow().state().send_window, server.borrow().state().receive.left);
     assert_eq!(theirs, ours);
     drop(sender);
     tasks.run_in_order(|count| random.usize(..count));

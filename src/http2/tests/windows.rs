@@ -1,6 +1,6 @@
 //! Flow control of what is sent.
 
-use super::raw_peer::{GET, POST, RawPeer, TestServer, setting};
+use super::raw_peer::{GET, OK, POST, RawPeer, TestServer, setting};
 use super::tasks::Tasks;
 use super::*;
 use crate::http2::frame::{FrameKind, flags};
@@ -133,7 +133,7 @@ fn padding_and_unread_bodies_are_given_back() {
     let tasks = Tasks::default();
     let (mut peer, server) = RawPeer::connect(&tasks, &[]);
     let block = [0; 16 * 1024];
-    let mut granted = i64::from(SETTINGS.connection_window);
+    let mut granted = i64::from(SETTINGS.shared_window);
     for id in (1..100).step_by(2) {
         peer.send_head(id, POST, false);
         let (request, responder) = server.request();
@@ -160,9 +160,208 @@ fn padding_and_unread_bodies_are_given_back() {
         }
         // The first grant is part of the preface.
         let connection = server.connection.borrow();
-        assert!(granted > 0 && connection.state().receive_window > 0, "{granted}");
+        assert!(granted > 0 && connection.state().receive.left > 0, "{granted}");
     }
     let connection = server.connection.borrow();
     let state = connection.state();
-    assert_eq!(state.receive_window + i64::from(state.released), i64::from(SETTINGS.connection_window));
+    let receive = &state.receive;
+    assert_eq!(receive.left + i64::from(receive.released), i64::from(SETTINGS.shared_window));
+    assert_eq!(receive.budget, SETTINGS.shared_window);
+}
+
+/// What our side permits its peer to send: the connection's window and those of streams, as the peer counts them.
+#[derive(Default)]
+struct Permits {
+    connection: i64,
+    streams: std::collections::HashMap<u32, i64>,
+    first: i64,
+}
+
+impl Permits {
+    /// Handles what our side has sent, and acknowledges its settings.
+    fn update(&mut self, peer: &mut RawPeer) {
+        for (header, payload) in peer.frames() {
+            match header.kind {
+                FrameKind::Settings if !header.has(flags::ACK) => {
+                    self.connection += 65_535;
+                    for setting in payload.as_chunks::<6>().0 {
+                        if setting[..2] == [0, 4] {
+                            self.first = u32::from_be_bytes(*setting[2..].first_chunk().unwrap()).into();
+                        }
+                    }
+                    peer.send(FrameKind::Settings, flags::ACK, 0, &[]);
+                }
+                FrameKind::WindowUpdate => {
+                    let increment = i64::from(u32::from_be_bytes(payload.try_into().unwrap()));
+                    match header.stream {
+                        0 => self.connection += increment,
+                        id => *self.streams.entry(id).or_insert(self.first) += increment,
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn open(&mut self, id: u32) {
+        self.streams.insert(id, self.first);
+    }
+
+    /// Sends as much data on a stream as its windows permit, at most `max` bytes. Returns how much that was.
+    fn send(&mut self, peer: &mut RawPeer, id: u32, max: usize) -> usize {
+        let window = self.streams.get_mut(&id).unwrap();
+        let permitted = usize::try_from((*window).min(self.connection)).unwrap_or(0).min(max).min(16 * 1024);
+        let sent = i64::try_from(permitted).unwrap();
+        (*window, self.connection) = (*window - sent, self.connection - sent);
+        if permitted > 0 {
+            peer.send(FrameKind::Data, 0, id, &vec![0; permitted]);
+        }
+        permitted
+    }
+}
+
+/// Fills the windows of streams whose data nothing reads. Returns the number of their bytes.
+fn stall(peer: &mut RawPeer, permits: &mut Permits, ids: impl Iterator<Item = u32>) -> usize {
+    let mut bytes = 0;
+    for id in ids {
+        loop {
+            let sent = permits.send(peer, id, usize::MAX);
+            permits.update(peer);
+            bytes += sent;
+            if sent == 0 {
+                break;
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn uploads_that_nothing_reads_hold_no_other_one() {
+    let tasks = Tasks::default();
+    let (mut peer, server) = RawPeer::connect(&tasks, &[]);
+    let mut permits = Permits::default();
+    permits.update(&mut peer);
+    let unread = 2 * (SETTINGS.max_streams - 1);
+    for id in (1..=unread + 1).step_by(2) {
+        peer.send_head(id, POST, false);
+        permits.open(id);
+    }
+    let mut requests: Vec<_> = (0..SETTINGS.max_streams).map(|_| server.request()).collect();
+    let (request, _responder) = requests.pop().unwrap();
+    let held = stall(&mut peer, &mut permits, (1..unread).step_by(2));
+    let max = SETTINGS.max_streams * SETTINGS.stream_window + SETTINGS.shared_window;
+    assert!(held > 1 << 20 && held <= max as usize, "{held} bytes are held");
+    let mut body = request.into_body();
+    tasks.spawn(async move { drop(read(&mut body).await) });
+    let mut sent = 0;
+    for _ in 0..1000 {
+        sent += permits.send(&mut peer, unread + 1, 1 << 20);
+        permits.update(&mut peer);
+    }
+    assert!(sent > 4 << 20, "{sent} bytes of the upload that is read");
+    peer.assert_alive();
+}
+
+#[test]
+fn responses_that_nothing_reads_hold_no_other_one() {
+    let tasks = Tasks::default();
+    let (mut peer, mut client) = RawPeer::accept(&tasks, &[]);
+    let mut permits = Permits::default();
+    permits.update(&mut peer);
+    let mut responses = Vec::new();
+    for id in (1..400).step_by(2) {
+        let request = Request::get("http://a.test/").body(()).unwrap();
+        let (response, _stream) = client.sender.send_request(&request, true).unwrap();
+        permits.update(&mut peer);
+        peer.send_head(id, OK, false);
+        permits.open(id);
+        responses.push(tasks.block_on(response).unwrap());
+    }
+    let mut body = responses.pop().unwrap().into_body();
+    let held = stall(&mut peer, &mut permits, (1..399).step_by(2));
+    assert!(held > 3 << 20, "{held} bytes are held");
+    tasks.spawn(async move { drop(read(&mut body).await) });
+    let mut sent = 0;
+    for _ in 0..1000 {
+        sent += permits.send(&mut peer, 399, 1 << 20);
+        permits.update(&mut peer);
+    }
+    assert!(sent > 4 << 20, "{sent} bytes of the response that is read");
+}
+
+#[test]
+fn windows_grow_while_they_are_read_within_the_budget_of_all() {
+    let tasks = Tasks::default();
+    let (mut peer, server) = RawPeer::connect(&tasks, &[]);
+    let mut permits = Permits::default();
+    permits.update(&mut peer);
+    let mut bodies = Vec::new();
+    for id in (1..100).step_by(2) {
+        peer.send_head(id, POST, false);
+        permits.open(id);
+        bodies.push(server.request());
+    }
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut total = 0;
+    for (index, (request, _)) in bodies.iter_mut().enumerate() {
+        let id = u32::try_from(2 * index + 1).unwrap();
+        // Read once, and then not any more.
+        total += permits.send(&mut peer, id, 16 * 1024);
+        while let std::task::Poll::Ready(Some(Ok(data))) = request.body_mut().poll_data(&mut cx) {
+            total -= data.len();
+            request.body_mut().release(data.len());
+        }
+        permits.update(&mut peer);
+        let window = permits.streams[&id];
+        assert!((i64::from(SETTINGS.stream_window)..=65_535).contains(&window), "{window}");
+        assert!(index > 0 || window > i64::from(SETTINGS.stream_window), "the first one has grown: {window}");
+        total += stall(&mut peer, &mut permits, [id].into_iter());
+    }
+    let max = 50 * SETTINGS.stream_window + SETTINGS.shared_window;
+    assert!(total <= max as usize, "{total} bytes of at most {max}");
+    drop(bodies);
+    tasks.run_until_idle();
+    let connection = server.connection.borrow();
+    assert_eq!(connection.state().receive.budget, SETTINGS.shared_window, "the budget was given back");
+}
+
+#[test]
+fn client_that_has_not_acknowledged_the_settings_is_limited_by_the_connection() {
+    let tasks = Tasks::default();
+    let (mut peer, server) = RawPeer::connect(&tasks, &[]);
+    peer.frames();
+    let mut requests = Vec::new();
+    // The default windows of 65 535 bytes are still valid.
+    for id in [1, 3, 5, 7] {
+        peer.send_head(id, POST, false);
+        requests.push(server.request());
+        for length in [16_384, 16_384, 16_384, 16_383] {
+            peer.send(FrameKind::Data, 0, id, &vec![0; length]);
+        }
+    }
+    let updates = |frames: Vec<(crate::http2::frame::FrameHeader, Vec<u8>)>| {
+        frames.iter().filter(|(header, _)| header.kind == FrameKind::WindowUpdate).count()
+    };
+    assert_eq!(updates(peer.frames()), 0, "nothing was read, and nothing is permitted again");
+    peer.assert_alive();
+    // The end of a stream is permitted whatever its window; the windows are smaller from now on.
+    peer.send(FrameKind::Settings, flags::ACK, 0, &[]);
+    assert_eq!(updates(peer.frames()), 1, "the window of the connection is not needed any more");
+    peer.send(FrameKind::Data, flags::END_STREAM, 1, &[]);
+    peer.assert_alive();
+    peer.send(FrameKind::Data, 0, 3, &[0]);
+    let frames = peer.frames();
+    let (_, payload) = frames.iter().find(|(header, _)| header.kind == FrameKind::ResetStream).unwrap();
+    assert_eq!(**payload, [0, 0, 0, 3], "FLOW_CONTROL_ERROR");
+    // More than the connection's window, without an acknowledgement.
+    let (mut peer, server) = RawPeer::connect(&tasks, &[]);
+    for id in (1..20).step_by(2) {
+        peer.send_head(id, POST, false);
+        requests.extend(server.requests.borrow_mut().drain(..));
+        peer.send(FrameKind::Data, 0, id, &[0; 16_384]);
+        peer.send(FrameKind::Data, 0, id, &[0; 16_384]);
+    }
+    let (_, payload) = peer.frames().pop().unwrap();
+    assert_eq!(payload.last(), Some(&3), "FLOW_CONTROL_ERROR");
 }

@@ -16,16 +16,19 @@ use self::stream::start_stream;
 use super::{DownstreamConnection, malformed};
 use crate::http2::{AcceptedOrigins, Http2Error, Http2Settings, ServerConnection};
 use crate::proxy::stream::DownstreamIo;
-use crate::proxy::timeouts::{STREAMS_IN_WINDOW, TimeoutKind};
+use crate::proxy::timeouts::TimeoutKind;
+use crate::telemetry::malformed_streams::{self, MalformedSide};
 
 /// Maximum streams that are reset as soon as they are opened; more end the connection (CVE-2023-44487).
 const MAX_PREMATURE_RESETS: u32 = 20;
 /// Maximum resets that are caused by errors of the client; more end the connection (CVE-2025-8671).
 const MAX_ERROR_RESETS: u32 = 256;
-/// Flow-control windows of a stream and of a connection: maximum bytes that a client may send before they have been
-/// forwarded.
-const STREAM_WINDOW: u32 = 64 * 1024;
-const CONNECTION_WINDOW: u32 = STREAMS_IN_WINDOW * STREAM_WINDOW;
+/// Flow-control windows of a stream, in bytes that a client may send before they have been forwarded: that of every
+/// stream, and the maximum while its upload is forwarded.
+const STREAM_WINDOW: u32 = 16 * 1024;
+const MAX_STREAM_WINDOW: u32 = 256 * 1024;
+/// Bytes by which all windows of a connection together may exceed the former.
+const SHARED_WINDOW: u32 = 1024 * 1024;
 
 /// Serves a connection to its end.
 pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: DownstreamIo) {
@@ -52,9 +55,13 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
             Some(TimeoutKind::Linger) => return Poll::Ready(Ok(())),
             Some(TimeoutKind::Head | TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
         }
-        serving.poll_requests(cx, |request, responder, cx| {
+        let polled = serving.poll_requests(cx, |request, responder, cx| {
             start_stream(connection, request, responder, cx);
-        })
+        });
+        if let Some(streams) = serving.take_malformed() {
+            malformed_streams::record(MalformedSide::Client, connection.peer, &streams);
+        }
+        polled
     })
     .await
 }
@@ -68,7 +75,8 @@ async fn handshake(
         max_streams: connection.limits.streams,
         max_header_list: connection.limits.header_size,
         stream_window: STREAM_WINDOW,
-        connection_window: CONNECTION_WINDOW,
+        max_stream_window: MAX_STREAM_WINDOW,
+        shared_window: SHARED_WINDOW,
         connect_protocol: true,
         origins: AcceptedOrigins::Uri,
         max_premature_resets: MAX_PREMATURE_RESETS,

@@ -248,11 +248,6 @@ impl RequestTimer {
         store(&self.upload_waker, waker);
     }
 
-    /// HTTP/2: returns the state that all streams of the connection share.
-    pub(super) fn streams(&self) -> Option<&StreamTracker> {
-        self.streams.as_deref()
-    }
-
     fn end_if_complete(&self) {
         let is_open = self.sends_response.get() || self.uploads.get() || self.unflushed.get();
         if !is_open && self.ended.get().is_none() {
@@ -290,11 +285,9 @@ impl RequestTimer {
     }
 
     /// Whether the minimum rate applies to the request body. It does not while the response is being sent, when both
-    /// sides may send at any time. Nor does it while other streams of the connection may block the client by filling
-    /// the connection's window.
+    /// sides may send at any time.
     fn is_upload_due(&self) -> bool {
-        let is_held_up = self.streams.as_ref().is_some_and(|streams| streams.window_may_be_full());
-        (self.awaits_response.get() || !self.sends_response.get()) && !is_held_up
+        self.awaits_response.get() || !self.sends_response.get()
     }
 }
 

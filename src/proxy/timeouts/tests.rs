@@ -329,38 +329,3 @@ fn grpc_stream_may_pause_between_messages_under_a_minimum_rate() {
         assert_eq!(connection.expired(), None);
     }
 }
-
-#[test]
-fn upload_blocked_by_the_shared_http2_window_is_not_too_slow() {
-    let (clock, connection) = clock_and_connection();
-    let (scarcity, _) = scarcity();
-    scarcity.set_scarce(true);
-    let stream = clock.add_stream(&connection, Duration::from_secs(300));
-    stream.require_min_rate(scarcity, true);
-    let uploading = UploadTimer::start(&stream);
-    uploading.data_awaited();
-    let others: Vec<_> =
-        (0..STREAMS_IN_WINDOW).map(|_| clock.add_stream(&connection, Duration::from_secs(300))).collect();
-    let uploads: Vec<_> = others.iter().map(UploadTimer::start).collect();
-    uploads.iter().for_each(|upload| upload.received(1 << 16));
-    advance(&clock, Duration::from_secs(60));
-    assert_eq!(stream.expired(), None);
-    // One of them has made room in the connection's window.
-    uploads[0].data_awaited();
-    advance(&clock, Duration::from_secs(11));
-    assert_eq!(stream.expired(), Some(TimeoutKind::StreamIdle));
-}
-
-#[test]
-fn complete_upload_does_not_hold_the_shared_http2_window() {
-    let (clock, connection) = clock_and_connection();
-    connection.multiplex();
-    let stream = clock.add_stream(&connection, Duration::from_secs(1));
-    let uploading = UploadTimer::start(&stream);
-    uploading.received(1);
-    assert_eq!(connection.streams().held_uploads(), 1);
-    uploading.body_complete();
-    assert_eq!(connection.streams().held_uploads(), 0);
-    drop(uploading);
-    assert_eq!(connection.streams().held_uploads(), 0);
-}

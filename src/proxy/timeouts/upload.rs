@@ -1,6 +1,5 @@
 //! Timer of a request body on its way to the upstream.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Context;
 
@@ -13,28 +12,24 @@ pub(in crate::proxy) struct UploadTimer {
     request: Rc<RequestTimer>,
     /// Number of the request on its connection.
     number: u32,
-    /// HTTP/2: the upstream has not yet asked for more than it has received.
-    is_held: Cell<bool>,
 }
 
 impl UploadTimer {
     /// Starts the upload of `request`.
     pub(in crate::proxy) fn start(request: &Rc<RequestTimer>) -> Self {
         request.upload_started();
-        Self { request: Rc::clone(request), number: request.number(), is_held: Cell::new(false) }
+        Self { request: Rc::clone(request), number: request.number() }
     }
 
     /// Records that a part of the request body has arrived.
     pub(in crate::proxy) fn received(&self, bytes: u64) {
         if self.is_current() {
             self.request.bytes_uploaded(bytes);
-            self.hold(true);
         }
     }
 
     /// Records that the next part of the request body is awaited.
     pub(in crate::proxy) fn data_awaited(&self) {
-        self.hold(false);
         if self.is_current() {
             self.request.upload_awaited();
         }
@@ -53,7 +48,6 @@ impl UploadTimer {
 
     /// Records that the last byte of the request has been read: nothing is left to linger for.
     pub(in crate::proxy) fn body_complete(&self) {
-        self.hold(false);
         if self.is_current() {
             self.request.body_read();
         }
@@ -66,14 +60,6 @@ impl UploadTimer {
         }
     }
 
-    fn hold(&self, is_held: bool) {
-        if let Some(streams) = self.request.streams()
-            && self.is_held.replace(is_held) != is_held
-        {
-            streams.hold_upload(is_held);
-        }
-    }
-
     /// Whether the timer still belongs to this request. The next request may have begun before the end of this body was
     /// polled for.
     fn is_current(&self) -> bool {
@@ -83,7 +69,6 @@ impl UploadTimer {
 
 impl Drop for UploadTimer {
     fn drop(&mut self) {
-        self.hold(false);
         if self.is_current() {
             self.request.upload_ended();
         }

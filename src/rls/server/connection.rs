@@ -13,9 +13,10 @@ use super::calls::ConnectionCalls;
 use super::connection_limiter::GrpcConnectionPermit;
 use super::{GrpcPort, GrpcServices, GrpcWorker, call};
 use crate::drain::DrainPhase;
-use crate::http2::{AcceptedOrigins, Http2Error, Http2Settings, ResetRequests, ServerConnection};
+use crate::http2::{AcceptedOrigins, Http2Error, Http2Settings, MalformedStreams, ServerConnection};
 use crate::jitter::jittered;
 use crate::listener::AcceptedConnection;
+use crate::telemetry::malformed_streams::{self, MalformedSide};
 use crate::telemetry::metrics::UnservedReason;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
@@ -37,8 +38,12 @@ const MAX_PREMATURE_RESETS: u32 = 10_000;
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Maximum resets that are caused by errors of the client; more close the connection.
 const MAX_ERROR_RESETS: u32 = 1024;
-/// Flow-control windows of a call and of a connection: the largest message needs no update.
-const WINDOW: u32 = 1 << 20;
+/// Flow-control windows of a call, in bytes: that of every call, which most messages fit, and the maximum while its
+/// message is read.
+const STREAM_WINDOW: u32 = 16 * 1024;
+const MAX_STREAM_WINDOW: u32 = 1 << 20;
+/// Bytes by which all windows of a connection together may exceed the former.
+const SHARED_WINDOW: u32 = 4 << 20;
 /// Maximum size of a call's header section, in bytes.
 const MAX_HEADER_LIST_SIZE: u32 = 16 * 1024;
 /// Maximum time for the calls of a connection that is displaced by another.
@@ -47,6 +52,9 @@ const DISPLACED_GRACE: Duration = Duration::from_secs(1);
 /// What is wrong with a client that does not begin with the preface of HTTP/2.
 const NOT_HTTP2: &str =
     "the client does not begin with HTTP/2: it may use HTTP/1.1, or TLS where this port has none";
+
+/// Why calls beyond [`MAX_STREAMS`] are reset.
+const TOO_MANY_CALLS: &str = "too many calls in flight on the connection";
 
 /// Why a connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,8 +119,9 @@ pub(super) async fn serve(
 const SETTINGS: Http2Settings = Http2Settings {
     max_streams: MAX_STREAMS,
     max_header_list: MAX_HEADER_LIST_SIZE,
-    stream_window: WINDOW,
-    connection_window: WINDOW,
+    stream_window: STREAM_WINDOW,
+    max_stream_window: MAX_STREAM_WINDOW,
+    shared_window: SHARED_WINDOW,
     connect_protocol: false,
     origins: AcceptedOrigins::Any,
     max_premature_resets: MAX_PREMATURE_RESETS,
@@ -124,7 +133,13 @@ async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut ServerConne
     let ended = poll_fn(|cx| {
         let polled = serving
             .poll_requests(cx, |request, responder, cx| call::start(connection, request, responder, cx));
-        connection.record_resets(serving.take_reset_requests());
+        if let Some(streams) = serving.take_malformed() {
+            connection.record_malformed(&streams);
+        }
+        match serving.take_refused() {
+            0 => {}
+            calls => connection.record_unserved(UnservedReason::Reset, calls.into(), &TOO_MANY_CALLS),
+        }
         polled
     })
     .await;
@@ -166,16 +181,11 @@ impl GrpcConnection {
         self.port.handler.record_unserved(reason, calls, Some(self.client), detail);
     }
 
-    fn record_resets(&self, resets: ResetRequests) {
-        let ResetRequests { malformed, too_large, refused } = resets;
-        for (calls, detail) in [
-            (malformed, "the header section violates HTTP/2 (RFC 9113 section 8)"),
-            (too_large, "the header section is too large"),
-            (refused, "too many calls in flight on the connection"),
-        ] {
-            if calls > 0 {
-                self.record_unserved(UnservedReason::Reset, calls.into(), &detail);
-            }
+    fn record_malformed(&self, streams: &MalformedStreams) {
+        malformed_streams::record(MalformedSide::Rls, self.client.ip().to_canonical(), streams);
+        for (what, calls) in streams.counts() {
+            let detail = format_args!("the call violates HTTP/2 (RFC 9113): {}", what.as_str());
+            self.record_unserved(UnservedReason::Reset, calls.into(), &detail);
         }
     }
 

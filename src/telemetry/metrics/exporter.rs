@@ -14,7 +14,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use super::super::atomic_counter::{self, AtomicCounter};
 use super::super::histogram::Histogram;
-use super::super::panics;
+use super::super::{malformed_streams, panics};
 use super::alerts::AlertMetrics;
 use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_labels};
 use super::deferred::DeferredMetrics;
@@ -199,6 +199,10 @@ impl MetricRegistry {
         }
         self.set_certificates(scrape);
         self.set_counter(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed_requests.get());
+        for (peer, reason, count) in malformed_streams::counts() {
+            let labels = [("peer", peer), ("reason", reason)];
+            self.set_counter(&families::HTTP2_MALFORMED_STREAMS, &labels, count);
+        }
         for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
             self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());
         }

@@ -83,6 +83,10 @@ pub(super) static REQUESTS_MALFORMED: Family = counter(
     "weir_requests_malformed_total",
     "Input rejected before the header section was parsed, and HTTP/2 connections that broke the protocol.",
 );
+pub(super) static HTTP2_MALFORMED_STREAMS: Family = counter(
+    "weir_http2_malformed_streams_total",
+    "HTTP/2 streams that were reset, or rejected with 431, because the peer's message was malformed.",
+);
 pub(super) static REQUESTS_IN_FLIGHT: Family = gauge("weir_requests_in_flight", "Requests in flight.");
 pub(super) static REQUEST_DURATION: Family = histogram(
     "weir_request_duration_seconds",

@@ -6,14 +6,18 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::http2::{AcceptedOrigins, ClientConnection, Http2Settings, RequestSender};
+use crate::telemetry::malformed_streams::{self, MalformedSide};
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::transport::Transport;
 use crate::upstream::error::UpstreamError;
+use crate::upstream::host::UpstreamHost;
 
 /// Maximum number of connections per pool. Beyond it, requests wait for a stream to end.
 const MAX_CONNECTIONS: usize = 16;
@@ -22,10 +26,11 @@ const MAX_CONNECTIONS: usize = 16;
 const MAX_STREAMS: usize = 1000;
 /// Number of consecutive requests without a response after which a connection is not used for further requests.
 const MAX_UNANSWERED: u32 = 5;
-/// Flow-control windows of a stream and of a connection, in bytes. The latter is large, so that the unread response of
-/// a slow client does not block others.
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+/// Flow-control windows of a stream, in bytes: that of every stream, and the maximum while its response is read.
+const STREAM_WINDOW: u32 = 16 * 1024;
+const MAX_STREAM_WINDOW: u32 = 256 * 1024;
+/// Bytes by which all windows of a connection together may exceed the former.
+const SHARED_WINDOW: u32 = 16 * 1024 * 1024;
 /// Maximum size of a response's header section, in bytes.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 /// Limits of this end of a connection.
@@ -34,7 +39,8 @@ pub(super) const SETTINGS: Http2Settings = Http2Settings {
     max_streams: 0,
     max_header_list: MAX_HEADER_LIST,
     stream_window: STREAM_WINDOW,
-    connection_window: CONNECTION_WINDOW,
+    max_stream_window: MAX_STREAM_WINDOW,
+    shared_window: SHARED_WINDOW,
     connect_protocol: false,
     origins: AcceptedOrigins::Uri,
     max_premature_resets: u32::MAX,
@@ -53,6 +59,8 @@ pub(in crate::upstream) struct Http2Pool {
     last_failure: Cell<io::ErrorKind>,
     max_idle_seconds: u64,
     metrics: Rc<EndpointMetrics>,
+    /// For its name in the log.
+    host: Arc<UpstreamHost>,
 }
 
 /// One connection.
@@ -77,7 +85,11 @@ pub(in crate::upstream) struct StreamPermit {
 
 impl Http2Pool {
     /// Creates an empty pool that keeps idle connections for `keep_for` seconds.
-    pub(in crate::upstream) fn new(keep_for: u64, metrics: &Rc<EndpointMetrics>) -> Self {
+    pub(in crate::upstream) fn new(
+        keep_for: u64,
+        metrics: &Rc<EndpointMetrics>,
+        host: &Arc<UpstreamHost>,
+    ) -> Self {
         Self {
             connections: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
@@ -85,6 +97,7 @@ impl Http2Pool {
             last_failure: Cell::new(io::ErrorKind::Other),
             max_idle_seconds: keep_for,
             metrics: Rc::clone(metrics),
+            host: Arc::clone(host),
         }
     }
 
@@ -163,7 +176,7 @@ impl Http2Pool {
         open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), UpstreamError>,
     ) -> Result<Rc<Http2Connection>, UpstreamError> {
         let (transport, permit) = open().await?;
-        let (sender, driver) = ClientConnection::new(transport, SETTINGS);
+        let (sender, mut driver) = ClientConnection::new(transport, SETTINGS);
         let connection = Rc::new(Http2Connection {
             sender,
             in_flight: Cell::new(0),
@@ -171,10 +184,18 @@ impl Http2Pool {
             is_retired: Cell::new(false),
             unused: Cell::new(0),
         });
+        let host = Arc::clone(&self.host);
         let (open, watched) = (Http2ConnectionGuard::new(&self.metrics, permit), Rc::downgrade(&connection));
         drop(tokio::task::spawn_local(async move {
             let _open = open;
-            if let Err(error) = driver.await {
+            let ended = poll_fn(|cx| {
+                let polled = Pin::new(&mut driver).poll(cx);
+                if let Some(streams) = driver.take_malformed() {
+                    malformed_streams::record(MalformedSide::Upstream, &host.name, &streams);
+                }
+                polled
+            });
+            if let Err(error) = ended.await {
                 tracing::debug!(%error, "upstream connection ended");
             }
             watched.upgrade().inspect(|connection| connection.is_retired.set(true));

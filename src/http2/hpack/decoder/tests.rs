@@ -6,6 +6,7 @@ use super::super::MAX_TABLE_SIZE;
 use super::super::field::Protocol;
 use super::super::fuzzing::{self, Fields};
 use super::{DecodeError, FieldSink, HeaderField, HpackDecoder};
+use crate::http2::malformation::Malformation;
 
 /// Parses hexadecimal digits; white space is ignored.
 fn hex(digits: &str) -> Vec<u8> {
@@ -244,7 +245,8 @@ fn fields_that_the_rfc_forbids_are_malformed() {
     ] {
         for first in [0x00, 0x10, 0x40] {
             let fields = decode(&mut HpackDecoder::new(), &literal(first, name.as_bytes(), value.as_bytes()));
-            assert_eq!(fields, Ok(vec![HeaderField::Malformed]), "{name:?}: {value:?}");
+            let is_malformed = matches!(fields.as_deref(), Ok([HeaderField::Malformed(_)]));
+            assert!(is_malformed, "{name:?}: {value:?}: {fields:?}");
         }
     }
 }
@@ -286,11 +288,11 @@ fn a_malformed_field_keeps_its_place_and_its_name() {
     assert_eq!(decoder.table_size().0, 34 + 45 + 38);
     let fields = decode(&mut decoder, &hex("be bf c0 0f30 02 2f61 0f2f 01 32")).unwrap();
     let expected = [
-        HeaderField::Malformed,
-        HeaderField::Malformed,
+        HeaderField::Malformed(Malformation::FieldName),
+        HeaderField::Malformed(Malformation::Path),
         field("a", "b"),
         field(":path", "/a"),
-        HeaderField::Malformed,
+        HeaderField::Malformed(Malformation::FieldName),
     ];
     assert_eq!(fields, expected);
 }
@@ -313,6 +315,64 @@ fn fields_that_are_not_accepted_enter_the_table() {
     decoder.decode(&block, &mut limit).unwrap();
     assert_eq!(limit.1, [field("a", "b")]);
     assert_eq!(decode(&mut decoder, &hex("bf")), Ok(vec![field("long", "value")]));
+}
+
+/// A decoder whose newest entry is a malformed field of about 4000 bytes.
+fn with_malformed_entry(name: &[u8], value: &[u8]) -> HpackDecoder {
+    let mut decoder = HpackDecoder::new();
+    decode(&mut decoder, &incremental(name, value)).unwrap();
+    decoder
+}
+
+#[test]
+fn references_to_a_malformed_name_neither_copy_nor_parse_it() {
+    let upper = [b'X'; 4000];
+    let lower = [b'x'; 3990];
+    let pseudo = [&b":"[..], &lower].concat();
+    for (name, value) in [(&upper[..], &b""[..]), (&lower, b"\0"), (&pseudo, b"")] {
+        let mut decoder = with_malformed_entry(name, value);
+        let place = |decoder: &HpackDecoder| match decoder.entry(62).unwrap().name() {
+            super::Name::Malformed(raw) => raw.as_ptr(),
+            // A valid name shares its memory in the same way, which the `http` crate does not show.
+            name => name.as_bytes().as_ptr(),
+        };
+        let before = place(&decoder);
+        // A new entry with the name of the last one, and a field without an entry.
+        for _ in 0..1000 {
+            assert!(decode(&mut decoder, b"\x7e\x00\x0f\x2f\x00").is_ok());
+        }
+        assert_eq!(place(&decoder), before, "{} bytes were copied", name.len());
+    }
+}
+
+#[test]
+fn after_a_failure_only_fields_that_enter_the_table_are_decoded() {
+    #[derive(Default)]
+    struct Failed(bool);
+    impl FieldSink for Failed {
+        fn accepts(&mut self, _: usize) -> bool {
+            !self.0
+        }
+        fn push(&mut self, _: HeaderField) {
+            assert!(!self.0, "nothing is accepted");
+            self.0 = true;
+        }
+        fn has_failed(&self) -> bool {
+            self.0
+        }
+    }
+    let mut decoder = HpackDecoder::new();
+    // The second field has a name with invalid padding, which is not looked into. The third one enters the table.
+    let block = [&literal(0, b"a", b"b")[..], &hex("00 81 ff 01 61"), &incremental(b"kept", b"1")].concat();
+    assert_eq!(decoder.decode(&block, &mut Failed::default()), Ok(()));
+    assert_eq!(decode(&mut decoder, &hex("be")), Ok(vec![field("kept", "1")]));
+    // Lengths and indices are always checked: what follows depends on them.
+    for cut in 0..block.len() {
+        let result = HpackDecoder::new().decode(&block[..cut], &mut Failed::default());
+        assert_eq!(result.is_ok(), matches!(cut, 0 | 5 | 10), "{cut}");
+    }
+    let mut unknown = Failed(true);
+    assert_eq!(decoder.decode(&hex("0f40 00"), &mut unknown), Err(DecodeError::InvalidIndex(79)));
 }
 
 #[test]
