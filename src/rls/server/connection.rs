@@ -4,12 +4,14 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
 use super::calls::ConnectionCalls;
 use super::connection_limiter::GrpcConnectionPermit;
+use super::incomplete_timer::IncompleteTimer;
 use super::{GrpcPort, GrpcServices, GrpcWorker, call};
 use crate::drain::DrainPhase;
 use crate::http2::{Http2Settings, ServerConnection};
@@ -20,7 +22,8 @@ use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
 use crate::transport::Transport;
 
-/// Maximum time for a TLS handshake, including the wait for a permit, and for the preface of HTTP/2.
+/// Maximum time for a TLS handshake, including the wait for a permit, for the preface of HTTP/2, for the client's settings,
+/// and for the header section of a call.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the preface once the graceful shutdown has begun. The client may have sent a call with it.
 const DRAINING_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -118,12 +121,18 @@ const SETTINGS: Http2Settings = Http2Settings {
 
 /// Starts the calls that arrive, until the connection ends.
 async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut ServerConnection<Transport>) {
+    let mut incomplete = IncompleteTimer::default();
     // An error ends this connection only.
     let _ = poll_fn(|cx| {
         let polled = serving
             .poll_requests(cx, |request, responder, cx| call::start(connection, request, responder, cx));
         if let Some(streams) = serving.take_malformed() {
             malformed_streams::record(MalformedSide::Rls, connection.peer, &streams);
+        }
+        if polled.is_pending() && incomplete.poll(serving.incomplete(), HANDSHAKE_TIMEOUT, cx).is_ready() {
+            tracing::debug!(peer = %connection.peer, "connection closed: a header section took too long");
+            serving.close_incomplete(cx);
+            return Poll::Ready(Ok(()));
         }
         polled
     })
