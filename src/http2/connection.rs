@@ -96,6 +96,43 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         Poll::Ready(Ok(()))
     }
 
+    /// Returns a number of what the peer has begun to send and not completed: its preface and first SETTINGS, a header
+    /// section, or another frame than DATA of an open stream. It stays the same until that is complete. `None` if there is
+    /// nothing, or if nothing is read because the peer does not read.
+    pub(super) fn incomplete(&self) -> Option<u64> {
+        let begun = match self.phase {
+            ConnectionPhase::Preface | ConnectionPhase::Settings => true,
+            ConnectionPhase::Open => {
+                (self.frames.block.is_some() || self.has_incomplete_frame())
+                    && !self.state().output.is_overdue()
+            }
+            ConnectionPhase::Closing => false,
+        };
+        begun.then_some(self.frames.completed)
+    }
+
+    fn has_incomplete_frame(&self) -> bool {
+        match self.input.peek_header() {
+            None => !self.input.bytes().is_empty(),
+            // Its stream has timeouts of its own.
+            Some(FrameHeader { kind: FrameKind::Data, stream, .. })
+                if self.state().streams.contains_key(&stream) =>
+            {
+                false
+            }
+            Some(header) => self.input.bytes().len() < FRAME_HEADER_SIZE + header.length,
+        }
+    }
+
+    /// Closes the connection, because the peer has not completed something in time. GOAWAY is written if the peer reads.
+    pub(super) fn close_incomplete(&mut self, cx: &mut Context<'_>) {
+        let is_begin = matches!(self.phase, ConnectionPhase::Preface | ConnectionPhase::Settings);
+        let reason = if is_begin { Reason::SETTINGS_TIMEOUT } else { Reason::ENHANCE_YOUR_CALM };
+        self.state().close_for_error(reason);
+        self.phase = ConnectionPhase::Closing;
+        let _ = self.poll_flush(cx);
+    }
+
     /// Handles what has arrived and writes what there is to be sent. Ready when the connection has ended.
     pub(super) fn poll(
         &mut self,

@@ -16,6 +16,8 @@ impl Reason {
     pub const INTERNAL_ERROR: Self = Self(2);
     /// Violation of flow control.
     pub const FLOW_CONTROL_ERROR: Self = Self(3);
+    /// The peer has not sent its settings in time.
+    pub const SETTINGS_TIMEOUT: Self = Self(4);
     /// A frame for a stream that has ended.
     pub const STREAM_CLOSED: Self = Self(5);
     /// Invalid size of a frame.

@@ -26,11 +26,13 @@ pub(super) struct FrameHandler {
     pub(super) decoder: HpackDecoder,
     /// A header section of which more frames are expected.
     pub(super) block: Option<Box<HeaderBlock>>,
+    /// Number of complete frames and header sections, each of which counts as one.
+    pub(super) completed: u64,
 }
 
 impl FrameHandler {
     pub(super) fn new(state: Rc<RefCell<Http2State>>) -> Self {
-        Self { state, decoder: HpackDecoder::new(), block: None }
+        Self { state, decoder: HpackDecoder::new(), block: None, completed: 0 }
     }
 
     /// Handles the next frame of `input`, which has arrived completely, and removes it. Returns the request that it
@@ -45,11 +47,13 @@ impl FrameHandler {
     ) -> Result<Option<AcceptedRequest>, Reason> {
         if header.kind == FrameKind::Data && self.block.is_none() {
             self.handle_data(header, input)?;
+            self.completed += 1;
             return Ok(None);
         }
         let payload = input.payload(header.length).unwrap_or_default();
         let accepted = self.handle_other(header, payload);
         input.advance(FRAME_HEADER_SIZE + header.length);
+        self.completed += u64::from(self.block.is_none());
         accepted
     }
 

@@ -263,10 +263,12 @@ pub struct PseudoHeaders<'a> {
     pub method: &'a Method,
     /// `:scheme`.
     pub scheme: &'a Scheme,
-    /// `:authority`.
-    pub authority: &'a str,
+    /// `:authority`; `None` if the request has none, or only a `Host` that is not a valid authority.
+    pub authority: Option<&'a str>,
     /// `:path`.
     pub path: &'a str,
+    /// `:protocol` of an extended CONNECT (RFC 8441).
+    pub protocol: Option<&'a Protocol>,
 }
 
 /// Appends header fields to a header section that is being encoded.
@@ -284,20 +286,43 @@ impl<'a> FieldWriter<'a> {
     /// Appends a field of a map.
     pub fn push(&mut self, name: &HeaderName, value: &HeaderValue) {
         debug_assert!(!is_connection_specific(name, value), "{name} is not allowed in HTTP/2");
-        self.encoder.header(name, value, self.out);
+        if !is_padded(value.as_bytes()) {
+            self.encoder.header(name, value, self.out);
+        } else if let Ok(mut trimmed) = HeaderValue::from_bytes(trimmed(value.as_bytes())) {
+            trimmed.set_sensitive(value.is_sensitive());
+            self.encoder.header(name, &trimmed, self.out);
+        }
     }
 
     /// Appends a valid field. The name is in lower case and not connection-specific.
     pub fn push_raw(&mut self, name: &[u8], value: &[u8]) {
-        self.encoder.raw_header(name, value, self.out);
+        self.encoder.raw_header(name, if is_padded(value) { trimmed(value) } else { value }, self.out);
     }
 
     pub(super) fn push_pseudo_headers(&mut self, fields: &PseudoHeaders<'_>) {
         self.encoder.method(fields.method, self.out);
         self.encoder.scheme(fields.scheme, self.out);
-        self.encoder.authority(fields.authority, self.out);
+        if let Some(authority) = fields.authority {
+            self.encoder.authority(authority, self.out);
+        }
         self.encoder.path(fields.path, self.out);
+        if let Some(protocol) = fields.protocol {
+            self.encoder.protocol(protocol, self.out);
+        }
     }
+}
+
+/// Whether a value begins or ends with white space, which is malformed in HTTP/2 (RFC 9113 section 8.2.1) and has no
+/// meaning in HTTP/1.1.
+fn is_padded(value: &[u8]) -> bool {
+    matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t'])
+}
+
+fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
 }
 
 /// Appends the fields of a response.
@@ -328,7 +353,15 @@ pub(super) fn encode_request(head: &Request<()>, encoder: &mut HpackEncoder, out
     encode_headers(head.headers(), encoder, out);
 }
 
-/// Appends header fields or trailers.
+/// Appends trailers, without fields of connections: HTTP/1.1 permits any name there.
+pub(super) fn encode_trailers(trailers: &HeaderMap, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
+    let mut fields = FieldWriter::new(encoder, out);
+    for (name, value) in trailers.iter().filter(|(name, value)| !is_connection_specific(name, value)) {
+        fields.push(name, value);
+    }
+}
+
+/// Appends header fields.
 pub(super) fn encode_headers(headers: &HeaderMap, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
     let mut fields = FieldWriter::new(encoder, out);
     for (name, value) in headers {

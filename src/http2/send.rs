@@ -7,7 +7,7 @@ use http::HeaderMap;
 
 use super::error::{Http2Error, Reason};
 use super::handle::StreamHandle;
-use super::head::encode_headers;
+use super::head::encode_trailers;
 
 /// The sending direction of a stream whose head was sent.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl SendStream {
     pub fn send_trailers(&mut self, trailers: &HeaderMap) -> Result<(), Http2Error> {
         self.handle.with(|connection, id, stream| {
             stream.check_open_for_sending()?;
-            connection.put_head(id, true, |encoder, out| encode_headers(trailers, encoder, out));
+            connection.put_head(id, true, |encoder, out| encode_trailers(trailers, encoder, out));
             connection.end_sending(id, stream);
             Ok(())
         })

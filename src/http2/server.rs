@@ -45,6 +45,18 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
         self.connection.poll(cx, &mut start)
     }
 
+    /// Returns a number of what the client has begun to send and not completed: its preface and first SETTINGS, a header
+    /// section, or another frame than DATA. The number stays the same until that is complete. A caller can limit the time
+    /// for it.
+    pub fn incomplete(&self) -> Option<u64> {
+        self.connection.incomplete()
+    }
+
+    /// Ends the connection, because something was incomplete for too long. Writes GOAWAY if the client reads.
+    pub fn close_incomplete(&mut self, cx: &mut Context<'_>) {
+        self.connection.close_incomplete(cx);
+    }
+
     /// Returns the streams that were reset as malformed since the last call, if there are any.
     pub fn take_malformed(&self) -> Option<MalformedStreams> {
         self.connection.state().malformed.take()

@@ -244,7 +244,8 @@ pub(super) fn serve<P>(
         }
         let Setup::Done(Some((stream, connection))) = setup else { return };
         let Some(detecting) = stream else { return };
-        match protocol_detect::detect(detecting, &connection.timer).await {
+        let negotiated = connection.tls.as_ref().and_then(|tls| tls.protocol);
+        match protocol_detect::detect(detecting, negotiated, &connection.timer).await {
             DetectedProtocol::Http1 => {
                 let serve = |active| Box::into_pin(in_place::boxed!(http1::serve(connection, active)));
                 loop {

@@ -24,6 +24,7 @@ pub(super) use self::validate::{InvalidRequest, normalise_length, validate};
 use crate::headers::{FieldLines, Headers};
 use crate::identify::certificate::ClientCertificate;
 use crate::identify::client_ip::ClientAddress;
+use crate::tls::AlpnProtocol;
 
 const X_FORWARDED_CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 /// Identifies the request in logs and for the upstream.
@@ -36,6 +37,8 @@ pub(super) struct PeerTls {
     pub(super) certificate: Option<ClientCertificate>,
     /// The same as a header for the upstream.
     pub(super) forwarded: Option<HeaderValue>,
+    /// Application protocol that was negotiated (ALPN); `None` if the client has offered none.
+    pub(super) protocol: Option<AlpnProtocol>,
 }
 
 /// Properties of the connection over which a request arrived.

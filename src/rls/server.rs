@@ -6,6 +6,7 @@ mod calls;
 mod connection;
 mod connection_limiter;
 mod health;
+mod incomplete_timer;
 mod message_reader;
 mod quota;
 mod ratelimit;

@@ -117,7 +117,14 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut sender = permit.sender();
-    poll_fn(|cx| sender.poll_ready(cx)).await.map_err(StreamError::Unsent)?;
+    let ready = poll_fn(|cx| match sender.poll_ready(cx) {
+        // It may take long until the server allows streams again, and another connection may be better.
+        Poll::Pending if sender.max_streams() == 0 => {
+            Poll::Ready(Err(Http2Error::GoneAway(Reason::REFUSED_STREAM)))
+        }
+        polled => polled,
+    });
+    ready.await.map_err(StreamError::Unsent)?;
     let sent = request.send(&mut sender, upload.is_empty()).map_err(StreamError::Unsent)?;
     let SentRequest { response: mut answer, stream, extended } = sent;
     let extended = match extended {

@@ -4,6 +4,8 @@ mod conformance;
 mod floods;
 mod grpc_local_replies;
 mod grpc_streaming;
+mod incomplete;
+mod isolation;
 mod third_party_clients;
 mod tunnels;
 mod upstream;

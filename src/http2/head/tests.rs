@@ -142,6 +142,29 @@ proptest! {
         prop_assert_eq!(decoded.headers(), head.headers());
     }
 
+    /// Whatever a head or trailers contain, our own decoder accepts what is written.
+    #[test]
+    fn what_is_written_is_accepted(
+        fields in prop::collection::vec(("[!#$%&'*+.^_`|~a-z0-9-]{1,8}|te|connection|upgrade|keep-alive", "[ \t!-~\u{80}-\u{ff}]{0,10}"), 0..10),
+    ) {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &fields {
+            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        let (mut encoder, mut decoder) = (HpackEncoder::new(), HpackDecoder::new());
+        for _ in 0..3 {
+            let (mut block, mut decoded) = (Vec::new(), HeadBuilder::new(100_000));
+            encoder.begin(&mut block);
+            encode_trailers(&headers, &mut encoder, &mut block);
+            decoder.decode(&block, &mut decoded).unwrap();
+            let decoded = decoded.into_trailers();
+            prop_assert!(decoded.is_ok(), "{:?}", decoded);
+            for value in decoded.unwrap().values().map(HeaderValue::as_bytes) {
+                prop_assert_eq!(value, value.trim_ascii());
+            }
+        }
+    }
+
     #[test]
     fn length_is_read_or_an_error(value in "[ -~]{0,25}") {
         let headers = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_str(&value).unwrap())]);

@@ -120,7 +120,12 @@ impl Name {
         if raw.first() == Some(&b':') {
             return Self::parse_pseudo_header(raw);
         }
-        HeaderName::from_lowercase(raw).map_or_else(|_| Self::malformed(raw), Self::Header)
+        match HeaderName::from_lowercase(raw) {
+            // The `http` crate accepts a quotation mark in HTTP/2, which no token has (RFC 9110 section 5.6.2). An HTTP/1.1
+            // upstream would reject it.
+            Ok(name) if !raw.contains(&b'"') => Self::Header(name),
+            _ => Self::malformed(raw),
+        }
     }
 
     fn parse_pseudo_header(raw: &[u8]) -> Self {

@@ -9,12 +9,14 @@ mod response;
 mod stream;
 
 use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
 use self::stream::start_stream;
 use super::{DownstreamConnection, malformed};
 use crate::http2::{AcceptedOrigins, Http2Error, Http2Settings, ServerConnection};
+use crate::proxy::request_context::ResponseFlag;
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::TimeoutKind;
 use crate::telemetry::malformed_streams::{self, MalformedSide};
@@ -33,27 +35,47 @@ const SHARED_WINDOW: u32 = 1024 * 1024;
 /// Serves a connection to its end.
 pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: DownstreamIo) {
     connection.timer.multiplex();
-    if let Err(error) = run(&connection, stream).await {
-        if matches!(error, Http2Error::Violation(_)) {
-            malformed::record_connection(&connection);
+    match run(&connection, stream).await {
+        Ok(()) => {}
+        Err(ConnectionFailure::Incomplete) => {
+            malformed::record_connection(&connection, ResponseFlag::IdleTimeout);
+            tracing::debug!(peer = %connection.peer, "connection ended: a header section took too long");
         }
-        tracing::debug!(%error, "connection ended");
+        Err(ConnectionFailure::Ended(error)) => {
+            if matches!(error, Http2Error::Violation(_)) {
+                malformed::record_connection(&connection, ResponseFlag::DownstreamProtocol);
+            }
+            tracing::debug!(%error, "connection ended");
+        }
     }
 }
 
-async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Result<(), Http2Error> {
-    let Some(mut serving) = handshake(connection, stream).await? else { return Ok(()) };
+/// Why a connection has failed.
+enum ConnectionFailure {
+    /// A header section, or another frame, was incomplete for longer than the timeout of a header section.
+    Incomplete,
+    /// An error.
+    Ended(Http2Error),
+}
+
+async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Result<(), ConnectionFailure> {
+    let mut serving = new_connection(connection, stream);
+    handshake(connection, &mut serving).await?;
     poll_fn(|cx| {
         let timer = &connection.timer;
         timer.register_waker(cx.waker());
         match timer.expired() {
+            Some(TimeoutKind::Head) => {
+                serving.close_incomplete(cx);
+                return Poll::Ready(Err(ConnectionFailure::Incomplete));
+            }
             Some(TimeoutKind::Idle) => {
                 serving.graceful_shutdown();
                 timer.goaway_sent();
             }
             // GOAWAY has been sent and no stream is open, but the client has not closed the connection.
             Some(TimeoutKind::Linger) => return Poll::Ready(Ok(())),
-            Some(TimeoutKind::Head | TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
+            Some(TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
         }
         let polled = serving.poll_requests(cx, |request, responder, cx| {
             start_stream(connection, request, responder, cx);
@@ -61,16 +83,13 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
         if let Some(streams) = serving.take_malformed() {
             malformed_streams::record(MalformedSide::Client, connection.peer, &streams);
         }
-        polled
+        timer.receiving(serving.incomplete());
+        polled.map_err(ConnectionFailure::Ended)
     })
     .await
 }
 
-/// Waits for the client's preface. `None` if the connection's timeout expires before.
-async fn handshake(
-    connection: &DownstreamConnection,
-    stream: DownstreamIo,
-) -> Result<Option<ServerConnection<DownstreamIo>>, Http2Error> {
+fn new_connection(connection: &DownstreamConnection, stream: DownstreamIo) -> ServerConnection<DownstreamIo> {
     let settings = Http2Settings {
         max_streams: connection.limits.streams,
         max_header_list: connection.limits.header_size,
@@ -82,15 +101,29 @@ async fn handshake(
         max_premature_resets: MAX_PREMATURE_RESETS,
         max_error_resets: MAX_ERROR_RESETS,
     };
-    let mut serving = ServerConnection::new(stream, settings);
+    ServerConnection::new(stream, settings)
+}
+
+/// Waits for the client's preface.
+async fn handshake(
+    connection: &DownstreamConnection,
+    serving: &mut ServerConnection<DownstreamIo>,
+) -> Result<(), ConnectionFailure> {
     let timer = &connection.timer;
-    let is_open = poll_fn(|cx| {
+    poll_fn(|cx| {
         timer.register_waker(cx.waker());
-        if timer.expired().is_some() {
-            return Poll::Ready(Ok(false));
+        match timer.expired() {
+            Some(TimeoutKind::Head) => {
+                serving.close_incomplete(cx);
+                return Poll::Ready(Err(ConnectionFailure::Incomplete));
+            }
+            Some(_) => {
+                let drained = Http2Error::Io(io::ErrorKind::TimedOut);
+                return Poll::Ready(Err(ConnectionFailure::Ended(drained)));
+            }
+            None => {}
         }
-        serving.poll_handshake(cx).map_ok(|()| true)
+        serving.poll_handshake(cx).map_err(ConnectionFailure::Ended)
     })
-    .await?;
-    Ok(is_open.then_some(serving))
+    .await
 }

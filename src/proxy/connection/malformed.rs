@@ -32,11 +32,12 @@ pub(super) fn record_request(
     log(connection, &FirstLine::parse(read), Some(status), flag, took);
 }
 
-/// Records an HTTP/2 connection that ended with a protocol error, which the decoder does not attribute to a request.
-pub(super) fn record_connection(connection: &DownstreamConnection) {
+/// Records an HTTP/2 connection that ended with a protocol error, or because a header section took too long, which is not
+/// attributed to a request.
+pub(super) fn record_connection(connection: &DownstreamConnection, flag: ResponseFlag) {
     connection.worker.metrics.record_malformed_request();
     let line = FirstLine { protocol: Version::HTTP_2, ..FirstLine::unknown() };
-    log(connection, &line, None, ResponseFlag::DownstreamProtocol, Duration::ZERO);
+    log(connection, &line, None, flag, Duration::ZERO);
 }
 
 fn log(

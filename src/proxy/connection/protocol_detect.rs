@@ -8,6 +8,7 @@ use std::task::{Poll, ready};
 
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::{ConnectionTimer, TimeoutKind};
+use crate::tls::AlpnProtocol;
 
 /// The HTTP/2 connection preface, sent by clients with prior knowledge (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -25,8 +26,13 @@ pub(super) enum DetectedProtocol {
     NoData,
 }
 
-/// Reads until the protocol is known. The bytes read stay in `stream` and are read again.
-pub(super) async fn detect(stream: &mut DownstreamIo, timer: &ConnectionTimer) -> DetectedProtocol {
+/// Reads until the protocol is known. The bytes read stay in `stream` and are read again. `negotiated` is the result of
+/// ALPN.
+pub(super) async fn detect(
+    stream: &mut DownstreamIo,
+    negotiated: Option<AlpnProtocol>,
+    timer: &ConnectionTimer,
+) -> DetectedProtocol {
     poll_fn(|cx| {
         timer.register_waker(cx.waker());
         match timer.expired() {
@@ -43,7 +49,7 @@ pub(super) async fn detect(stream: &mut DownstreamIo, timer: &ConnectionTimer) -
                 Ok(0) | Err(_) => return Poll::Ready(DetectedProtocol::Http1),
                 Ok(_) => {}
             }
-            if let Some(protocol) = recognise(stream.peeked()) {
+            if let Some(protocol) = recognise(stream.peeked(), negotiated) {
                 return Poll::Ready(protocol);
             }
         }
@@ -51,8 +57,14 @@ pub(super) async fn detect(stream: &mut DownstreamIo, timer: &ConnectionTimer) -
     .await
 }
 
-/// Returns the protocol of a connection that starts with `bytes`; `None` if more bytes are needed.
-fn recognise(bytes: &[u8]) -> Option<DetectedProtocol> {
+/// Returns the protocol of a connection that starts with `bytes`; `None` if more bytes are needed. A client must speak the
+/// protocol that it has negotiated (RFC 9113 sections 3.2 and 3.4): for the other one, the bytes are malformed.
+fn recognise(bytes: &[u8], negotiated: Option<AlpnProtocol>) -> Option<DetectedProtocol> {
+    match negotiated {
+        Some(AlpnProtocol::Http1) => return Some(DetectedProtocol::Http1),
+        Some(AlpnProtocol::Http2) => return Some(DetectedProtocol::Http2),
+        None => {}
+    }
     let common = bytes.len().min(PREFACE.len());
     match bytes[..common] == PREFACE[..common] {
         false => Some(DetectedProtocol::Http1),
@@ -67,10 +79,18 @@ mod tests {
 
     #[test]
     fn http2_is_detected_by_its_complete_preface() {
-        assert_eq!(recognise(PREFACE), Some(DetectedProtocol::Http2));
-        assert_eq!(recognise(&[PREFACE, b"\0\0\0"].concat()), Some(DetectedProtocol::Http2));
+        assert_eq!(recognise(PREFACE, None), Some(DetectedProtocol::Http2));
+        assert_eq!(recognise(&[PREFACE, b"\0\0\0"].concat(), None), Some(DetectedProtocol::Http2));
         for cut in 0..PREFACE.len() {
-            assert_eq!(recognise(&PREFACE[..cut]), None, "{cut}");
+            assert_eq!(recognise(&PREFACE[..cut], None), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn negotiated_protocol_is_not_guessed() {
+        for bytes in [PREFACE, &PREFACE[..5], b"GET / HTTP/1.1\r\n", b"\0"] {
+            assert_eq!(recognise(bytes, Some(AlpnProtocol::Http2)), Some(DetectedProtocol::Http2));
+            assert_eq!(recognise(bytes, Some(AlpnProtocol::Http1)), Some(DetectedProtocol::Http1));
         }
     }
 
@@ -78,7 +98,7 @@ mod tests {
     fn anything_but_the_http2_preface_is_http1() {
         for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"P", b"PRI / HTTP/1.1\r\n", b"\x16\x03\x01", b"\r\n"] {
             let expected = if bytes == b"P" { None } else { Some(DetectedProtocol::Http1) };
-            assert_eq!(recognise(bytes), expected, "{bytes:?}");
+            assert_eq!(recognise(bytes, None), expected, "{bytes:?}");
         }
     }
 }

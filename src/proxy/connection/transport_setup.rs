@@ -81,7 +81,8 @@ async fn accept_tls(
     let outcome = result.as_ref().map(|(_, session)| session.start).map_err(|failure| *failure);
     connection.worker.metrics.record_handshake(settings.listener, outcome);
     let (stream, session) = result.ok()?;
-    connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, peer_tls)));
+    let peer = session.identity.map_or_else(PeerTls::default, peer_tls);
+    connection.tls = Some(Box::new(PeerTls { protocol: session.protocol, ..peer }));
     Some(stream.into())
 }
 
@@ -118,7 +119,7 @@ fn peer_tls(identity: Identity) -> PeerTls {
         HeaderValue::from_bytes(identity.to_forwarded_client_cert().as_bytes()).ok().or_else(hash_alone);
     let spiffe = identity.spiffe().map(Box::from);
     let certificate = ClientCertificate { spiffe, subject: identity.subject, dns: identity.hosts };
-    PeerTls { certificate: Some(certificate), forwarded }
+    PeerTls { certificate: Some(certificate), forwarded, protocol: None }
 }
 
 /// Awaits `work`; `None` if a timeout of the connection expires before.

@@ -79,7 +79,7 @@ fn open_connection(
         reporter: RefCell::new(Some(reporter)),
         outcome: Cell::new(None),
     };
-    let tls = call.is_tls.then(|| PeerTls { certificate: None, forwarded: call.certificate.clone() });
+    let tls = call.is_tls.then(|| PeerTls { forwarded: call.certificate.clone(), ..PeerTls::default() });
     let mut connection =
         DownstreamConnection::internal(Rc::clone(worker), settings, timer, permit, call.peer, stored);
     connection.tls = tls.map(Box::new);

@@ -2,6 +2,7 @@
 //! headers that HTTP/2 has split.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use super::flags::RequestHeaderFlags;
@@ -13,22 +14,22 @@ use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
 
 /// Joins the `Cookie` headers of an HTTP/2 request, which may be split for better compression, into one (RFC 9113
-/// section 8.2.3).
+/// section 8.2.3). Empty ones are left out: a value that ends with a separator would end with a space, which is
+/// malformed in HTTP/2 (section 8.2.1).
 pub(in crate::proxy) fn join_cookies(head: &mut request::Parts) {
     if head.version != Version::HTTP_2 {
         return;
     }
     let headers = &mut head.headers;
-    let mut pieces = headers.get_all(COOKIE).iter();
-    let Some(first) = pieces.next() else { return };
-    let mut whole = first.as_bytes().to_vec();
-    let mut rest = pieces.peekable();
-    if rest.peek().is_none() {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
         return;
     }
-    for piece in rest {
-        whole.extend_from_slice(b"; ");
-        whole.extend_from_slice(piece.as_bytes());
+    let mut whole = Vec::new();
+    for piece in headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).filter(|piece| !piece.is_empty()) {
+        if !whole.is_empty() {
+            whole.extend_from_slice(b"; ");
+        }
+        whole.extend_from_slice(piece);
     }
     if let Ok(whole) = HeaderValue::from_bytes(&whole) {
         headers.insert(COOKIE, whole);
@@ -98,13 +99,17 @@ pub(in crate::proxy) fn prepare_for_store(head: &mut request::Parts, keeps_targe
     head.headers.entry(HOST).or_insert(HeaderValue::from_static(""));
 }
 
-/// Changes an absolute target into origin-form. Its authority replaces `Host` (RFC 9112 section 3.2.2).
+/// Changes an absolute target into origin-form. Its authority replaces `Host` (RFC 9112 section 3.2.2), and an empty path
+/// becomes a slash, also before a query (section 3.2.1).
 pub(super) fn to_origin_form(head: &mut request::Parts) {
     let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     if let Some(host) = host {
         head.headers.insert(HOST, host);
     }
     let mut parts = http::uri::Parts::default();
-    parts.path_and_query = head.uri.path_and_query().cloned();
+    parts.path_and_query = head.uri.path_and_query().and_then(|target| match target.as_str() {
+        query if query.starts_with('?') => PathAndQuery::try_from(format!("/{query}")).ok(),
+        _ => Some(target.clone()),
+    });
     head.uri = Uri::from_parts(parts).unwrap_or_default();
 }

@@ -1,6 +1,12 @@
+use bytes::BytesMut;
+use http::header::COOKIE;
 use http::{HeaderMap, Request};
+use http_body_util::Empty;
+use proptest::prelude::*;
 
 use super::*;
+use crate::http1::client;
+use crate::http1::server::request_head::{HeadLimits, RequestHeadDecoder};
 
 fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
     let mut request = Request::builder().uri(uri);
@@ -188,4 +194,71 @@ fn destination_of_a_forward_proxy_learns_nothing_about_the_client() {
     let headers = [("host", "a.test"), ("via", "1.1 weir-1")];
     let expected = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
     assert_eq!(request.headers, HeaderMap::from_iter(expected));
+}
+
+#[test]
+fn empty_path_before_a_query_is_a_slash() {
+    for (target, expected) in
+        [("http://a.test?x=1", "/?x=1"), ("http://a.test", "/"), ("http://a.test/?x", "/?x")]
+    {
+        let mut head = head(target, &[("host", "a.test")]);
+        let flags = validate(&head, 100, false).unwrap();
+        prepare_request(&mut head, flags, &hop(false), &[], None);
+        assert_eq!(head.uri.path_and_query().map_or("/", |target| target.as_str()), expected, "{target}");
+    }
+}
+
+/// Joins cookies that were sent in pieces.
+fn joined(pieces: &[&str]) -> Vec<String> {
+    let pieces: Vec<_> = pieces.iter().map(|piece| ("cookie", *piece)).collect();
+    let mut head = head("/", &pieces);
+    head.version = Version::HTTP_2;
+    join_cookies(&mut head);
+    head.headers.get_all(COOKIE).iter().map(|cookie| cookie.to_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn pieces_of_cookies_are_joined_without_empty_ones() {
+    for (pieces, expected) in [
+        (&["a=1", "b=2"][..], &["a=1; b=2"][..]),
+        (&["a=1", ""], &["a=1"]),
+        (&["", "a=1"], &["a=1"]),
+        (&["a=1", "", "", "b=2", ""], &["a=1; b=2"]),
+        (&["", ""], &[""]),
+        (&["a=1"], &["a=1"]),
+        (&[], &[]),
+    ] {
+        assert_eq!(joined(pieces), expected, "{pieces:?}");
+    }
+}
+
+proptest! {
+    /// Whatever is accepted over HTTP/2, our own HTTP/1.1 decoder accepts what is sent for it, and reads the same.
+    #[test]
+    fn what_is_sent_over_http1_is_accepted_by_our_own_decoder(
+        method in "GET|POST|PURGE|[!#$%&'*+.^_`|~a-zA-Z-]{1,3}",
+        path in "/[!-~\u{80}-\u{ff}]{0,20}",
+        cookies in proptest::collection::vec("[!-~]{0,5}|", 0..4),
+        fields in proptest::collection::vec(("[!#$%&'*+.^_`|~a-z0-9-]{1,8}", "[!-~\u{80}-\u{ff}]{0,12}"), 0..8),
+    ) {
+        let Ok(uri) = http::Uri::try_from(format!("http://a.test{path}")) else { return Ok(()) };
+        let mut request = Request::builder().method(method.as_str()).uri(uri).version(Version::HTTP_2);
+        for (name, value) in &fields {
+            request = request.header(format!("x-{name}"), value.as_bytes());
+        }
+        for cookie in &cookies {
+            request = request.header(COOKIE, cookie);
+        }
+        let mut head = request.body(()).unwrap().into_parts().0;
+        let Ok(flags) = validate(&head, 100, false) else { return Ok(()) };
+        join_cookies(&mut head);
+        prepare_request(&mut head, flags, &hop(false), &[], None);
+        let (mut sent, mut read) = (Vec::new(), None);
+        client::request_head::write(&head, &FieldLines::default(), &Empty::<bytes::Bytes>::new(), &mut sent);
+        let limits = HeadLimits { size: 60 << 10, fields: 100 };
+        let decoded = RequestHeadDecoder::new(limits).decode(&mut BytesMut::from(&sent[..]), &mut read);
+        prop_assert!(decoded.is_ok() && read.is_some(), "{:?}: {:?}", decoded, String::from_utf8_lossy(&sent));
+        let read = read.unwrap().parts;
+        prop_assert_eq!((read.uri.path_and_query(), &read.headers), (head.uri.path_and_query(), &head.headers));
+    }
 }

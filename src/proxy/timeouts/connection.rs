@@ -139,9 +139,15 @@ impl ConnectionTimer {
         Rc::clone(request)
     }
 
-    /// Marks the connection as HTTP/2.
+    /// Marks the connection as HTTP/2. Its preface and settings are incomplete since its first byte.
     pub(in crate::proxy) fn multiplex(&self) {
+        self.streams().receiving(Some(0), self.since.get());
         self.set_state(ConnState::Multiplexing);
+    }
+
+    /// HTTP/2: records the number of the header section or frame that the client has begun and not completed.
+    pub(in crate::proxy) fn receiving(&self, incomplete: Option<u64>) {
+        self.streams().receiving(incomplete, self.ticks.now());
     }
 
     /// HTTP/2: returns the state that the connection's streams share.
@@ -266,6 +272,12 @@ impl ConnectionTimer {
         let elapsed = ticks.since(since);
         // Ticks for which there has been no stream.
         let unused = || self.streams().unused_since(since).map_or(0, |since| ticks.since(since));
+        let is_multiplexed = matches!(state, ConnState::Multiplexing | ConnState::Draining);
+        let incomplete =
+            self.streams.get().filter(|_| is_multiplexed).and_then(|streams| streams.incomplete_since());
+        if incomplete.is_some_and(|since| ticks.since(since) > self.timeouts.head) {
+            return Some(TimeoutKind::Head);
+        }
         let (is_expired, kind) = match state {
             ConnState::Idle => {
                 let drain = ticks.draining_since();

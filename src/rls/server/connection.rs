@@ -5,12 +5,14 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
 use super::calls::ConnectionCalls;
 use super::connection_limiter::GrpcConnectionPermit;
+use super::incomplete_timer::IncompleteTimer;
 use super::{GrpcPort, GrpcServices, GrpcWorker, call};
 use crate::drain::DrainPhase;
 use crate::http2::{AcceptedOrigins, Http2Error, Http2Settings, MalformedStreams, ServerConnection};
@@ -23,7 +25,8 @@ use crate::tls::identity::Identity;
 use crate::tls::server::ServerHandshakeError;
 use crate::transport::Transport;
 
-/// Maximum time for a TLS handshake, including the wait for a permit, and for the preface of HTTP/2.
+/// Maximum time for a TLS handshake, including the wait for a permit, for the preface of HTTP/2, for the client's settings,
+/// and for the header section of a call.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the preface once the graceful shutdown has begun. The client may have sent a call with it.
 const DRAINING_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -130,6 +133,7 @@ const SETTINGS: Http2Settings = Http2Settings {
 
 /// Starts the calls that arrive, until the connection ends.
 async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut ServerConnection<Transport>) {
+    let mut incomplete = IncompleteTimer::default();
     let ended = poll_fn(|cx| {
         let polled = serving
             .poll_requests(cx, |request, responder, cx| call::start(connection, request, responder, cx));
@@ -139,6 +143,11 @@ async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut ServerConne
         match serving.take_refused() {
             0 => {}
             calls => connection.record_unserved(UnservedReason::Reset, calls.into(), &TOO_MANY_CALLS),
+        }
+        if polled.is_pending() && incomplete.poll(serving.incomplete(), HANDSHAKE_TIMEOUT, cx).is_ready() {
+            connection.record_unserved(UnservedReason::Protocol, 1, &"a header section took too long");
+            serving.close_incomplete(cx);
+            return Poll::Ready(Ok(()));
         }
         polled
     })

@@ -3,10 +3,12 @@
 
 use http::header::{CONNECTION, HOST, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request};
 
 use super::extended_connect::ExtendedConnect;
-use crate::http2::{Http2Error, PendingResponse, PseudoHeaders, RequestSender, SendStream};
+use crate::http2::{
+    FieldWriter, Http2Error, PendingResponse, Protocol, PseudoHeaders, RequestSender, SendStream,
+};
 use crate::upstream::outgoing::OutgoingRequest;
 
 /// Authority of a request if there is no other.
@@ -52,16 +54,10 @@ impl Http2Request<'_> {
             return self.send_upgrade(sender);
         }
         let parts = &self.outgoing.head;
-        let authority = authority(parts.headers.get(HOST), self.default_authority);
-        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let pseudo = PseudoHeaders { method: &parts.method, scheme: self.scheme, authority, path };
+        let host = self.host();
+        let pseudo = self.pseudo_headers(&parts.method, &host, None);
         let (response, stream) = sender.send_fields(&pseudo, is_bodiless, |fields| {
-            for (name, value) in &parts.headers {
-                // `te: trailers` stays. In HTTP/1.1, `connection` had to name it.
-                if name != HOST && name != CONNECTION {
-                    fields.push(name, value);
-                }
-            }
+            self.write_fields(&parts.headers, &host, fields);
             for (name, value) in self.outgoing.added_headers.iter() {
                 fields.push_raw(name, value);
             }
@@ -70,37 +66,65 @@ impl Http2Request<'_> {
     }
 
     fn send_upgrade(&self, sender: &mut RequestSender) -> Result<SentRequest, Http2Error> {
-        let mut request = self.to_request();
+        let mut request = Request::new(());
+        *request.headers_mut() = self.outgoing.headers();
         let extended = ExtendedConnect::from_upgrade(&mut request);
-        let (response, stream) = sender.send_request(&request, false)?;
+        let host = self.host();
+        let protocol = request.extensions().get::<Protocol>();
+        let pseudo = self.pseudo_headers(request.method(), &host, protocol);
+        let (response, stream) = sender
+            .send_fields(&pseudo, false, |fields| self.write_fields(request.headers(), &host, fields))?;
         Ok(SentRequest { response, stream, extended })
     }
 
-    /// Returns the request as a map of its headers.
-    fn to_request(self) -> Request<()> {
-        let parts = &self.outgoing.head;
-        let mut headers = self.outgoing.headers();
-        let host = headers.remove(HOST);
-        headers.remove(CONNECTION);
-        let authority = authority(host.as_ref(), self.default_authority);
-        let mut uri = http::uri::Parts::default();
-        uri.path_and_query = parts.uri.path_and_query().cloned().or(Some(PathAndQuery::from_static("/")));
-        uri.scheme = Some(self.scheme.clone());
-        uri.authority = Authority::try_from(authority).ok();
-        let mut request = Request::new(());
-        *request.method_mut() = parts.method.clone();
-        *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
-        *request.version_mut() = Version::HTTP_2;
-        *request.headers_mut() = headers;
-        request
+    fn host(&self) -> TargetHost<'_> {
+        TargetHost::new(self.outgoing.head.headers.get(HOST), self.default_authority)
+    }
+
+    fn pseudo_headers<'a>(
+        &'a self,
+        method: &'a Method,
+        host: &TargetHost<'a>,
+        protocol: Option<&'a Protocol>,
+    ) -> PseudoHeaders<'a> {
+        let path = self.outgoing.head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let authority = match *host {
+            TargetHost::Authority(authority) => Some(authority),
+            TargetHost::Field => None,
+        };
+        PseudoHeaders { method, scheme: self.scheme, authority, path, protocol }
+    }
+
+    fn write_fields(&self, headers: &HeaderMap, host: &TargetHost<'_>, fields: &mut FieldWriter<'_>) {
+        for (name, value) in headers {
+            // `te: trailers` stays. In HTTP/1.1, `connection` had to name it.
+            if name != CONNECTION && (name != HOST || matches!(host, TargetHost::Field)) {
+                fields.push(name, value);
+            }
+        }
     }
 }
 
-/// Returns the authority of a request: its `Host` if that is valid, or `default`.
-fn authority<'a>(host: Option<&'a HeaderValue>, default: &'a str) -> &'a str {
-    let host = host.and_then(|host| host.to_str().ok());
-    let is_valid = |text: &&str| is_name_and_port(text) || Authority::try_from(*text).is_ok();
-    host.into_iter().chain([default]).find(is_valid).unwrap_or(UNKNOWN_AUTHORITY)
+/// How a request states its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TargetHost<'a> {
+    /// By `:authority`.
+    Authority(&'a str),
+    /// By `host`, as received: such as `a%2eb`, a name of RFC 3986 that is not valid in `:authority` for every recipient.
+    /// The address of the upstream would name another host than the one that the rules have seen.
+    Field,
+}
+
+impl<'a> TargetHost<'a> {
+    /// Returns how to state `Host`. If the request has none, as HTTP/1.0 permits, or an empty one, it is `default`.
+    fn new(host: Option<&'a HeaderValue>, default: &'a str) -> Self {
+        let is_valid = |text: &str| is_name_and_port(text) || Authority::try_from(text).is_ok();
+        match host.filter(|host| !host.is_empty()).map(HeaderValue::to_str) {
+            Some(Ok(host)) if is_valid(host) => Self::Authority(host),
+            Some(_) => Self::Field,
+            None => Self::Authority(if is_valid(default) { default } else { UNKNOWN_AUTHORITY }),
+        }
+    }
 }
 
 /// Whether `text` is a domain name or an IPv4 address, perhaps with a port. Other authorities are valid too.
@@ -114,66 +138,4 @@ fn is_name_and_port(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::request;
-
-    use super::*;
-
-    fn http2_request(request: request::Builder) -> Request<()> {
-        to_request(&request.body(()).unwrap().into_parts().0.into())
-    }
-
-    fn to_request(outgoing: &OutgoingRequest) -> Request<()> {
-        let request = Http2Request { outgoing, scheme: &Scheme::HTTP, default_authority: "127.0.0.1:80" };
-        assert!(!request.is_upgrade());
-        request.to_request()
-    }
-
-    #[test]
-    fn the_host_becomes_the_authority() {
-        let request =
-            http2_request(Request::get("/a?b").header("host", "a.test:81").header("te", "trailers"));
-        assert_eq!(request.uri(), "http://a.test:81/a?b");
-        assert_eq!(request.headers().len(), 1, "only `te` is forwarded");
-        assert_eq!(request.version(), Version::HTTP_2);
-    }
-
-    #[test]
-    fn authority_is_the_default_unless_the_host_is_valid() {
-        for (host, expected) in [
-            (None, "d.test"),
-            (Some(""), "d.test"),
-            (Some("a b"), "d.test"),
-            (Some("a.test"), "a.test"),
-            (Some("a-b.test:8080"), "a-b.test:8080"),
-            (Some("[::1]:80"), "[::1]:80"),
-        ] {
-            let host = host.map(HeaderValue::from_static);
-            assert_eq!(authority(host.as_ref(), "d.test"), expected, "{host:?}");
-        }
-        assert_eq!(authority(None, "/run/a socket"), UNKNOWN_AUTHORITY);
-    }
-
-    #[test]
-    fn plain_names_are_valid_authorities() {
-        for (text, is_plain) in [
-            ("a", true),
-            ("127.0.0.1:80", true),
-            ("a-1.b", true),
-            ("", false),
-            ("a:", false),
-            ("a:x", false),
-            ("a@b", false),
-            ("[::1]", false),
-        ] {
-            assert_eq!(is_name_and_port(text), is_plain, "{text}");
-            assert!(!is_plain || Authority::try_from(text).is_ok(), "{text}");
-        }
-    }
-
-    #[test]
-    fn hop_by_hop_headers_are_removed_for_http2() {
-        let request = http2_request(Request::get("/").header("host", "a").header("connection", "te"));
-        assert!(request.headers().is_empty());
-    }
-}
+mod tests;

@@ -61,6 +61,10 @@ pub(in crate::upstream) struct Http2Pool {
     metrics: Rc<EndpointMetrics>,
     /// For its name in the log.
     host: Arc<UpstreamHost>,
+    /// Whether the endpoint allows no streams, as its last connection has shown.
+    is_closed: Cell<bool>,
+    /// Whether that was found in this second, so that no further connection is tried.
+    was_closed_recently: Cell<bool>,
 }
 
 /// One connection.
@@ -98,6 +102,8 @@ impl Http2Pool {
             max_idle_seconds: keep_for,
             metrics: Rc::clone(metrics),
             host: Arc::clone(host),
+            is_closed: Cell::new(false),
+            was_closed_recently: Cell::new(false),
         }
     }
 
@@ -118,7 +124,10 @@ impl Http2Pool {
         if self.failed.get() != failed {
             return Err(UpstreamError::Connect(self.last_failure.get().into()));
         }
-        match self.open_connection(open).await {
+        if self.was_closed_recently.get() {
+            return Err(UpstreamError::Connect(io::ErrorKind::ConnectionRefused.into()));
+        }
+        match self.open_usable_connection(open).await {
             Ok(connection) => Ok(StreamPermit::new(&connection)),
             // A local limit, which each request must check for itself.
             Err(UpstreamError::Overflow) => Err(UpstreamError::Overflow),
@@ -151,6 +160,7 @@ impl Http2Pool {
 
     /// Advances the time by one second: closes connections that were idle for too long.
     pub(in crate::upstream) fn tick_second(&self) {
+        self.was_closed_recently.set(false);
         self.connections.borrow_mut().retain(|connection| {
             let unused =
                 if connection.in_flight.get() > 0 { 0 } else { connection.unused.get().saturating_add(1) };
@@ -162,13 +172,51 @@ impl Http2Pool {
     /// Acquires a stream on an existing connection.
     pub(in crate::upstream) fn try_acquire(&self) -> Option<StreamPermit> {
         let mut connections = self.connections.borrow_mut();
-        connections.retain(|connection| !connection.is_retired.get());
+        connections.retain(|connection| {
+            let is_closed = connection.sender.max_streams() == 0;
+            if is_closed {
+                self.record_closed();
+            }
+            !is_closed && !connection.is_retired.get()
+        });
         let with_room = connections.iter().find(|connection| connection.has_room());
         let chosen = with_room.or_else(|| match connections.len() {
             MAX_CONNECTIONS.. => connections.iter().min_by_key(|connection| connection.in_flight.get()),
             _ => None,
         });
         chosen.map(StreamPermit::new)
+    }
+
+    /// Opens a connection. If the endpoint has allowed no streams on the last one, waits for the settings of this one:
+    /// a request that is sent before would wait in vain.
+    async fn open_usable_connection(
+        &self,
+        open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), UpstreamError>,
+    ) -> Result<Rc<Http2Connection>, UpstreamError> {
+        let connection = self.open_connection(open).await?;
+        if self.is_closed.get() {
+            let mut sender = connection.sender.clone();
+            let settings = poll_fn(|cx| sender.poll_connect_protocol(cx)).await;
+            settings.map_err(|error| UpstreamError::Connect(io::Error::from(error)))?;
+            if connection.sender.max_streams() == 0 {
+                connection.is_retired.set(true);
+                self.record_closed();
+                return Err(UpstreamError::Connect(io::ErrorKind::ConnectionRefused.into()));
+            }
+            self.is_closed.set(false);
+        }
+        Ok(connection)
+    }
+
+    /// Records that the endpoint allows no streams.
+    fn record_closed(&self) {
+        self.was_closed_recently.set(true);
+        if !self.is_closed.replace(true) {
+            tracing::warn!(
+                endpoint = %self.host.name,
+                "the endpoint allows no streams (SETTINGS_MAX_CONCURRENT_STREAMS is 0): it counts as refusing connections"
+            );
+        }
     }
 
     async fn open_connection(
@@ -207,7 +255,7 @@ impl Http2Pool {
 
 impl Http2Connection {
     fn has_room(&self) -> bool {
-        self.in_flight.get() < self.sender.max_streams().clamp(1, MAX_STREAMS)
+        self.in_flight.get() < self.sender.max_streams().min(MAX_STREAMS)
     }
 }
 

@@ -11,9 +11,9 @@ use crate::support::frames::{
 use crate::support::{Origin, Weir, config};
 
 /// Length of a body that fits the window of a stream.
-const BODY: usize = 60_000;
-/// Number of such bodies, which exceed the window of any connection.
-const BODIES: u32 = 60;
+const BODY: usize = 16_000;
+/// Number of such bodies, which exceed the window of a connection whose client has not acknowledged the settings.
+const BODIES: u32 = 120;
 
 /// A client that never exceeds the server's windows.
 struct Uploader {
