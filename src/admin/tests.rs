@@ -231,6 +231,10 @@ async fn admin_commands_require_post_and_reject_browsers() {
     let request =
         Request::post("/healthcheck/fail").header("origin", "http://evil.example").body(()).unwrap();
     assert_eq!(send(&state, Surface::Full, request).await.0, StatusCode::FORBIDDEN);
+    for site in ["cross-site", "same-site", "", "none, cross-site"] {
+        let request = Request::post("/healthcheck/fail").header("sec-fetch-site", site).body(()).unwrap();
+        assert_eq!(send(&state, Surface::Full, request).await.0, StatusCode::FORBIDDEN, "{site}");
+    }
     assert!(state.drain.is_ready());
     let response = handle(&Request::get("/logging").body(()).unwrap(), &state, Surface::Full);
     assert_eq!(response.headers()["allow"], "POST");
