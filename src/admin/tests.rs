@@ -17,6 +17,7 @@ use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, TimeUnit};
 use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::{Check, LimiterSettings};
+use crate::overload::{AvailableMemory, MemoryLimit, OverloadSettings};
 use crate::response::rejection::RejectionResponse;
 use crate::rules::RuleIndex;
 use crate::rules::attribute::Attribute;
@@ -159,6 +160,11 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         limiter,
         max_keys: 100,
         drain: Arc::default(),
+        overload: Arc::new(OverloadManager::new(
+            &OverloadSettings { memory: MemoryLimit::Bytes(1000), ..OverloadSettings::default() },
+            100,
+            AvailableMemory { bytes: 2000, is_limit: false },
+        )),
         log_levels: levels(),
         access_logs: Arc::default(),
         top_keys: Arc::default(),
@@ -208,6 +214,12 @@ async fn post(state: &AdminState, uri: &str) -> String {
 async fn readiness_reflects_health_check_commands_and_drain() {
     let state = state();
     assert_eq!(get(&state, "/ready").await, "LIVE\n");
+    state.overload.record_memory(1000);
+    assert_eq!(
+        call(&state, Method::GET, "/ready").await,
+        (StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED\n".to_owned())
+    );
+    state.overload.record_memory(0);
     assert_eq!(post(&state, "/healthcheck/fail").await, "OK\n");
     assert_eq!(
         call(&state, Method::GET, "/ready").await,

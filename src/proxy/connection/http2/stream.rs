@@ -9,6 +9,7 @@ use http::{Method, Request};
 
 use super::response::{self, StartedResponse};
 use crate::http2::{Http2Error, ReceiveStream, Responder};
+use crate::overload::LoadShed;
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::DownstreamResponse;
@@ -88,6 +89,9 @@ impl ServedStream {
         let worker = &self.connection.worker;
         let started =
             response::start(worker, &mut self.responder, reply, self.is_head_request, is_tunnel, cx);
+        if matches!(started, Err(Http2Error::Unread)) {
+            worker.metrics.record_load_shed(LoadShed::Unsent);
+        }
         // An error means that the stream has ended.
         let mut started = started.ok()??;
         if let StartedResponse::Body(response) = &mut started
