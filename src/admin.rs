@@ -52,6 +52,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::listener::ListenAddress;
 use crate::observe::key_writer::{KeyWriter, LogKeys};
 use crate::observe::top_keys::TopKeys;
+use crate::overload::OverloadManager;
 use crate::state_file;
 use crate::telemetry::access_log::AccessLogManager;
 use crate::telemetry::logging::LevelHandle;
@@ -138,6 +139,8 @@ pub struct AdminState {
     pub max_keys: usize,
     /// Graceful-shutdown state.
     pub drain: Arc<DrainManager>,
+    /// Overload state.
+    pub overload: Arc<OverloadManager>,
     /// Log levels.
     pub log_levels: LevelHandle,
     /// Access logs of all generations.

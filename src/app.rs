@@ -46,6 +46,7 @@ use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::listener::balance;
 use crate::listener::socket::{self, Socket};
+use crate::memory_budget::UNSENT;
 use crate::overload::OverloadManager;
 use crate::proxy::adaptive::run_adaptive_limits;
 use crate::proxy::elastic::HeadroomState;
@@ -250,11 +251,10 @@ fn build_app(
     let (tracer, tracer_guard) =
         tracing.map_err(AppError::system("cannot start a thread for spans"))?.unzip();
     metrics.record_initial_config(1, clock.now());
-    let overload = OverloadManager::new(
-        &config.overload,
-        resource_limits::raise_descriptor_limit(),
-        resource_limits::available_memory(),
-    );
+    let memory = resource_limits::available_memory();
+    let overload = OverloadManager::new(&config.overload, resource_limits::raise_descriptor_limit(), memory);
+    UNSENT.set_max(config.overload.unsent.unwrap_or(memory.default_budget()));
+    limiter.queues().memory().set_max(config.overload.waiting.unwrap_or(memory.default_budget()));
     tracing::info!(connections = overload.max_connections(), "maximum number of downstream connections");
     let (store_handle, queue) =
         config.store.as_ref().map(|_| store::handle::StoreHandle::new(&limiter)).unzip();

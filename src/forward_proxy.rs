@@ -8,10 +8,11 @@ pub mod destination;
 pub mod identity;
 pub mod pool;
 
+mod embedded;
 mod resolve;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use parking_lot::Mutex;
 
 use self::access::{DestinationList, Refusal};
 use self::destination::{Destination, DestinationHost};
+use self::embedded::embedded_addresses;
 use self::identity::ProxyIdentity;
 use self::resolve::{LookupPermits, ResolvedName};
 use crate::identify::cidr::CidrSet;
@@ -111,15 +113,26 @@ impl ForwardProxy {
             return Err(Refusal::NoAuthorities);
         }
         match &destination.host {
-            DestinationHost::Ip(ip) if self.identity.is_own(*ip, destination.port) => Err(Refusal::Loop),
+            DestinationHost::Ip(ip) if self.is_own(*ip, destination.port) => Err(Refusal::Loop),
             DestinationHost::Ip(_) | DestinationHost::Name(_) => Ok(()),
         }
+    }
+
+    /// Whether an address, or one inside it, is this process.
+    fn is_own(&self, ip: IpAddr, port: u16) -> bool {
+        let inside = embedded_addresses(ip);
+        self.identity.is_own(ip, port) || inside.into_iter().any(|ip| self.identity.is_own(ip.into(), port))
     }
 
     /// Whether the connection to a destination may use this address, to which its name resolves.
     fn permits_address(&self, destination: &Destination, ip: IpAddr) -> bool {
         let list = self.settings.destinations.as_ref();
         list.is_none_or(|list| list.permits_address(destination, ip))
+    }
+
+    /// Whether a name with these addresses may not be used at all.
+    fn leads_inside(&self, destination: &Destination, addresses: &[SocketAddr]) -> bool {
+        self.settings.destinations.as_ref().is_some_and(|list| list.leads_inside(destination, addresses))
     }
 
     /// Returns what all workers share of the destination; a new one is resolved from now on, on behalf of `client`.

@@ -29,6 +29,7 @@ pub mod jitter;
 pub mod limiter;
 pub mod limits;
 pub mod listener;
+pub mod memory_budget;
 pub mod observe;
 pub mod overload;
 pub mod proxy;

@@ -42,7 +42,7 @@ pub use self::summary::{DecisionSummary, Standing};
 pub use self::tables::LimitTables;
 pub use self::view::{LimitResources, LimitsView};
 use self::waiting::WaitingRequest;
-pub use self::waiting::{Hold, HoldEnd, QueueArrival};
+pub use self::waiting::{Hold, HoldEnd, QueueArrival, waiting_size};
 use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::decision::{Decision, Verdict};

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
+#[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
+use commonware_allocator::mimalloc::{Config as MiMallocConfig, MiMalloc, Purge};
 use weir::admin_client::{AdminClient, AdminClientError};
 use weir::cli::{
     AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportFormat, LogFormatArg, OutputFormat,
@@ -26,6 +28,15 @@ use weir::{app, config, import, replay};
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// mimalloc gives each page back to the system when its last block is freed. The C library keeps what was freed below a
+/// block that is in use, so that memory in use would never fall after a burst of clients.
+#[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc::new(MiMallocConfig {
+    purge: Purge::After(std::time::Duration::ZERO),
+    ..MiMallocConfig::DEFAULT
+});
 
 /// Exit code of a failure at run time.
 const EXIT_FAILURE: u8 = 1;

@@ -15,6 +15,13 @@ use self::clients::ClientConnections;
 /// Hysteresis: memory in use must fall by 1/20 of its limit before requests are admitted again.
 const MEMORY_HYSTERESIS: u64 = 20;
 
+/// Share of the container's memory from which on requests are shed by default, in percent.
+pub const DEFAULT_MEMORY_PERCENT: u8 = 90;
+/// Default budgets are this part of the memory, within the following bounds in bytes.
+const BUDGET_SHARE: u64 = 8;
+const MIN_BUDGET: usize = 8 * 1024 * 1024;
+const MAX_BUDGET: usize = 64 * 1024 * 1024;
+
 /// Limits of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverloadSettings {
@@ -25,12 +32,30 @@ pub struct OverloadSettings {
     /// Maximum requests in flight.
     pub requests: Option<NonZeroUsize>,
     /// Memory in use at which requests are shed.
-    pub memory: Option<MemoryLimit>,
+    pub memory: MemoryLimit,
+    /// Maximum bytes of responses that clients do not read; `None` for a share of the memory.
+    pub unsent: Option<usize>,
+    /// Maximum bytes of requests that wait for room in limits; `None` for a share of the memory.
+    pub waiting: Option<usize>,
+}
+
+/// Memory that the process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AvailableMemory {
+    /// The limit of its control group, or else the memory of the machine, in bytes.
+    pub bytes: u64,
+    /// Whether it is a limit, beyond which the kernel ends the process.
+    pub is_limit: bool,
 }
 
 /// An amount of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryLimit {
+    /// [`DEFAULT_MEMORY_PERCENT`] of the limit of the container, if it has one; otherwise unlimited.
+    #[default]
+    Auto,
+    /// Unlimited.
+    Off,
     /// In bytes.
     Bytes(u64),
     /// Percentage of the memory of the container, or of the machine if the container has no limit.
@@ -48,6 +73,10 @@ pub enum LoadShed {
     Requests,
     /// Memory in use.
     Memory,
+    /// Responses that clients do not read.
+    Unsent,
+    /// Requests that wait for room in limits.
+    Waiting,
 }
 
 /// Overload state of the whole process.
@@ -68,10 +97,29 @@ struct PaddedCounter(AtomicUsize);
 /// Limits of requests, and their current state.
 #[derive(Debug)]
 struct RequestLimits {
-    max: usize,
+    /// Maximum number in flight; `None` if only memory is limited.
+    max: Option<usize>,
     in_flight: PaddedCounter,
     memory: Option<u64>,
     memory_is_short: AtomicBool,
+}
+
+impl AvailableMemory {
+    /// Returns the bytes from which on requests are shed; `None` for never.
+    fn shed_from(self, limit: MemoryLimit) -> Option<u64> {
+        let percent = |percent: u8| self.bytes / 100 * u64::from(percent);
+        match limit {
+            MemoryLimit::Auto => self.is_limit.then(|| percent(DEFAULT_MEMORY_PERCENT)),
+            MemoryLimit::Off => None,
+            MemoryLimit::Bytes(bytes) => Some(bytes),
+            MemoryLimit::Percent(share) => Some(percent(share)),
+        }
+    }
+
+    /// Returns the default of a budget of memory that clients can make grow, in bytes.
+    pub fn default_budget(self) -> usize {
+        usize::try_from(self.bytes / BUDGET_SHARE).unwrap_or(usize::MAX).clamp(MIN_BUDGET, MAX_BUDGET)
+    }
 }
 
 /// Permit for one connection; dropping it releases it.
@@ -87,15 +135,12 @@ pub struct InFlightPermit(Arc<RequestLimits>);
 
 impl OverloadManager {
     /// Creates the state for a process that may open `descriptors` file descriptors and use `memory` bytes.
-    pub fn new(settings: &OverloadSettings, descriptors: usize, memory: u64) -> Self {
+    pub fn new(settings: &OverloadSettings, descriptors: usize, memory: AvailableMemory) -> Self {
         // A connection takes one descriptor and its upstream request another. Files and the admin port take a few.
         let half = (descriptors / 2).max(1);
-        let memory = settings.memory.map(|max| match max {
-            MemoryLimit::Bytes(bytes) => bytes,
-            MemoryLimit::Percent(percent) => memory / 100 * u64::from(percent),
-        });
+        let memory = memory.shed_from(settings.memory);
         let requests = (settings.requests.is_some() || memory.is_some()).then(|| RequestLimits {
-            max: settings.requests.map_or(usize::MAX, NonZeroUsize::get),
+            max: settings.requests.map(NonZeroUsize::get),
             in_flight: PaddedCounter::default(),
             memory,
             memory_is_short: AtomicBool::new(false),
@@ -133,7 +178,8 @@ impl OverloadManager {
         if requests.memory_is_short.load(Ordering::Relaxed) {
             return Err(LoadShed::Memory);
         }
-        match requests.in_flight.acquire(requests.max) {
+        let Some(max) = requests.max else { return Ok(None) };
+        match requests.in_flight.acquire(max) {
             true => Ok(Some(InFlightPermit(Arc::clone(requests)))),
             false => Err(LoadShed::Requests),
         }
@@ -142,6 +188,11 @@ impl OverloadManager {
     /// Whether memory in use is limited.
     pub fn limits_memory(&self) -> bool {
         self.requests.as_ref().is_some_and(|requests| requests.memory.is_some())
+    }
+
+    /// Whether requests are shed because memory is short.
+    pub fn is_memory_short(&self) -> bool {
+        self.requests.as_ref().is_some_and(|requests| requests.memory_is_short.load(Ordering::Relaxed))
     }
 
     /// Records the bytes of memory in use. Returns `Some(true)` if memory has become short, `Some(false)` if it no

@@ -32,6 +32,7 @@ mod stages;
 mod stream;
 mod timeouts;
 mod tunnel;
+mod unanswered;
 mod view;
 mod worker;
 

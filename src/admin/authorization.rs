@@ -28,7 +28,9 @@ const LIMITS_NEED_TOKEN: &str = "forbidden: without a token, limits are changed 
      Set admin.token, or use an address on loopback.\n";
 const COMMANDS_NEED_TOKEN: &str = "forbidden: without a token, commands are accepted only from this host. \
      Set admin.token, or send them through loopback (kubectl port-forward, ssh -L).\n";
-const BROWSER_REJECTED: &str = "requests with an Origin header (browsers) are rejected\n";
+const BROWSER_REJECTED: &str =
+    "requests of browsers, with an Origin header or from a page of another site, are rejected\n";
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const HOST_REJECTED: &str = "Host not allowed: not an IP address, not localhost, not listed in admin.hosts \
      (protection against DNS rebinding). Use an IP address, or add the name to admin.hosts.\n";
 const UNAUTHORIZED: &str = "unauthorized: the token of admin.token is required. \
@@ -103,7 +105,9 @@ pub(super) fn check_command<B>(
             return Err(AdminRejection::CommandsNeedToken);
         }
     }
-    if !request.headers().contains_key(ORIGIN) || (changes_limits && is_same_origin(request)) {
+    // Browsers do not send Origin with every POST: a page may have them omit it.
+    let is_of_browser = request.headers().contains_key(ORIGIN) || !is_own_site(request);
+    if !is_of_browser || (changes_limits && is_own_site(request) && is_same_origin(request)) {
         return Ok(());
     }
     Err(AdminRejection::Browser)
@@ -122,6 +126,13 @@ fn is_authorized(value: &[u8], token: &AdminToken) -> bool {
     };
     let colon = pair.iter().position(|byte| *byte == b':');
     colon.is_some_and(|colon| token.matches(&pair[colon + 1..]))
+}
+
+/// Whether the request comes from a program, a page of this port, or the user, and not from a page of another origin (Fetch
+/// Metadata). Programs do not send the header.
+pub(super) fn is_own_site<B>(request: &Request<B>) -> bool {
+    let is_own = |site: &HeaderValue| [&b"same-origin"[..], b"none"].contains(&site.as_bytes());
+    request.headers().get_all(&SEC_FETCH_SITE).iter().all(is_own)
 }
 
 /// Whether the request comes from a page of this port, with the header that only such a page can send.

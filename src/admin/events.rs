@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONNECTION;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::AdminState;
+use super::authorization::is_own_site;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::snapshot::snapshot;
@@ -34,7 +35,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const GREETING: &str = "retry: 1000\n\n";
 
 /// Where the page is from that makes a browser send a request.
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The open streams.
 #[derive(Debug, Default)]
@@ -109,10 +109,8 @@ fn open(state: &Arc<AdminState>) -> Option<EventStream> {
 /// Rejects the request of a web page of another origin, which could take all streams. Such a page cannot read a stream,
 /// but its browser would open it (Fetch Metadata, `Sec-Fetch-Site`). Programs do not send the header.
 pub(super) fn check_site<B>(request: &Request<B>) -> Option<FullResponse> {
-    let mut sites = request.headers().get_all(&SEC_FETCH_SITE).iter();
-    let is_own = |site: &HeaderValue| [&b"same-origin"[..], b"none"].contains(&site.as_bytes());
     let rejected = "requests of web pages of another origin are rejected\n";
-    (!sites.all(is_own)).then(|| response::text(StatusCode::FORBIDDEN, rejected))
+    (!is_own_site(request)).then(|| response::text(StatusCode::FORBIDDEN, rejected))
 }
 
 /// The running task. If it ends while there are streams, also by a panic, they end with it.

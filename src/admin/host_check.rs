@@ -22,10 +22,12 @@ pub(super) fn are_hosts_allowed<B>(request: &Request<B>, allowed_hosts: &[Box<st
 }
 
 fn is_host_allowed(authority: &Authority, allowed_hosts: &[Box<str>]) -> bool {
-    if authority.as_str().contains('@') {
+    let host = authority.host();
+    // Without user information, and with nothing behind the host but a port.
+    let Some(rest) = authority.as_str().strip_prefix(host) else { return false };
+    if !rest.is_empty() && rest.strip_prefix(':').is_none_or(|port| !is_port(port)) {
         return false;
     }
-    let host = authority.host();
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if bracketed.map_or_else(|| host.parse::<IpAddr>().is_ok(), |host| host.parse::<Ipv6Addr>().is_ok()) {
         return true;
@@ -33,6 +35,11 @@ fn is_host_allowed(authority: &Authority, allowed_hosts: &[Box<str>]) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host);
     name.eq_ignore_ascii_case("localhost")
         || allowed_hosts.iter().any(|allowed| name.eq_ignore_ascii_case(allowed))
+}
+
+/// Whether the text is a port. It may be empty (RFC 3986 section 3.2.3).
+fn is_port(text: &str) -> bool {
+    text.is_empty() || (text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok())
 }
 
 #[cfg(test)]
@@ -54,6 +61,7 @@ mod tests {
             "[::1]:9901",
             "localhost",
             "LOCALHOST:9901",
+            "localhost:",
             "localhost.",
             "weir.internal",
             "Weir.Internal.:9901",
@@ -78,6 +86,12 @@ mod tests {
             "2130706433",
             "0x7f.1",
             "a b",
+            "localhost:x",
+            "localhost:99999",
+            "localhost:+80",
+            "127.0.0.1:x",
+            "[::1]:x",
+            "weir.internal:1x",
         ] {
             assert!(!is_allowed(host), "{host}");
         }

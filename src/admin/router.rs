@@ -103,7 +103,7 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 27] = [
     ),
     read_only("/metrics", stats::metrics, "metrics for Prometheus"),
     command("/quitquitquit", actions::quit, "shut down gracefully, as on SIGTERM"),
-    read_only("/ready", status::ready, "200 LIVE, or 503 DRAINING"),
+    read_only("/ready", status::ready, "200 LIVE, or 503 DRAINING or OVERLOADED"),
     read_only("/server_info", status::server_info, "version, state, and the last configuration reload"),
     read_only(
         "/stats",

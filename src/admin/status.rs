@@ -14,6 +14,10 @@ use crate::telemetry::rfc3339;
 /// `GET /ready`
 pub(super) fn ready(state: &AdminState, _: &Query<'_>) -> FullResponse {
     match state.drain.is_ready() {
+        // Every request is shed, so that another instance should have it.
+        true if state.overload.is_memory_short() => {
+            response::text(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED\n")
+        }
         true => response::text(StatusCode::OK, "LIVE\n"),
         false => response::text(StatusCode::SERVICE_UNAVAILABLE, "DRAINING\n"),
     }

@@ -18,6 +18,7 @@ use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, TimeUnit};
 use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::{Check, LimiterSettings};
+use crate::overload::{AvailableMemory, MemoryLimit, OverloadSettings};
 use crate::response::rejection::RejectionResponse;
 use crate::rules::RuleIndex;
 use crate::rules::attribute::Attribute;
@@ -160,6 +161,11 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         limiter,
         max_keys: 100,
         drain: Arc::default(),
+        overload: Arc::new(OverloadManager::new(
+            &OverloadSettings { memory: MemoryLimit::Bytes(1000), ..OverloadSettings::default() },
+            100,
+            AvailableMemory { bytes: 2000, is_limit: false },
+        )),
         log_levels: levels(),
         access_logs: Arc::default(),
         top_keys: Arc::default(),
@@ -210,6 +216,12 @@ async fn post(state: &AdminState, uri: &str) -> String {
 async fn readiness_reflects_health_check_commands_and_drain() {
     let state = state();
     assert_eq!(get(&state, "/ready").await, "LIVE\n");
+    state.overload.record_memory(1000);
+    assert_eq!(
+        call(&state, Method::GET, "/ready").await,
+        (StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED\n".to_owned())
+    );
+    state.overload.record_memory(0);
     assert_eq!(post(&state, "/healthcheck/fail").await, "OK\n");
     assert_eq!(
         call(&state, Method::GET, "/ready").await,
@@ -233,6 +245,10 @@ async fn admin_commands_require_post_and_reject_browsers() {
     let request =
         Request::post("/healthcheck/fail").header("origin", "http://evil.example").body(()).unwrap();
     assert_eq!(send(&state, Surface::Full, request).await.0, StatusCode::FORBIDDEN);
+    for site in ["cross-site", "same-site", "", "none, cross-site"] {
+        let request = Request::post("/healthcheck/fail").header("sec-fetch-site", site).body(()).unwrap();
+        assert_eq!(send(&state, Surface::Full, request).await.0, StatusCode::FORBIDDEN, "{site}");
+    }
     assert!(state.drain.is_ready());
     let response = handle(&Request::get("/logging").body(()).unwrap(), &state, Surface::Full);
     assert_eq!(response.headers()["allow"], "POST");

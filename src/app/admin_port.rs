@@ -73,6 +73,7 @@ impl AdminPort {
             limiter: Arc::clone(&shared.limiter),
             max_keys: config.max_keys,
             drain: Arc::clone(&shared.drain),
+            overload: Arc::clone(&shared.overload),
             log_levels: levels,
             access_logs: Arc::clone(&shared.access_logs),
             top_keys: Arc::clone(&shared.top_keys),

@@ -16,6 +16,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
+use super::bounded_stream::{BoundedStream, ReadAllowance};
 use super::document::{FetchedDocument, Validators};
 use super::envelope;
 use super::settings::CentralSettings;
@@ -29,6 +30,9 @@ pub(super) const MAX_DOCUMENT_SIZE: usize = 1 << 20;
 
 /// Maximum size of a body. An envelope may surround the document, in which a line break takes two bytes.
 const MAX_BODY_SIZE: usize = 2 * MAX_DOCUMENT_SIZE + 4096;
+
+/// Maximum bytes that are read for one exchange: a body with its framing, a header section, and interim responses.
+const MAX_READ: usize = 2 * MAX_BODY_SIZE;
 
 /// Maximum length of a validator. A longer one is not sent back, so the document is fetched again each time.
 const MAX_VALIDATOR_LEN: usize = 1024;
@@ -81,6 +85,8 @@ pub(super) struct FetchClient {
     settings: Arc<CentralSettings>,
     tls: Option<Tls>,
     connection: Option<SendRequest<Empty<Bytes>>>,
+    /// What may still be read of the connection.
+    allowance: ReadAllowance,
 }
 
 impl FetchClient {
@@ -90,7 +96,7 @@ impl FetchClient {
     /// Returns an error if TLS cannot be set up.
     pub(super) fn new(settings: Arc<CentralSettings>) -> io::Result<Self> {
         let tls = settings.tls.clone().map(Tls::new).transpose().map_err(io::Error::other)?;
-        Ok(Self { settings, tls, connection: None })
+        Ok(Self { settings, tls, connection: None, allowance: ReadAllowance::default() })
     }
 
     pub(super) fn settings(&self) -> &CentralSettings {
@@ -131,6 +137,7 @@ impl FetchClient {
         wait: Option<Duration>,
     ) -> Result<(Result<FetchResult, FetchError>, Option<SendRequest<Empty<Bytes>>>), FetchError> {
         let request = self.build_request(known, wait)?;
+        self.allowance.renew(MAX_READ);
         connection.ready().await.map_err(|error| connection_error(&error))?;
         let response = connection.send_request(request).await.map_err(|error| connection_error(&error))?;
         let fetched = self.read_response(response).await;
@@ -175,6 +182,8 @@ impl FetchClient {
                 secured.map_err(|failure| FetchError::Unreachable(failure.to_string()))?.0.into()
             }
         };
+        // The allowance is shared with the connection before, which is closed by now.
+        let stream = BoundedStream::new(stream, &self.allowance);
         let (connection, driver) =
             handshake(TokioIo::new(stream)).await.map_err(|error| connection_error(&error))?;
         drop(tokio::spawn(driver));

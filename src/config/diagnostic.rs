@@ -14,6 +14,8 @@ use super::config_path::ConfigPath;
 use super::raw::secret::redact_path;
 use super::tree::{Position, Positions, SourceTexts};
 
+/// Maximum number of problems, and of notes, that are reported of one configuration.
+const MAX_DIAGNOSTICS: usize = 200;
 /// Maximum length of a quoted value, in characters. Longer values are cut, because the position leads to the
 /// rest.
 const MAX_QUOTED_CHARS: usize = 60;
@@ -236,12 +238,12 @@ impl<'a> Diagnostics<'a> {
 
     /// Returns all problems, in the order of the file.
     pub(super) fn into_errors(self) -> Vec<Diagnostic> {
-        sort_and_dedup(self.errors)
+        sort_and_cap(self.errors)
     }
 
     /// Returns all notes, in the order of the file. Of many equal ones, the last are one note with their number.
     pub(super) fn into_notes(self) -> Vec<Diagnostic> {
-        combine_equal(sort_and_dedup(self.notes))
+        cap(combine_equal(sort_and_dedup(self.notes)))
     }
 
     fn add_at(
@@ -281,8 +283,31 @@ impl<'a> Diagnostics<'a> {
     }
 }
 
+/// Sorts problems by position, removes duplicates, and states how many there are beyond [`MAX_DIAGNOSTICS`].
+pub(super) fn sort_and_cap(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    cap(sort_and_dedup(problems))
+}
+
+/// Keeps the first diagnostics; the last one states how many others there are.
+fn cap(mut diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    // One more takes as many lines as the sentence about it.
+    if diagnostics.len() <= MAX_DIAGNOSTICS + 1 {
+        return diagnostics;
+    }
+    let others = diagnostics.split_off(MAX_DIAGNOSTICS);
+    if let Some(first) = others.first() {
+        let what = match first.severity {
+            Severity::Error => "problems",
+            Severity::Note => "notes",
+        };
+        let message = format!("{} more {what} from here on are not shown", others.len());
+        diagnostics.push(Diagnostic { message, hint: None, path: String::new(), ..first.clone() });
+    }
+    diagnostics
+}
+
 /// Sorts problems by position and removes duplicates.
-pub(super) fn sort_and_dedup(mut problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
+fn sort_and_dedup(mut problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     problems.sort();
     problems.dedup();
     problems
@@ -327,6 +352,17 @@ mod tests {
             hint: None,
             severity: Severity::Error,
         }
+    }
+
+    #[test]
+    fn many_problems_are_cut_off_with_their_number() {
+        let numbered =
+            |count: usize| (1..=count).map(|line| Diagnostic { line, ..diagnostic("a") }).collect::<Vec<_>>();
+        assert_eq!(sort_and_cap(numbered(MAX_DIAGNOSTICS + 1)).len(), MAX_DIAGNOSTICS + 1);
+        let capped = sort_and_cap(numbered(50_000));
+        assert_eq!(capped.len(), MAX_DIAGNOSTICS + 1);
+        let last = capped.last().unwrap().to_string();
+        assert_eq!(last, "weir.yaml:201:12: 49800 more problems from here on are not shown");
     }
 
     #[test]

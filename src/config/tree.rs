@@ -10,7 +10,7 @@ use serde_yaml::{Number, Value};
 
 use self::syntax_hints::syntax_hint;
 use super::config_path::{ConfigPath, ConfigPathSegment};
-use super::diagnostic::{Diagnostic, backquoted, sort_and_dedup};
+use super::diagnostic::{Diagnostic, backquoted, sort_and_cap};
 use super::raw::secret::redact_path;
 pub(super) use crate::yaml::Position;
 use crate::yaml::{self, Dialect, Node, Scalar, ScalarKind};
@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<ParsedText, Vec<Diagnosti
                 let (message, hint) = describe_error(&error.kind, &path, text, at);
                 Diagnostic { path: redact_path(&path).to_owned(), hint, ..of_file(at, message) }
             });
-            return Err(sort_and_dedup(described.collect()));
+            return Err(sort_and_cap(described.collect()));
         }
     };
     let mut value = to_serde_value(&root);

@@ -2,14 +2,15 @@
 //!
 //! A name is checked twice: by its text when the request arrives, and by the addresses that it resolves to. A
 //! connection is made to an address that was checked, so a name that resolves to something else the next time (DNS
-//! rebinding) leads nowhere.
+//! rebinding) leads nowhere. An IPv4 address inside an IPv6 address is checked as well.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 
 use ipnet::IpNet;
 
 use super::destination::{Destination, DestinationHost};
+use super::embedded::{embedded_addresses, is_carrier};
 use crate::identify::cidr::CidrSet;
 use crate::rules::pattern::HostPattern;
 
@@ -31,9 +32,11 @@ static LOCAL: LazyLock<CidrSet> = LazyLock::new(|| {
         v6(1, 128),
         v6(0xfe80 << 112, 10),
         v6(0xff << 120, 8),
-        // AWS (`fd00:ec2::254`) and Google Cloud (`fd20:ce::254`).
+        // AWS (`fd00:ec2::254`, and `::23` for pods), Google Cloud (`fd20:ce::254`), Oracle Cloud (`fd00:c1::a9fe:a9fe`).
         v6((0xfd00_0ec2 << 96) | 0x254, 128),
+        v6((0xfd00_0ec2 << 96) | 0x23, 128),
         v6((0xfd20_00ce << 96) | 0x254, 128),
+        v6((0xfd00_00c1 << 96) | 0xa9fe_a9fe, 128),
     ]
     .into_iter()
     .collect()
@@ -73,14 +76,18 @@ pub struct PermittedNetwork {
     port: Option<u16>,
     /// Whether it permits local addresses, because it has no others.
     is_local: bool,
+    /// Whether it permits IPv6 addresses whatever IPv4 address is inside, because it has no others.
+    is_carrier: bool,
 }
 
 impl PermittedNetwork {
     /// Creates an entry.
     pub fn new(network: IpNet, port: Option<u16>) -> Self {
+        let is_one_local = network.prefix_len() == network.max_prefix_len() && is_local(network.addr());
+        let is_carrier = is_carrier(network.network()) && is_carrier(network.broadcast());
         let network: CidrSet = std::iter::once(network).collect();
-        let is_local = network.is_within(&LOCAL);
-        Self { network, port, is_local }
+        let is_local = is_one_local || network.is_within(&LOCAL);
+        Self { network, port, is_local, is_carrier }
     }
 
     fn permits(&self, ip: IpAddr) -> bool {
@@ -107,13 +114,39 @@ impl DestinationList {
             DestinationHost::Name(_) => self.networks.iter().map(|entry| entry.port).collect(),
         };
         let names_port = ports.contains(&Some(destination.port));
-        let is_permitted = names_port || ports.contains(&None);
+        let is_permitted = (names_port || ports.contains(&None))
+            && match &destination.host {
+                DestinationHost::Ip(ip) => self.permits_embedded(destination, *ip),
+                DestinationHost::Name(_) => true,
+            };
         is_permitted.then_some(Permission { names_port }).ok_or(Refusal::Destination)
     }
 
     /// Whether a connection to the destination may use this address. A name that is permitted by a pattern may have any
-    /// address except local ones, which have to be permitted by a network that has no others.
+    /// address except local ones, which have to be permitted by a network that has no others. The same holds for IPv4
+    /// addresses inside an IPv6 address.
     pub(super) fn permits_address(&self, destination: &Destination, ip: IpAddr) -> bool {
+        self.permits_one(destination, ip) && self.permits_embedded(destination, ip)
+    }
+
+    /// Whether a name with these addresses leads inside: beside others it has a local one that is not permitted.
+    pub(super) fn leads_inside(&self, destination: &Destination, addresses: &[SocketAddr]) -> bool {
+        let is_trap = |ip| is_local(ip) && !self.permits_address(destination, ip);
+        addresses.iter().any(|address| is_trap(address.ip()))
+            && addresses.iter().any(|address| !is_local(address.ip()))
+    }
+
+    /// Whether the IPv4 addresses inside an IPv6 address are permitted too, or the entry is for such addresses.
+    fn permits_embedded(&self, destination: &Destination, ip: IpAddr) -> bool {
+        let port = destination.port;
+        let is_named = |entry: &PermittedNetwork| {
+            entry.is_carrier && entry.permits(ip) && entry.port.is_none_or(|only| only == port)
+        };
+        let permits = |inside| self.permits_one(destination, IpAddr::V4(inside));
+        embedded_addresses(ip).into_iter().all(permits) || self.networks.iter().any(is_named)
+    }
+
+    fn permits_one(&self, destination: &Destination, ip: IpAddr) -> bool {
         let port = destination.port;
         if self.ports_of_address(ip).any(|only| only.is_none_or(|only| only == port)) {
             return true;
@@ -137,9 +170,9 @@ impl DestinationList {
     }
 }
 
-/// Whether the address is local.
+/// Whether the address, or one inside it, is local.
 fn is_local(ip: IpAddr) -> bool {
-    LOCAL.contains(ip)
+    LOCAL.contains(ip) || embedded_addresses(ip).into_iter().any(|inside| LOCAL.contains(inside.into()))
 }
 
 #[cfg(test)]
@@ -198,6 +231,77 @@ mod tests {
             let ip = ip.parse().unwrap();
             assert_eq!(list().permits_address(&destination, ip), is_permitted, "{authority} at {ip}");
         }
+    }
+
+    #[test]
+    fn name_with_a_public_and_a_local_address_leads_inside() {
+        let list = |network: &str| DestinationList {
+            networks: [PermittedNetwork::new(network.parse().unwrap(), None)].into(),
+            ..list()
+        };
+        let leads_inside = |network: &str, ips: &[&str]| {
+            let addresses: Vec<SocketAddr> =
+                ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 443)).collect();
+            list(network).leads_inside(&Destination::of_connect("api.test:443").unwrap(), &addresses)
+        };
+        for local in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "64:ff9b::169.254.169.254", "2002:7f00:1::"] {
+            assert!(leads_inside("10.2.0.0/16", &["203.0.113.1", local]), "{local}");
+        }
+        assert!(!leads_inside("10.2.0.0/16", &["203.0.113.1", "10.9.0.1"]));
+        assert!(!leads_inside("127.0.0.0/8", &["203.0.113.1", "127.0.0.1"]), "an entry permits it");
+        assert!(!leads_inside("127.0.0.0/8", &["::1", "127.0.0.1"]), "the permitted one is used");
+    }
+
+    #[test]
+    fn address_inside_an_address_is_checked() {
+        let insides = [
+            "64:ff9b::{}",
+            "64:ff9b:1::{}",
+            "::{}",
+            "::ffff:0:{}",
+            "2001:db8::5efe:{}",
+            "2001:db8::200:5efe:{}",
+        ];
+        let permits = |authority: &str, ip: &str| {
+            list().permits_address(&Destination::of_connect(authority).unwrap(), ip.parse().unwrap())
+        };
+        for form in insides {
+            let with = |ip: &str| form.replace("{}", ip);
+            assert!(permits("api.test:443", &with("203.0.113.1")), "{form}");
+            for local in ["127.0.0.1", "169.254.169.254", "100.100.100.200"] {
+                assert!(!permits("api.test:443", &with(local)), "{form} of {local}");
+            }
+            assert!(
+                !permits("other.test:8080", &with("10.2.0.1")),
+                "{form}: no entry permits the IPv6 address"
+            );
+        }
+        assert!(!permits("api.test:443", "2002:7f00:1::1") && permits("api.test:443", "2002:cb00:7101::1"));
+        assert!(!permits("api.test:443", "2001:0:cb00:7101::80ff:fffe"), "Teredo client at 127.0.0.1");
+    }
+
+    #[test]
+    fn networks_of_ipv6_addresses_do_not_permit_ipv4_addresses_inside() {
+        let list = |networks: &[&str]| DestinationList {
+            networks: networks
+                .iter()
+                .map(|text| PermittedNetwork::new(text.parse().unwrap(), None))
+                .collect(),
+            ..DestinationList::default()
+        };
+        let permits = |networks: &[&str], ip: &str| {
+            list(networks).check(&Destination::of_connect(&format!("[{ip}]:80")).unwrap()).is_ok()
+        };
+        let (wide, documented) = (["2000::/3", "64::/16"], ["2000::/3", "64::/16", "203.0.113.0/24"]);
+        for form in ["64:ff9b::{}", "64:ff9b:1::{}", "2001:db8::5efe:{}"] {
+            let with = |ip: &str| form.replace("{}", ip);
+            assert!(!permits(&wide, &with("10.0.0.1")) && !permits(&documented, &with("10.0.0.1")), "{form}");
+            assert!(permits(&documented, &with("203.0.113.9")), "{form}");
+        }
+        assert!(!permits(&wide, "2002:a00:1::") && permits(&documented, "2002:cb00:7101::"));
+        assert!(permits(&["64:ff9b::/96"], "64:ff9b::10.0.0.1"), "the entry is for such addresses");
+        assert!(!permits(&["64:ff9b::/96"], "64:ff9b::127.0.0.1"));
+        assert!(permits(&["64:ff9b::127.0.0.1/128"], "64:ff9b::127.0.0.1"));
     }
 
     #[test]

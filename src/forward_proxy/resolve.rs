@@ -120,11 +120,12 @@ async fn look_up(name: &ResolvedName, share: &Arc<Semaphore>) -> Result<Vec<Sock
     if found.is_empty() {
         return Err(NoAddress::NotFound);
     }
+    let leads_inside = proxy.leads_inside(destination, &found);
     found.retain(|address| proxy.permits_address(destination, address.ip()));
-    if found.is_empty() {
+    if leads_inside || found.is_empty() {
         return Err(NoAddress::Prohibited);
     }
-    found.retain(|address| !proxy.identity.is_own(address.ip(), address.port()));
+    found.retain(|address| !proxy.is_own(address.ip(), address.port()));
     if found.is_empty() { Err(NoAddress::Loop) } else { Ok(found) }
 }
 

@@ -146,6 +146,11 @@ impl<B> Encoder<B> {
         !self.is_open && self.write_buf.is_flushed()
     }
 
+    /// Returns the number of bytes that wait to be sent.
+    pub fn unsent_bytes(&self) -> usize {
+        self.write_buf.unsent_bytes()
+    }
+
     /// Returns the number of bytes sent, including the head.
     pub fn bytes_written(&self) -> u64 {
         self.write_buf.bytes_written()

@@ -70,6 +70,11 @@ impl WriteBuf {
         self.large.is_empty() && self.copied.len() - self.written < MAX_BUFFERED_SIZE
     }
 
+    /// Returns the number of bytes to be written.
+    pub fn unsent_bytes(&self) -> usize {
+        self.copied.len() - self.written + self.large.len() + self.tail.len()
+    }
+
     /// Whether everything has been written and flushed.
     pub fn is_flushed(&self) -> bool {
         self.is_empty() && !self.needs_flush

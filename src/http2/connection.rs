@@ -217,6 +217,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         let polled = state.output.poll_write(&mut self.stream, cx);
         // There is room again if everything was written, also while it is not flushed.
         state.wake_waiting();
+        state.record_unsent();
         polled.map_err(Http2Error::from)
     }
 

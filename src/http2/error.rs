@@ -80,6 +80,9 @@ pub enum Http2Error {
     /// The stream was reset here.
     #[error("stream was cancelled: {0}")]
     Cancelled(Reason),
+    /// The stream was reset here, because its client does not read the responses.
+    #[error("stream was reset: the client does not read")]
+    Unread,
     /// The connection has failed or has ended.
     #[error("connection ended: {0}")]
     Io(io::ErrorKind),
@@ -94,6 +97,7 @@ impl Http2Error {
             | Self::GoneAway(reason)
             | Self::Violation(reason)
             | Self::Cancelled(reason) => Some(*reason),
+            Self::Unread => Some(Reason::ENHANCE_YOUR_CALM),
             Self::Io(_) => None,
         }
     }
@@ -108,7 +112,9 @@ impl Http2Error {
         match self {
             Self::ResetByPeer(reason) => *reason == Reason::REFUSED_STREAM,
             Self::GoneAway(_) => true,
-            Self::Malformed(_) | Self::Violation(_) | Self::Cancelled(_) | Self::Io(_) => false,
+            Self::Malformed(_) | Self::Violation(_) | Self::Cancelled(_) | Self::Unread | Self::Io(_) => {
+                false
+            }
         }
     }
 }

@@ -48,6 +48,7 @@ impl Responder {
     ) -> Result<SendStream, Http2Error> {
         self.handle.with(|connection, id, stream| {
             stream.check_open_for_sending()?;
+            connection.check_unread(id, stream)?;
             stream.has_response = true;
             connection.put_head(id, is_end, encode);
             if is_end {

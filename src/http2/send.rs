@@ -86,6 +86,7 @@ impl SendStream {
     pub fn send_trailers(&mut self, trailers: &HeaderMap) -> Result<(), Http2Error> {
         self.handle.with(|connection, id, stream| {
             stream.check_open_for_sending()?;
+            connection.check_unread(id, stream)?;
             connection.put_head(id, true, |encoder, out| encode_trailers(trailers, encoder, out));
             connection.end_sending(id, stream);
             Ok(())

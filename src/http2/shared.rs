@@ -16,9 +16,14 @@ use super::receive_windows::ReceiveWindows;
 use super::settings::{DEFAULT_WINDOW, Http2Settings, PeerSettings};
 use super::stream::{Stream, StreamState};
 use super::stream_queue::StreamQueue;
+use crate::memory_budget::UnsentBytes;
 
 /// Number of streams that were reset here and whose late frames are ignored; more if more may be open.
 const MIN_REMEMBERED_RESETS: usize = 256;
+
+/// Bytes of the output of a server at which no further head is accepted: the client does not read. The heads of some
+/// hundred responses fit.
+const MAX_UNREAD_HEADS: usize = 1024 * 1024;
 
 /// State of a connection.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub(super) struct Http2State {
     pub(super) has_peer_settings: bool,
     pub(super) encoder: HpackEncoder,
     pub(super) output: OutputBuf,
+    /// What the output of a server counts in the budget of the process.
+    unsent: UnsentBytes,
     pub(super) streams: HashMap<u32, Rc<Stream>, RandomState>,
     /// Bytes that may still be sent on all streams.
     pub(super) send_window: i64,
@@ -87,6 +94,7 @@ impl Http2State {
             has_peer_settings: false,
             encoder: HpackEncoder::new(),
             output,
+            unsent: UnsentBytes::default(),
             streams: HashMap::default(),
             send_window: DEFAULT_WINDOW.into(),
             receive: ReceiveWindows::new(is_server, &settings),
@@ -171,8 +179,35 @@ impl Http2State {
         }
         if self.is_server {
             self.output.count_reply(FRAME_HEADER_SIZE + length);
+            self.record_unsent();
         }
         self.wake();
+    }
+
+    /// Whether a server may send another head. If not, the client does not read, and its heads would take any amount of
+    /// memory.
+    pub(super) fn accepts_head(&self) -> bool {
+        let unsent = self.output.len();
+        unsent < MAX_UNREAD_HEADS && UnsentBytes::has_room(unsent)
+    }
+
+    /// Resets a stream of a server whose client does not read.
+    ///
+    /// # Errors
+    /// [`Http2Error::Unread`].
+    pub(super) fn check_unread(&mut self, id: u32, stream: &mut StreamState) -> Result<(), Http2Error> {
+        if !self.is_server || self.accepts_head() {
+            return Ok(());
+        }
+        self.cancel(id, stream, Reason::ENHANCE_YOUR_CALM);
+        Err(Http2Error::Unread)
+    }
+
+    /// Records how many bytes wait to be written.
+    pub(super) fn record_unsent(&mut self) {
+        if self.is_server {
+            self.unsent.record(self.output.len());
+        }
     }
 
     /// Appends a frame with which a frame of the peer is replied to.

@@ -28,6 +28,7 @@ use super::decision::Decision;
 use super::key::CounterId;
 use super::table::LimitId;
 use super::timestamp::Timestamp;
+use crate::memory_budget::MemoryBudget;
 
 /// Time for which the first request of a queue may be charged ahead. Timers have a resolution of a millisecond and are
 /// late under load, and no unit must be lost meanwhile. It is longer than [`pace::LOOKAHEAD`], so that the limiter does
@@ -53,6 +54,8 @@ pub struct WaitQueues {
     shards: Box<[Mutex<QueueShard>]>,
     arrivals: AtomicU64,
     waiting: AtomicUsize,
+    /// Memory of requests that wait, in these queues or for a delay.
+    memory: MemoryBudget,
     /// Limits of the current configuration; `None` until one is known, which has all of them.
     installed: Mutex<Option<Arc<HashSet<LimitId>>>>,
 }
@@ -80,12 +83,26 @@ pub struct Ticket {
     rank: Rank,
 }
 
+/// Memory of a request that waits, given back when dropped.
+#[derive(Debug)]
+pub struct WaitingMemory {
+    queues: Arc<WaitQueues>,
+    bytes: usize,
+}
+
+impl Drop for WaitingMemory {
+    fn drop(&mut self) {
+        self.queues.memory.give_back(self.bytes);
+    }
+}
+
 impl Default for WaitQueues {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             arrivals: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            memory: MemoryBudget::unlimited(),
             installed: Mutex::default(),
         }
     }
@@ -100,6 +117,16 @@ impl WaitQueues {
     /// Returns the number of requests that wait, in all queues.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Returns the budget of memory of all requests that wait.
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.memory
+    }
+
+    /// Takes memory for a request that is to wait; `None` if there is none left.
+    pub fn take_memory(self: &Arc<Self>, bytes: usize) -> Option<WaitingMemory> {
+        self.memory.try_take(bytes).then(|| WaitingMemory { queues: Arc::clone(self), bytes })
     }
 
     /// Returns the number of a request in the order of arrival.

@@ -169,16 +169,26 @@ impl Settlement {
         }
     }
 
+    /// Returns whether the response states the cost of the request.
+    pub fn awaits_stated_cost(&self) -> bool {
+        let states = |open: &OpenReservation| {
+            cost_model_of(&self.policy, open.rule).is_some_and(CostModel::is_stated_by_response)
+        };
+        !self.ended && self.open.iter().any(states)
+    }
+
     /// Returns whether the status of a gRPC call is awaited.
     pub fn awaits_call(&self) -> bool {
         self.open.iter().any(|open| open.awaited.is_some())
     }
 
     /// Settles at the end of the exchange, after which nothing can change. `received` and `sent` are the body bytes.
-    pub fn finish(&mut self, received: u64, sent: u64, limiter: &Limiter, now: Timestamp) {
+    /// `was_sent`: the upstream has the request.
+    pub fn finish(&mut self, received: u64, sent: u64, was_sent: bool, limiter: &Limiter, now: Timestamp) {
         if !self.ended {
             // There was no response. A client that disconnects early must not have an advantage.
-            self.settle(&RequestEnd::Abandoned, CallStatus::None, limiter, now, |_, _| {});
+            let end = if was_sent { RequestEnd::Unanswered } else { RequestEnd::Abandoned };
+            self.settle(&end, CallStatus::None, limiter, now, |_, _| {});
         }
         self.settle_call(None, limiter, now);
         self.charge_bytes(received, sent, limiter, now, |_, _| {});

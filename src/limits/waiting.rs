@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub use self::request::QueueArrival;
 pub(super) use self::request::WaitingRequest;
+pub use self::request::{QueueArrival, waiting_size};
 use self::room::Room;
 pub use self::turn::{Hold, HoldEnd};
 use self::turn::{Turn, TurnEvent};

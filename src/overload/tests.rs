@@ -3,7 +3,7 @@ use std::sync::atomic::AtomicU32;
 use super::*;
 
 fn overload(settings: &OverloadSettings) -> Arc<OverloadManager> {
-    Arc::new(OverloadManager::new(settings, 1000, 1 << 30))
+    Arc::new(OverloadManager::new(settings, 1000, AvailableMemory { bytes: 1 << 30, is_limit: false }))
 }
 
 fn client(number: u32) -> IpAddr {
@@ -95,8 +95,9 @@ fn nothing_is_shed_below_the_limit() {
 
 #[test]
 fn memory_overload_ends_only_below_its_lower_threshold() {
-    let settings = OverloadSettings { memory: Some(MemoryLimit::Percent(50)), ..OverloadSettings::default() };
-    let overload = OverloadManager::new(&settings, 1000, 2_000_000);
+    let settings = OverloadSettings { memory: MemoryLimit::Percent(50), ..OverloadSettings::default() };
+    let overload =
+        OverloadManager::new(&settings, 1000, AvailableMemory { bytes: 2_000_000, is_limit: false });
     assert!(overload.limits_memory());
     assert_eq!(overload.record_memory(999_999), None);
     assert_eq!(overload.record_memory(1_000_000), Some(true));
@@ -104,6 +105,36 @@ fn memory_overload_ends_only_below_its_lower_threshold() {
     assert_eq!(overload.record_memory(960_000), None);
     assert_eq!(overload.record_memory(940_000), Some(false));
     assert!(overload.acquire_request().is_ok());
+}
+
+#[test]
+fn memory_is_limited_by_default_in_a_container_with_a_limit() {
+    let limited = |memory, is_limit| {
+        let settings = OverloadSettings { memory, ..OverloadSettings::default() };
+        let available = AvailableMemory { bytes: 100_000_000, is_limit };
+        let overload = OverloadManager::new(&settings, 1000, available);
+        overload.limits_memory().then(|| overload.record_memory(90_000_000) == Some(true))
+    };
+    assert_eq!(limited(MemoryLimit::Auto, true), Some(true));
+    assert_eq!(limited(MemoryLimit::Auto, false), None);
+    assert_eq!(limited(MemoryLimit::Off, true), None);
+    assert_eq!(limited(MemoryLimit::Percent(91), false), Some(false));
+}
+
+#[test]
+fn requests_are_not_counted_if_only_memory_is_limited() {
+    let settings = OverloadSettings { memory: MemoryLimit::Bytes(1000), ..OverloadSettings::default() };
+    let overload = overload(&settings);
+    assert!(matches!(overload.acquire_request(), Ok(None)));
+    overload.record_memory(1000);
+    assert!(overload.is_memory_short());
+    assert_eq!(overload.acquire_request().err(), Some(LoadShed::Memory));
+}
+
+#[test]
+fn default_budgets_are_a_share_of_the_memory() {
+    let budget = |bytes| AvailableMemory { bytes, is_limit: true }.default_budget();
+    assert_eq!([1 << 20, 128 << 20, 1 << 40].map(budget), [8 << 20, 16 << 20, 64 << 20]);
 }
 
 #[test]

@@ -214,6 +214,7 @@ async fn delay_request(context: &mut RequestContext, delay: Duration) {
     let delayed = DelayGuard::start(context);
     hold_request(context, tokio::time::sleep(delay)).await;
     drop(delayed);
+    context.delayed_memory = None;
 }
 
 /// Holds the request until `done` completes. Its timeouts are paused meanwhile.

@@ -69,7 +69,7 @@ impl ForwardFailure {
             Self::RequestStalled
             | Self::BrokenRequest
             | Self::ResponseTimeout(SetBy::Client)
-            | Self::PerTryTimeout(SetBy::Client) => return RequestEnd::Abandoned,
+            | Self::PerTryTimeout(SetBy::Client) => return RequestEnd::Unanswered,
             Self::NoRoute
             | Self::UpgradeUnavailable
             | Self::NoEndpoint

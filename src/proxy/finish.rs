@@ -28,7 +28,7 @@ pub(super) fn settle(context: &mut RequestContext, request_end: &RequestEnd<'_>,
         // The upstream may have received the client's deadline too, and may give up first.
         let is_past = context.deadline.is_some_and(|deadline| deadline <= now);
         let gave_up = is_past && request_end.may_be_by_deadline(call);
-        let request_end = if gave_up { &RequestEnd::Abandoned } else { request_end };
+        let request_end = if gave_up { &RequestEnd::Unanswered } else { request_end };
         let mut note = |position, settled| limits.record_settlement(position, settled, now);
         settlement.settle(request_end, call, &shared.limiter, now, &mut note);
         settlement.charge_bytes(received, 0, &shared.limiter, now, &mut note);
@@ -114,7 +114,9 @@ fn finish(context: &mut RequestContext) {
     let now = worker.shared.clock.now();
     let duration = now.since(context.started_at);
     if let Some(mut settlement) = context.settlement.take() {
-        settlement.finish(context.bytes_received(), context.bytes_sent, &worker.shared.limiter, now);
+        let was_sent = context.timer.awaits_cost();
+        let received = context.bytes_received();
+        settlement.finish(received, context.bytes_sent, was_sent, &worker.shared.limiter, now);
     }
     match &context.connection.stored {
         None => {

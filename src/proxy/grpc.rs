@@ -68,7 +68,9 @@ pub(super) fn call_status(is_call: bool, request_end: &RequestEnd<'_>) -> CallSt
             }
         }
         RequestEnd::Failed { status, .. } if is_call => CallStatus::Known(grpc_reply::status_of(status)),
-        RequestEnd::Failed { .. } | RequestEnd::Rejected | RequestEnd::Abandoned => CallStatus::None,
+        RequestEnd::Failed { .. } | RequestEnd::Rejected | RequestEnd::Abandoned | RequestEnd::Unanswered => {
+            CallStatus::None
+        }
     }
 }
 

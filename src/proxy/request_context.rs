@@ -20,6 +20,7 @@ use super::timeouts::RequestTimer;
 use crate::identify::geo::GeoLocation;
 use crate::in_place;
 use crate::limiter::timestamp::Timestamp;
+use crate::limiter::wait_queue::WaitingMemory;
 use crate::limits::{FollowedLimits, Settlement};
 use crate::overload::InFlightPermit;
 use crate::rules::outcome::DecisionOutcome;
@@ -32,6 +33,8 @@ pub(super) struct RequestContext {
     pub(super) timer: Rc<RequestTimer>,
     /// The request's permit, if requests are limited.
     pub(super) permit: Option<InFlightPermit>,
+    /// Memory that it takes while a limit delays it.
+    pub(super) delayed_memory: Option<WaitingMemory>,
     /// Whether it is a gRPC call, whose outcome is in `grpc-status`.
     pub(super) is_grpc: bool,
     /// Whether the upstream learns nothing about the client.
@@ -114,6 +117,7 @@ impl RequestContext {
             connection: Rc::clone(connection),
             timer,
             permit: None,
+            delayed_memory: None,
             is_grpc: false,
             hides_client: false,
             client: connection.peer,

@@ -17,6 +17,7 @@ use super::deferred;
 use super::elastic::WorkerLoad;
 use super::headers::{Hop, RequestHeaderFlags};
 use super::timeouts::{CoarseClock, TICK};
+use super::unanswered::AwaitedCount;
 use super::view::GenerationView;
 use super::{Generation, ProxyState};
 use crate::deferred::handle::DeferredHandle;
@@ -50,6 +51,8 @@ pub(super) struct Worker {
     key_counter: WorkerId,
     pub(super) random: RefCell<fastrand::Rng>,
     pub(super) load: Arc<WorkerLoad>,
+    /// Requests that are awaited without their clients.
+    pub(super) awaited: AwaitedCount,
     /// TLS handshakes in progress, by listener.
     pub(super) handshakes: Box<[HandshakeLimiter]>,
 }
@@ -154,6 +157,7 @@ impl Worker {
             key_counter,
             random: RefCell::new(fastrand::Rng::new()),
             load: shared.elastic.add_worker(),
+            awaited: AwaitedCount::default(),
             handshakes: shared.generation.load().tls.iter().map(|_| HandshakeLimiter::default()).collect(),
             shared,
         }

@@ -51,24 +51,35 @@ fn descriptor_to_proto(descriptor: ServiceDescriptor, is_uniform: bool) -> RateL
     }
 }
 
-/// Converts the response for `descriptors` descriptors; `None` if their number differs or there is no overall code.
+/// Converts the response for `descriptors` descriptors; `None` if their number differs or there is no overall code. A
+/// response that is over the limit rejects the request in any case, with what can be read of the rest.
 pub(super) fn response_from_proto(wire: RateLimitResponse, descriptors: usize) -> Option<ServiceResponse> {
     let is_over_limit = match wire.overall_code() {
         Code::Ok => false,
         Code::OverLimit => true,
         Code::Unknown => return None,
     };
-    if wire.statuses.len() != descriptors {
-        return None;
-    }
+    let statuses: Vec<_> = match wire.statuses.len() == descriptors {
+        true => wire.statuses.iter().map(status_from_proto).collect(),
+        false if is_over_limit => vec![UNREADABLE_STATUS; descriptors],
+        false => return None,
+    };
+    let headers_of = |wire: &[WireHeader]| match headers_from_proto(wire) {
+        None if is_over_limit => Some(HeaderMap::new()),
+        headers => headers,
+    };
     Some(ServiceResponse {
         is_over_limit,
-        statuses: wire.statuses.iter().map(status_from_proto).collect(),
-        request_headers: headers_from_proto(&wire.request_headers_to_add)?,
-        response_headers: headers_from_proto(&wire.response_headers_to_add)?,
+        statuses: statuses.into_iter().collect(),
+        request_headers: headers_of(&wire.request_headers_to_add)?,
+        response_headers: headers_of(&wire.response_headers_to_add)?,
         body: Bytes::from(wire.raw_body),
     })
 }
+
+/// Status of each descriptor if a response is over the limit and does not say which of them are.
+const UNREADABLE_STATUS: ServiceDescriptorStatus =
+    ServiceDescriptorStatus { is_over_limit: true, limit: None, remaining: 0, reset: Duration::ZERO };
 
 fn status_from_proto(wire: &DescriptorStatus) -> ServiceDescriptorStatus {
     ServiceDescriptorStatus {
@@ -162,6 +173,18 @@ mod tests {
             response_from_proto(RateLimitResponse::default(), 0).is_none(),
             "a response whose overall code is unknown"
         );
+    }
+
+    #[test]
+    fn response_that_is_over_the_limit_rejects_whatever_the_rest_is() {
+        let over = RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() };
+        let read = response_from_proto(over.clone(), 2).unwrap();
+        assert!(read.is_over_limit && read.statuses.iter().all(|status| status.is_over_limit));
+        assert_eq!(read.statuses.len(), 2);
+        let many = (0..=MAX_ADDED_HEADERS).map(|index| header(&format!("x-{index}"), "")).collect();
+        let wire = RateLimitResponse { response_headers_to_add: many, ..over };
+        let read = response_from_proto(wire, 0).unwrap();
+        assert!(read.is_over_limit && read.response_headers.is_empty());
     }
 
     #[test]

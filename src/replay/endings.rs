@@ -81,7 +81,7 @@ impl Endings {
             let headers = Headers::default();
             let end = request_end(ending.recorded_end, ending.status, &headers);
             ending.settlement.settle(&end, CallStatus::None, limiter, ending.at, |_, _| {});
-            ending.settlement.finish(ending.received, ending.sent, limiter, ending.at);
+            ending.settlement.finish(ending.received, ending.sent, false, limiter, ending.at);
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::yaml::{self, Dialect, Node, NodeValue, Position, Scalar, ScalarKind};
 
 /// Maximum size of a file in bytes; a thousand times the largest one known.
 const MAX_BYTES: usize = 32 << 20;
+/// Maximum number of values of the wrong type that an error lists.
+const MAX_MISMATCHES: usize = 100;
 
 /// Why a set of documents is rejected: `FILE: problem`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -134,8 +136,14 @@ impl DomainDocument {
         };
         match reader.mismatches.as_slice() {
             [] => Ok(document),
-            problems => Err(loading_error(format!("yaml: unmarshal errors:\n{}", problems.join("\n")))
-                .with_position(reader.first_position)),
+            problems => {
+                let shown = &problems[..problems.len().min(MAX_MISMATCHES)];
+                let mut text = format!("yaml: unmarshal errors:\n{}", shown.join("\n"));
+                if problems.len() > shown.len() {
+                    text.push_str(&format!("\n  and {} more", problems.len() - shown.len()));
+                }
+                Err(loading_error(text).with_position(reader.first_position))
+            }
         }
     }
 }

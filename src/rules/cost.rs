@@ -102,9 +102,11 @@ pub enum RequestEnd<'a> {
     },
     /// Rejected after this rule's decision, by another rate limit service.
     Rejected,
+    /// The client left before the upstream had the request.
+    Abandoned,
     /// The client left, its request was incomplete, or a timeout that the client had set expired. The upstream may have
     /// done all of the work.
-    Abandoned,
+    Unanswered,
 }
 
 /// Kind of upstream failure.
@@ -152,7 +154,7 @@ impl RequestEnd<'_> {
                 status.is_server_error() || matches!(call, CallStatus::Known(status) if !status.is_ok())
             }
             Self::Failed { failure, .. } => *failure == UpstreamFailure::Reset,
-            Self::Rejected | Self::Abandoned => false,
+            Self::Rejected | Self::Abandoned | Self::Unanswered => false,
         }
     }
 }
@@ -173,6 +175,21 @@ impl CostModel {
             Cost::RequestBytes(measure) => length(headers).map_or(1, |octets| measure.units(octets)),
             Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
+        }
+    }
+
+    /// Whether a response of the upstream states the cost.
+    pub const fn is_stated_by_response(&self) -> bool {
+        matches!(self.cost, Cost::ResponseHeader(_))
+    }
+
+    /// Returns the charge of a request whose response is not known: the maximum, if there is one.
+    fn max_stated_charge(&self) -> FinalCharge {
+        match &self.cost {
+            Cost::ResponseHeader(told) => told.max_units.map_or(FinalCharge::AsReserved, FinalCharge::Units),
+            Cost::Fixed(_) | Cost::Header(_) | Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {
+                FinalCharge::AsReserved
+            }
         }
     }
 
@@ -219,6 +236,7 @@ impl CostModel {
     pub fn final_charge(&self, end: &RequestEnd<'_>, call: CallStatus) -> FinalCharge {
         let (status, headers) = match *end {
             RequestEnd::Abandoned => return FinalCharge::AsReserved,
+            RequestEnd::Unanswered => return self.max_stated_charge(),
             RequestEnd::Rejected => return FinalCharge::Nothing,
             RequestEnd::Failed { failure, .. } if self.refunds.cover(failure) => return FinalCharge::Nothing,
             RequestEnd::Responded { status, headers } => (status, headers),

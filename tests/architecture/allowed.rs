@@ -1,7 +1,7 @@
 //! The table of allowed imports between modules.
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 48] = [
+pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
     (
         "main",
         &["app", "top", "admin_client", "cli", "explain_command", "config", "replay", "import", "telemetry"],
@@ -53,6 +53,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 48] = [
             // Heaviest keys.
             "observe",
             "drain",
+            "overload",
             "clock",
             "tls",
             "http_server",
@@ -191,7 +192,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 48] = [
     ("upstream", &["http1", "http2", "headers", "transport", "tls", "telemetry", "jitter", "in_place"]),
     ("transport", &["http2"]),
     ("http1", &["headers"]),
-    ("http2", &[]),
+    ("http2", &["memory_budget"]),
     ("state_file", &["limiter", "atomic_file"]),
     (
         "telemetry",
@@ -214,7 +215,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 48] = [
     ("rules", &["headers", "identify", "limiter"]),
     // For the type of a request's timestamp.
     ("identify", &["limiter"]),
-    ("limiter", &[]),
+    ("limiter", &["memory_budget"]),
+    ("memory_budget", &[]),
     // Header fields, raw or in a map.
     ("headers", &[]),
     ("atomic_file", &[]),
@@ -249,6 +251,7 @@ const EVERYTHING: &[&str] = &[
     "tls",
     "drain",
     "overload",
+    "memory_budget",
     "engine",
     "response",
     "throttle",

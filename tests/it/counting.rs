@@ -2,6 +2,7 @@
 
 mod costs;
 mod deadlines;
+mod departures;
 mod responses;
 mod settlement;
 mod shared_counters;

@@ -95,7 +95,74 @@ fn requests_are_shed_and_connections_closed_over_the_memory_limit() {
     });
     assert_eq!(answer.0.header("x-envoy-overloaded"), "true");
     assert!(answer.1);
-    assert_eq!(weir.admin_get("/ready").status, 200);
+    assert_eq!(weir.admin_get("/ready").status, 503, "every request is shed");
+}
+
+#[test]
+fn requests_are_admitted_again_once_the_clients_that_took_the_memory_have_left() {
+    let rules = "rules: [{ name: q, key: [], limit: 1/s, throttle: { wait: { max: 10m } } }]";
+    let start = |overload: &str| Weir::start(&config("echo", &format!("{overload}\n{rules}")));
+    let usual = start("").metric("process_resident_memory_bytes", &[]) as u64 / (1 << 20);
+    let weir = start(&format!("overload: {{ memory: {}MiB }}", usual + 12));
+    let large = Request::get("/").header("x-filler", &"f".repeat(50_000));
+    let mut clients = Vec::new();
+    until_true("memory to be short", || {
+        for _ in 0..50 {
+            let client = Client::connect(weir.address());
+            client.send(large.to_bytes());
+            clients.push(client);
+        }
+        weir.admin_get("/ready").status == 503
+    });
+    assert_eq!(fetch(weir.address(), &Request::get("/")).status, 503);
+    drop(clients);
+    until_true("the memory to be returned", || weir.admin_get("/ready").status == 200);
+    until_true("a request to be admitted", || get(weir.address(), "/").status == 200);
+}
+
+#[test]
+fn waiting_requests_of_all_keys_share_one_bound() {
+    let rules =
+        "rules: [{ name: q, key: [{ header: x-key }], limit: 1/min, throttle: { wait: { max: 10m } } }]";
+    let weir = Weir::start(&config("echo", &format!("overload: {{ waiting: 1MiB }}\n{rules}")));
+    let refused = || weir.metric("weir_wait_rejections_total", &[("rule", "q"), ("reason", "no_memory")]);
+    let fill = || {
+        let requests = (0..40).flat_map(|key| std::iter::repeat_n(format!("{key}"), 9));
+        let send = |key: String| {
+            let client = Client::connect(weir.address());
+            client.send(Request::get("/").header("x-key", &key).to_bytes());
+            client
+        };
+        requests.map(send).collect::<Vec<_>>()
+    };
+    let clients = fill();
+    until_true("the bound", || refused() > 0.0);
+    // Each takes at least 4 KiB of it.
+    let waiting = weir.metric("weir_wait_queue_requests", &[("rule", "q")]);
+    assert!((100.0..=256.0).contains(&waiting), "{waiting} wait");
+    drop(clients);
+    until_true("an empty queue", || weir.metric("weir_wait_queue_requests", &[("rule", "q")]) == 0.0);
+    let _clients = fill();
+    until_true("room", || weir.metric("weir_wait_queue_requests", &[("rule", "q")]) > 100.0);
+}
+
+#[test]
+fn delayed_requests_share_the_bound_of_waiting_ones() {
+    let rules = "rules: [{ name: d, key: [{ header: x-key }], limit: 1/min, throttle: { delay: 10m } }]";
+    let weir = Weir::start(&config("echo", &format!("overload: {{ waiting: 1MiB }}\n{rules}")));
+    let clients: Vec<_> = (0..360)
+        .map(|number| {
+            let client = Client::connect(weir.address());
+            client.send(Request::get("/").header("x-key", &(number % 40).to_string()).to_bytes());
+            client
+        })
+        .collect();
+    until_true("the bound", || weir.metric("weir_overload_turned_away_total", &[("limit", "waiting")]) > 0.0);
+    drop(clients);
+    until_true("an admitted request", || {
+        let mut client = Client::connect(weir.address());
+        client.fetch(&Request::get("/").header("x-key", "new")).status == 200
+    });
 }
 
 #[test]

@@ -54,8 +54,25 @@ pub(super) fn compile_overload(
         connections,
         connections_per_client: raw.connections_per_client,
         requests: raw.requests,
-        memory: raw.memory.as_ref().and_then(|raw| parse_memory_limit(&raw.0, at.key("memory"), report)),
+        memory: raw.memory.as_ref().map_or(MemoryLimit::Auto, |raw| {
+            // Problems are reported; the value is not used then.
+            parse_memory_limit(&raw.0, at.key("memory"), report).unwrap_or(MemoryLimit::Auto)
+        }),
+        unsent: raw.unsent.as_ref().and_then(|raw| parse_budget(&raw.0, at.key("unsent"), report)),
+        waiting: raw.waiting.as_ref().and_then(|raw| parse_budget(&raw.0, at.key("waiting"), report)),
     }
+}
+
+/// Returns a size in bytes; `None` for `auto`.
+fn parse_budget(text: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<usize> {
+    if text == "auto" {
+        return None;
+    }
+    let bytes = report.ok_or_report(at, parse::size(text))?;
+    if bytes < MIN_MEMORY {
+        report.add_value_error(at, format!("expected at least 1MiB, got {bytes} bytes"));
+    }
+    Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// Returns a number of connections; `None` for `auto`.
@@ -73,6 +90,11 @@ fn parse_memory_limit(text: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'
             report.add_value_error(at, "expected at least 1%, got 0%");
         }
         return Some(MemoryLimit::Percent(share));
+    }
+    match text {
+        "auto" => return Some(MemoryLimit::Auto),
+        "disabled" => return Some(MemoryLimit::Off),
+        _ => {}
     }
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         let fault = ValueError::new(format!("expected a size or a percentage, got {}", quoted(text)));

@@ -30,6 +30,7 @@ pub(super) fn compile(
         None => Cost::Fixed(REQUEST_COST),
         Some(raw::Cost::Units(units)) => Cost::Fixed(*units),
         Some(raw::Cost::Variable(variable)) => {
+            note_missing_estimate(variable, at.key("cost"), report);
             compile_variable_cost(variable, at.key("cost"), report).unwrap_or(Cost::Fixed(REQUEST_COST))
         }
     };
@@ -151,6 +152,16 @@ fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: ConfigPath<'_>, r
         Cost::Header(header) => check_cost(header.default, limits, cost_at.key("default"), report),
         Cost::ResponseHeader(header) => check_cost(header.default, limits, cost_at.key("estimate"), report),
         Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
+    }
+}
+
+/// Adds a note for a cost in a response header without an estimate: a key may then have as many requests in flight as its
+/// limit has units, whatever they cost.
+fn note_missing_estimate(raw: &raw::VariableCost, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    if raw.response_header.is_some() && raw.estimate.is_none() {
+        let note =
+            ValueError::new("without `estimate`, one unit is reserved until the response states the cost");
+        report.add_note(at, note.with_hint("set it to the usual maximum cost of a request"));
     }
 }
 

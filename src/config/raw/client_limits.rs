@@ -44,9 +44,19 @@ pub struct Overload {
     /// 503.
     #[cfg_attr(test, schemars(range(min = 1, max = 100_000_000)))]
     pub requests: Option<NonZeroUsize>,
-    /// Resident memory from which on the response to requests is 503: a size of at least 1MiB, or a whole percentage
-    /// of the memory of the container, or else of the machine.
+    /// Resident memory from which on the response to requests is 503: a size of at least 1MiB, a whole percentage of the
+    /// memory of the container, or else of the machine, or `disabled`. `auto` is 90% of the container's limit, if it has
+    /// one.
+    #[cfg_attr(test, schemars(extend("default" = "auto")))]
     pub memory: Option<Memory>,
+    /// Maximum memory of responses that clients do not read, of all connections together: a size of at least 1MiB. `auto`
+    /// is an eighth of the memory, at least 8MiB and at most 64MiB.
+    #[cfg_attr(test, schemars(extend("default" = "auto")))]
+    pub unsent: Option<Memory>,
+    /// Maximum memory of requests that wait for room in limits, of all keys together: a size of at least 1MiB. `auto` is
+    /// an eighth of the memory, at least 8MiB and at most 64MiB.
+    #[cfg_attr(test, schemars(extend("default" = "auto")))]
+    pub waiting: Option<Memory>,
 }
 
 /// Maximum number of open connections.

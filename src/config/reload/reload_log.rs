@@ -5,6 +5,9 @@ use std::path::Path;
 use super::status::Reload;
 use crate::central::document::FetchedDocument;
 
+/// Maximum number of problems of a rejected configuration that are logged: it may be tried again and again.
+const MAX_LOGGED_PROBLEMS: usize = 20;
+
 /// Formats the warning about a text with `lines` lines missing at its end.
 pub(super) fn truncation_warning(lines: usize) -> String {
     format!(
@@ -35,8 +38,11 @@ pub(super) fn log_reload(file: &Path, reload: &Reload) {
                 problems = problems.len(),
                 "configuration rejected, keeping the running one"
             );
-            for problem in problems {
+            for problem in problems.iter().take(MAX_LOGGED_PROBLEMS) {
                 tracing::error!("{problem}");
+            }
+            if problems.len() > MAX_LOGGED_PROBLEMS {
+                tracing::error!("further problems are not logged: `weir check` prints them");
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use smallvec::SmallVec;
 
 use crate::identify::Attributes;
@@ -10,11 +11,17 @@ use crate::limiter::Limiter;
 use crate::limiter::decision::Verdict;
 use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::wait_queue::{Arrival, Ticket, WaitQueues};
+use crate::limiter::wait_queue::{Arrival, Ticket, WaitQueues, WaitingMemory};
 use crate::limits::LimitsView;
 use crate::rules::RuleIndex;
 use crate::rules::selection::SelectedCheck;
 use crate::telemetry::metrics::{WaitRejection, WaitingGuard};
+
+/// Memory of a waiting request without its header section, in bytes: its state, its stream or connection and its timers,
+/// as measured with many of them.
+const REQUEST_SIZE: usize = 4 * 1024;
+/// What each header field takes beside its name and value.
+const FIELD_SIZE: usize = 64;
 
 /// State of a request that waits.
 #[derive(Debug)]
@@ -22,6 +29,8 @@ pub(in crate::limits) struct WaitingRequest {
     queues: Arc<WaitQueues>,
     arrival: QueueArrival,
     rules: SmallVec<[WaitingRule; 1]>,
+    /// Memory of the request, in bytes.
+    size: usize,
     place: Option<QueuePlace>,
 }
 
@@ -48,6 +57,7 @@ struct WaitingRule {
 #[derive(Debug)]
 struct QueuePlace {
     ticket: Ticket,
+    _memory: WaitingMemory,
     _counted: Option<WaitingGuard>,
 }
 
@@ -74,7 +84,7 @@ impl WaitingRequest {
                 });
             }
         }
-        Self { queues, arrival, rules, place: None }
+        Self { queues, arrival, rules, size: waiting_size(request.headers), place: None }
     }
 
     /// Returns when the request arrived.
@@ -163,10 +173,11 @@ impl WaitingRequest {
         }
         // Left first: a request waits in one queue at a time.
         self.place = None;
+        let Some(memory) = self.queues.take_memory(self.size) else { return Err(WaitRejection::NoMemory) };
         let joined = self.queues.join(counter, settings, &arrival);
         let ticket = joined.map_err(|_| WaitRejection::QueueFull)?;
         let counted = view.wait_metrics(one.rule).map(|metrics| metrics.start_wait());
-        self.place = Some(QueuePlace { ticket, _counted: counted });
+        self.place = Some(QueuePlace { ticket, _memory: memory, _counted: counted });
         if let Some(rule) = self.rules.iter_mut().find(|rule| rule.rule == one.rule) {
             rule.has_waited = true;
         }
@@ -192,6 +203,13 @@ impl WaitingRequest {
     fn rule(&self, rule: RuleIndex) -> Option<&WaitingRule> {
         self.rules.iter().find(|waiting| waiting.rule == rule)
     }
+}
+
+/// Returns the memory of a waiting request with this header section, in bytes.
+pub fn waiting_size(headers: &HeaderMap) -> usize {
+    headers.iter().fold(REQUEST_SIZE, |size, (name, value)| {
+        size.saturating_add(FIELD_SIZE).saturating_add(name.as_str().len()).saturating_add(value.len())
+    })
 }
 
 /// Returns a lower bound of the wait behind `ahead` requests, which are assumed to cost as much as this one.

@@ -34,6 +34,7 @@ use crate::proxy::response_future::RequestOutcome;
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::TimeoutKind;
 use crate::proxy::tunnel;
+use crate::proxy::unanswered;
 
 /// A client's connection.
 type DownstreamConn = server::conn::ServerConn<DownstreamIo>;
@@ -173,7 +174,13 @@ async fn run_loop(
                     Poll::Pending => poll_while_handling(connection, conn, cx).map(Err),
                 });
                 // The future of the request ends here: it is large, and sending the rest of the response may take long.
-                response.await?
+                match response.await {
+                    Ok(response) => response,
+                    Err(broken) => {
+                        unanswered::settle_later(connection, None, handling);
+                        return Err(broken);
+                    }
+                }
             }
             Ok(ConnectionStep::Responding(response)) => AfterResponse::Finish(response),
             Ok(ConnectionStep::Close) => break,

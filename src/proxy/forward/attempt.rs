@@ -76,6 +76,9 @@ pub(in crate::proxy) fn attempt(
             {
                 return Err(attempt.fail(failure, context));
             }
+            let awaits_cost =
+                context.settlement.as_ref().is_some_and(|settlement| settlement.awaits_stated_cost());
+            context.timer.set_awaits_cost(awaits_cost);
             let answered = {
                 // Pinned in place: a future passed by value would take space in each future on the way.
                 let sending = pin!(attempt.endpoint.send(line, request, body, &context.connection.interims));
@@ -91,6 +94,7 @@ pub(in crate::proxy) fn attempt(
                     }
                 }
             };
+            context.timer.set_awaits_cost(false);
             let answered = match answered {
                 // A failed request body also breaks the connection to the upstream, but the client caused it.
                 Ok(Err(_)) if context.upload_has_failed() => Err(ForwardFailure::BrokenRequest),

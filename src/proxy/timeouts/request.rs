@@ -33,6 +33,8 @@ pub(in crate::proxy) struct RequestTimer {
     idle_timeout: Cell<u32>,
     min_rate: MinRate,
     has_unread_body: Cell<bool>,
+    /// Whether the upstream has the request, and the response that it owes states the cost.
+    awaits_cost: Cell<bool>,
     expired: Cell<Option<TimeoutKind>>,
     waker: RefCell<Option<Waker>>,
     /// HTTP/2: the waker of the upload, which may outlive the task that serves the stream.
@@ -55,6 +57,7 @@ impl RequestTimer {
             idle_timeout: Cell::new(u32::MAX),
             min_rate: MinRate::default(),
             has_unread_body: Cell::new(false),
+            awaits_cost: Cell::new(false),
             expired: Cell::new(None),
             waker: RefCell::default(),
             upload_waker: RefCell::default(),
@@ -73,6 +76,7 @@ impl RequestTimer {
         self.min_rate.waive();
         // The previous request has been read completely, or this one could not have been read.
         self.has_unread_body.set(false);
+        self.awaits_cost.set(false);
         self.expired.set(None);
         self.record_progress();
     }
@@ -80,6 +84,16 @@ impl RequestTimer {
     /// Whether this is the timer of an HTTP/2 stream.
     pub(in crate::proxy) fn is_stream(&self) -> bool {
         self.streams.is_some()
+    }
+
+    /// Records whether the upstream has the request, and the response that it owes states the cost.
+    pub(in crate::proxy) fn set_awaits_cost(&self, awaits: bool) {
+        self.awaits_cost.set(awaits);
+    }
+
+    /// Whether the upstream has the request, and the response that it owes states the cost.
+    pub(in crate::proxy) fn awaits_cost(&self) -> bool {
+        self.awaits_cost.get()
     }
 
     /// Returns the number of the request on its connection.

@@ -255,3 +255,20 @@ fn grpc_status_decides_the_charge_once_known() {
         FinalCharge::AsReserved
     );
 }
+
+#[test]
+fn request_whose_response_is_not_known_costs_the_maximum() {
+    let stated = |max_units| CostModel {
+        cost: Cost::ResponseHeader(HeaderCost {
+            name: HeaderName::from_static("x-tokens"),
+            default: 5,
+            max_units,
+        }),
+        ..CostModel::fixed(1)
+    };
+    let charge = |model: &CostModel, end| model.final_charge(&end, CallStatus::None);
+    assert_eq!(charge(&stated(Some(70)), RequestEnd::Unanswered), FinalCharge::Units(70));
+    assert_eq!(charge(&stated(None), RequestEnd::Unanswered), FinalCharge::AsReserved);
+    assert_eq!(charge(&stated(Some(70)), RequestEnd::Abandoned), FinalCharge::AsReserved, "it was not sent");
+    assert_eq!(charge(&CostModel::fixed(3), RequestEnd::Unanswered), FinalCharge::AsReserved);
+}

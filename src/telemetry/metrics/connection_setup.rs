@@ -39,8 +39,8 @@ impl ProxyProtocolOutcome {
 
 /// Label values of [`LoadShed`](crate::overload::LoadShed), in order of declaration; the same as the configuration
 /// keys.
-pub(super) const LOAD_SHED_LABELS: [&str; 4] =
-    ["connections", "connections_per_client", "requests", "memory"];
+pub(super) const LOAD_SHED_LABELS: [&str; 6] =
+    ["connections", "connections_per_client", "requests", "memory", "unsent", "waiting"];
 
 #[cfg(test)]
 mod tests {

@@ -24,11 +24,13 @@ pub enum WaitRejection {
     NoTime,
     /// It has waited for as long as it may.
     Expired,
+    /// The requests that wait in all queues take as much memory as they may.
+    NoMemory,
 }
 
 impl WaitRejection {
     /// All reasons, in order of declaration.
-    pub const ALL: [Self; 4] = [Self::QueueFull, Self::Evicted, Self::NoTime, Self::Expired];
+    pub const ALL: [Self; 5] = [Self::QueueFull, Self::Evicted, Self::NoTime, Self::Expired, Self::NoMemory];
 
     /// Returns the label value.
     pub const fn as_str(self) -> &'static str {
@@ -37,6 +39,7 @@ impl WaitRejection {
             Self::Evicted => "evicted",
             Self::NoTime => "no_time",
             Self::Expired => "expired",
+            Self::NoMemory => "no_memory",
         }
     }
 }

@@ -79,7 +79,8 @@ impl Weir {
         weir.admin = weir.admin_address("full");
         wait::until("readiness", || {
             weir.assert_running();
-            (weir.admin_get("/ready").status == 200).then_some(())
+            let ready = weir.admin_get("/ready");
+            (ready.status == 200 || ready.body.bytes == b"OVERLOADED\n").then_some(())
         });
         weir
     }

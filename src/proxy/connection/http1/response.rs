@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::io;
 use std::task::{Context, Poll};
 
 use super::{DownstreamConn, pass_interims};
@@ -11,6 +12,8 @@ use crate::http1::server::conn::{ConnWriter, ConnectionError};
 use crate::http1::server::request_head::RequestInfo;
 use crate::http1::server::response_head::{self, WrittenHead};
 use crate::http1::write_buf::WriteBuf;
+use crate::memory_budget::UnsentBytes;
+use crate::overload::LoadShed;
 use crate::proxy::body::ResponseBody;
 use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::{self, DownstreamResponse};
@@ -21,6 +24,8 @@ pub(super) struct OutgoingResponse {
     /// Another request may follow.
     keep_alive: bool,
     progress: SendProgress,
+    /// What it counts in the budget of the process.
+    unsent: UnsentBytes,
 }
 
 /// How much of a response has been sent.
@@ -68,7 +73,8 @@ pub(super) fn respond(
         Poll::Ready(_) => AfterResponse::Close,
         Poll::Pending => {
             let progress = SendProgress::Whole;
-            AfterResponse::Finish(Box::new(OutgoingResponse { info, keep_alive, progress }))
+            let unsent = UnsentBytes::default();
+            AfterResponse::Finish(Box::new(OutgoingResponse { info, keep_alive, progress, unsent }))
         }
     }
 }
@@ -91,10 +97,16 @@ fn send_at_once(
     let broken = match poll_send(conn, &mut encoded.encoder, !keep_alive && !is_tunnel, cx) {
         Poll::Ready(Ok(())) => return Ok(keep_alive),
         Poll::Ready(Err(broken)) => Some(Box::new(broken)),
+        Poll::Pending if !UnsentBytes::has_room(encoded.encoder.unsent_bytes()) => {
+            connection.worker.metrics.record_load_shed(LoadShed::Unsent);
+            Some(Box::new(io::Error::from(io::ErrorKind::ConnectionAborted).into()))
+        }
         Poll::Pending => None,
     };
+    let mut unsent = UnsentBytes::default();
+    unsent.record(encoded.encoder.unsent_bytes());
     let progress = SendProgress::Part(encoded.encoder, broken);
-    Err(Box::new(OutgoingResponse { info, keep_alive, progress }))
+    Err(Box::new(OutgoingResponse { info, keep_alive, progress, unsent }))
 }
 
 impl OutgoingResponse {
@@ -107,12 +119,13 @@ impl OutgoingResponse {
         connection: &DownstreamConnection,
         conn: &RefCell<DownstreamConn>,
     ) -> Result<bool, ConnectionError> {
-        let Self { info, keep_alive, progress } = self;
+        let Self { info, keep_alive, progress, unsent } = self;
         if let SendProgress::Part(encoder, broken) = progress {
             let sent = match broken.take() {
                 Some(broken) => Err(*broken),
-                None => send(conn, encoder).await,
+                None => send(conn, encoder, unsent).await,
             };
+            unsent.record(0);
             if let Err(broken) = sent {
                 // Boxed because it is rare and its future large.
                 *keep_alive = Box::pin(replace(connection, conn, *info, encoder, broken)).await?;
@@ -136,8 +149,14 @@ impl OutgoingResponse {
 async fn send(
     conn: &RefCell<DownstreamConn>,
     encoder: &mut Encoder<ResponseBody>,
+    unsent: &mut UnsentBytes,
 ) -> Result<(), ConnectionError> {
-    poll_fn(|cx| poll_send(conn, encoder, false, cx)).await
+    poll_fn(|cx| {
+        let polled = poll_send(conn, encoder, false, cx);
+        unsent.record(encoder.unsent_bytes());
+        polled
+    })
+    .await
 }
 
 /// Sends as much of a response as the client takes. `close_follows` states that the connection is closed immediately after
@@ -192,7 +211,7 @@ async fn replace(
     let EncodedResponse { encoder: replacement, keep_alive } =
         start(connection, conn, info, local_reply::response_broken_off(context));
     *encoder = replacement;
-    send(conn, encoder).await?;
+    send(conn, encoder, &mut UnsentBytes::default()).await?;
     Ok(keep_alive)
 }
 

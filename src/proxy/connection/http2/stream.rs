@@ -9,6 +9,7 @@ use http::{Method, Request};
 
 use super::response::{self, StartedResponse};
 use crate::http2::{Http2Error, ReceiveStream, Responder};
+use crate::overload::LoadShed;
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::DownstreamResponse;
@@ -17,6 +18,7 @@ use crate::proxy::request_context::UpgradedRequest;
 use crate::proxy::response_future::RequestOutcome;
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
 use crate::proxy::tunnel;
+use crate::proxy::unanswered;
 use crate::transport::{Http2Body, Http2Stream};
 
 /// A stream while its request is handled or its response is sent. Dropping it resets the stream, unless the response is
@@ -63,7 +65,7 @@ pub(super) fn start_stream(
 
 impl ServedStream {
     /// Serves the stream to its end.
-    async fn run(mut self, mut handling: impl Future<Output = DownstreamResponse> + Unpin) {
+    async fn run(mut self, mut handling: impl Future<Output = DownstreamResponse> + Unpin + 'static) {
         let started = poll_fn(|cx| {
             // The client may have reset the stream, even before the request is sent.
             if self.is_stalled(cx) || self.responder.poll_reset(cx).is_ready() {
@@ -72,6 +74,9 @@ impl ServedStream {
             Pin::new(&mut handling).poll(cx).map(|reply| self.respond(reply, cx))
         })
         .await;
+        if started.is_none() && self.timer.awaits_cost() {
+            return unanswered::settle_later(&self.connection, Some(&self.timer), handling);
+        }
         // Dropped early: it is large, and sending the response may take long.
         drop(handling);
         if let Some(started) = started {
@@ -88,6 +93,9 @@ impl ServedStream {
         let worker = &self.connection.worker;
         let started =
             response::start(worker, &mut self.responder, reply, self.is_head_request, is_tunnel, cx);
+        if matches!(started, Err(Http2Error::Unread)) {
+            worker.metrics.record_load_shed(LoadShed::Unsent);
+        }
         // An error means that the stream has ended.
         let mut started = started.ok()??;
         if let StartedResponse::Body(response) = &mut started

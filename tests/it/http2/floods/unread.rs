@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 
 use super::{Outcome, assert_memory_is_bounded, flood_unread, while_others_are_served};
 use crate::support::frames::{
-    FrameConnection, HEADERS, INITIAL_WINDOW_SIZE, get_frame, settings, window_update,
+    ENHANCE_YOUR_CALM, FrameConnection, HEADERS, INITIAL_WINDOW_SIZE, RST_STREAM, get_frame, settings,
+    window_update,
 };
-use crate::support::{AfterResponse, Origin, Weir, config};
+use crate::support::wait::until_true;
+use crate::support::{AfterResponse, Client, Origin, Weir, config, get};
 
 /// Streams per connection, and connections. Their responses together are a gigabyte.
 const STREAMS: u32 = 32;
@@ -60,7 +62,7 @@ fn responses_that_wait_for_the_socket_use_bounded_memory() {
     let connections = while_others_are_served(&weir, || {
         let clients: Vec<_> = (0..CONNECTIONS).map(|_| request_all(weir.address(), 0x7fff_ffff)).collect();
         let large = CONNECTIONS * STREAMS as usize;
-        crate::support::wait::until_true("all requests", || {
+        until_true("all requests", || {
             origin.requests().iter().filter(|seen| seen.head.word(1) == "/large").count() == large
         });
         clients
@@ -84,4 +86,86 @@ fn requests_whose_responses_are_not_read_are_held_back_or_close_the_connection()
     assert!(!matches!(outcome, Outcome::Absorbed), "every request was read");
     assert_memory_is_bounded(&weir, &format!("unread responses: {outcome:?}"));
     drop(connection);
+}
+
+/// Bytes of the head of each response, and requests on each connection.
+const HEAD: usize = 100_000;
+const REQUESTS: u32 = 120;
+
+/// An upstream whose responses have large heads, except for `/`.
+fn large_head_origin() -> Origin {
+    Origin::start(|turn| {
+        turn.body()?;
+        let field = match turn.head.word(1) {
+            "/large" => format!("x-filler: {}\r\n", "f".repeat(HEAD)),
+            _ => String::new(),
+        };
+        turn.send(format!("HTTP/1.1 200 OK\r\n{field}content-length: 0\r\n\r\n"))?;
+        Ok(AfterResponse::Keep)
+    })
+}
+
+fn request_heads(address: SocketAddr) -> FrameConnection {
+    let mut client = FrameConnection::connect(address);
+    for number in 0..REQUESTS {
+        client.send(get_frame(2 * number + 1, "/large"));
+    }
+    client
+}
+
+fn unsent(weir: &Weir) -> f64 {
+    weir.metric("weir_overload_turned_away_total", &[("limit", "unsent")])
+}
+
+#[test]
+fn heads_that_a_client_does_not_read_are_bounded_and_their_streams_reset() {
+    let origin = large_head_origin();
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = request_heads(weir.address());
+    until_true("streams that are reset", || unsent(&weir) > 0.0);
+    assert_eq!(get(weir.address(), "/").status, 200);
+    until_true("the last stream", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    let (mut heads, mut resets) = (0, 0);
+    client.read_until(|frame| {
+        heads += u32::from(frame.kind == HEADERS);
+        resets += u32::from(frame.kind == RST_STREAM && frame.word(0) == ENHANCE_YOUR_CALM);
+        heads + resets == REQUESTS
+    });
+    assert!(heads > 8 && resets > 8, "{heads} heads and {resets} resets");
+    client.send(get_frame(2 * REQUESTS + 1, "/"));
+    client.read_until(|frame| frame.ends(2 * REQUESTS + 1));
+    assert_eq!(client.end(), None, "the connection is still usable");
+}
+
+#[test]
+fn heads_that_clients_do_not_read_share_one_bound() {
+    let origin = large_head_origin();
+    let weir = Weir::start(&config(origin.address(), "overload: { unsent: 1MiB }"));
+    let before = weir.peak_memory();
+    let clients: Vec<_> = (0..8).map(|_| request_heads(weir.address())).collect();
+    until_true("the last stream", || {
+        unsent(&weir) > 0.0 && weir.metric("weir_requests_in_flight", &[]) == 0.0
+    });
+    let grown = weir.peak_memory() - before;
+    assert!(grown < 80_000, "{grown} KiB for heads of 96 MB");
+    drop(clients);
+    until_true("room", || get(weir.address(), "/large").status == 200);
+}
+
+#[test]
+fn http1_responses_that_clients_do_not_read_share_the_bound() {
+    let origin = large_head_origin();
+    let weir = Weir::start(&config(origin.address(), "overload: { unsent: 1MiB }"));
+    // Pipelined, so that the buffers of the socket are full.
+    let many = "GET /large HTTP/1.1\r\nhost: a.test\r\n\r\n".repeat(200);
+    let clients: Vec<_> = (0..40)
+        .map(|_| {
+            let client = Client::connect(weir.address());
+            client.send(&many);
+            client
+        })
+        .collect();
+    until_true("connections that are closed", || unsent(&weir) > 0.0);
+    assert_eq!(get(weir.address(), "/").status, 200);
+    drop(clients);
 }

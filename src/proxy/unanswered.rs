@@ -1,0 +1,69 @@
+//! Requests whose client has left before the response, and whose cost is in the response.
+//!
+//! The upstream has such a request already. If Weir gave it up with its client, a client could have any work done for the
+//! estimated cost. So it is awaited without the client, within bounds, and settled by its response.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::connection::DownstreamConnection;
+use super::local_reply::DownstreamResponse;
+use super::timeouts::RequestTimer;
+
+/// Maximum time for which a response is awaited without its client. After that, the maximum cost is charged.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Maximum number of such requests per worker. Further ones are charged the maximum cost at once.
+const MAX_AWAITED: usize = 1024;
+
+/// Number of requests of a worker that are awaited without their clients.
+#[derive(Debug, Default)]
+pub(super) struct AwaitedCount(Cell<usize>);
+
+struct AwaitedGuard(Rc<DownstreamConnection>);
+
+impl AwaitedGuard {
+    fn new(connection: &Rc<DownstreamConnection>) -> Option<Self> {
+        let count = &connection.worker.awaited.0;
+        if count.get() >= MAX_AWAITED {
+            return None;
+        }
+        count.set(count.get() + 1);
+        Some(Self(Rc::clone(connection)))
+    }
+}
+
+impl Drop for AwaitedGuard {
+    fn drop(&mut self) {
+        let count = &self.0.worker.awaited.0;
+        count.set(count.get().saturating_sub(1));
+    }
+}
+
+/// Continues a request whose client has left, if its response states its cost and the upstream has it. The response is
+/// dropped once it has settled the request.
+pub(super) fn settle_later(
+    connection: &Rc<DownstreamConnection>,
+    timer: Option<&Rc<RequestTimer>>,
+    mut handling: impl Future<Output = DownstreamResponse> + Unpin + 'static,
+) {
+    let is_awaited = match timer {
+        Some(timer) => timer.awaits_cost(),
+        None => connection.timer().awaits_cost(),
+    };
+    let Some(guard) = is_awaited.then(|| AwaitedGuard::new(connection)).flatten() else { return };
+    let timer = timer.cloned();
+    drop(tokio::task::spawn_local(async move {
+        let response = poll_fn(|cx| {
+            match &timer {
+                Some(timer) => timer.register_waker(cx.waker()),
+                None => guard.0.timer().register_waker(cx.waker()),
+            }
+            Pin::new(&mut handling).poll(cx)
+        });
+        drop(tokio::time::timeout(MAX_WAIT, response).await);
+        drop(guard);
+    }));
+}
