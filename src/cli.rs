@@ -243,19 +243,19 @@ pub enum OutputFormat {
 pub enum ImportFormat {
     /// Files of envoyproxy/ratelimit, as rules for Envoy's calls in their domains.
     EnvoyRatelimit {
-        /// Files to import; a domain may be in several.
+        /// Files to import; a domain may be in several. `-` is standard input.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
     /// Envoy's local rate limit filter, anywhere in a configuration file of Envoy, in YAML or JSON.
     LocalRatelimit {
-        /// File to import.
+        /// File to import; `-` is standard input.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
     /// The limits of nginx: `limit_req`, `limit_conn`, `allow` and `deny`, with all included files.
     Nginx {
-        /// File to import: nginx.conf or a part of it.
+        /// File to import: nginx.conf, a part of it, or the output of `nginx -T`. `-` is standard input.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },

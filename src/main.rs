@@ -1,7 +1,7 @@
 //! The `weir` command.
 
 use std::error::Error as _;
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -226,29 +226,41 @@ fn import_rules(from: &ImportFormat) -> ExitCode {
     };
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for file in files {
-        match std::fs::read_to_string(file) {
+        match read_import(file) {
             Ok(text) => texts.push((file.display().to_string(), text)),
             Err(error) => problems.push(format!("{}: not readable: {error}", file.display())),
         }
     }
     let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    let rules = match (from, texts.as_slice()) {
-        _ if !problems.is_empty() => Ok(String::new()),
+    let imported = match (from, texts.as_slice()) {
+        _ if !problems.is_empty() => Err(Vec::new()),
         (ImportFormat::LocalRatelimit { .. }, [(name, text)]) => import::local_ratelimit::import(name, text),
         (ImportFormat::Nginx { file }, [(name, text)]) => {
             import::nginx::import(name, text, &|pattern| import::nginx::read_files(file, pattern))
         }
         (_, texts) => import::envoy_ratelimit::import(texts),
     };
-    let rules = rules.unwrap_or_else(|wrong| {
-        problems.extend(wrong.iter().map(ToString::to_string));
-        String::new()
-    });
-    if !problems.is_empty() {
-        print_lines(&mut std::io::stderr(), &problems);
-        return ExitCode::from(EXIT_USAGE);
+    match imported {
+        Ok(imported) => {
+            print_lines(&mut std::io::stderr(), &imported.warnings);
+            print_text(&imported.rules, "rules")
+        }
+        Err(wrong) => {
+            problems.extend(wrong.iter().map(ToString::to_string));
+            print_lines(&mut std::io::stderr(), &problems);
+            ExitCode::from(EXIT_USAGE)
+        }
     }
-    print_text(&rules, "rules")
+}
+
+/// Reads a file to import; `-` is standard input.
+fn read_import(file: &Path) -> std::io::Result<String> {
+    if file != Path::new("-") {
+        return std::fs::read_to_string(file);
+    }
+    let mut text = String::new();
+    std::io::stdin().lock().read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Prints a text on standard output; `what` names it if that fails. The reading process may end early, as `head` does.

@@ -39,7 +39,7 @@ pub(crate) enum Dialect {
     /// a map are unique.
     Core,
     /// YAML 1.1 as Go's yaml.v2 reads it: `yes` is true and `010` is eight. Merge keys are applied, the last
-    /// of several equal keys counts, and only the first document is read.
+    /// of several equal keys counts, and [`parse`] reads only the first document.
     Go,
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::config;
+use crate::import::Imported;
 use crate::import::nginx::{self, IncludedFile};
 
 const SERVICE: &str = "listeners: 127.0.0.1:0\nupstream: echo\n";
@@ -14,7 +15,7 @@ pub fn nginx(data: &[u8]) {
     let read = |name: &str| vec![IncludedFile { name: name.to_owned(), text: Ok(text.to_owned()) }];
     let imported = nginx::import("fuzz.conf", text, &read);
     assert_eq!(imported, nginx::import("fuzz.conf", text, &read));
-    let Ok(rules) = imported else { return };
+    let Ok(Imported { rules, .. }) = imported else { return };
     if let Err(problems) = config::from_text(&format!("{SERVICE}{rules}"), Path::new("fuzz.yaml"), &|_| None)
     {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();

@@ -6,54 +6,145 @@
 //! first.
 
 use super::ImportError;
+use super::ledger::{Ledger, Message};
+use super::output::Imported;
+use super::remark::{Effect, Remark};
 use super::rule_text::{
-    RuleListItem, RuleText, UniqueNames, exact_pattern, format_rules, list, map, one_or_list, regex_pattern,
-    scalar,
+    RuleListItem, RuleText, UniqueNames, exact_pattern, list, map, one_or_list, regex_pattern, scalar,
 };
+use super::tree::{Documents, field_text, fields, get, items, read_documents, scalar_text};
 use crate::rls::document::{DescriptorDocument, DomainDocument, LimitDocument, LoadError};
 use crate::rls::rules::DescriptorRules;
 use crate::rls::unit::RlsUnit;
+use crate::yaml::Node;
 
 /// Maximum count of a limit per second.
 const MAX_PER_SECOND: u32 = 1_000_000_000;
 
-/// Converts files, given by name and text, to rules. A domain may be in several files.
+/// A document of a file.
+#[derive(Debug)]
+struct SourceDocument {
+    name: String,
+    document: DomainDocument,
+    root: Node,
+}
+
+/// Converts files, given by name and text, to rules. A domain may be in several files, and in several documents of one;
+/// a document may be a ConfigMap of files.
 ///
 /// # Errors
 /// Returns the problems of the files.
-pub fn import(files: &[(&str, &str)]) -> Result<String, Vec<ImportError>> {
+pub fn import(files: &[(&str, &str)]) -> Result<Imported, Vec<ImportError>> {
     let mut files = files.to_vec();
     // Sorted as the reference loads them: the order matters if patterns of several files share a domain.
     files.sort_by_key(|(name, _)| *name);
-    let (mut documents, mut problems) = (Vec::new(), Vec::new());
-    for (name, text) in files {
-        match DomainDocument::from_yaml(name, text) {
-            Ok(document) => documents.push((name, document)),
-            Err(error) => problems.push(import_error(&error)),
-        }
+    let (mut sources, mut problems, mut remarks) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, text) in &files {
+        read_file(name, text, &mut sources, &mut remarks).unwrap_or_else(|errors| problems.extend(errors));
     }
+    let documents: Vec<(&str, DomainDocument)> =
+        sources.iter().map(|source| (source.name.as_str(), source.document.clone())).collect();
     if problems.is_empty()
-        && let Err(error) = DescriptorRules::from_documents(documents.clone(), true)
+        && let Err(error) = DescriptorRules::from_documents(documents, true)
     {
         problems.push(import_error(&error));
     }
     if !problems.is_empty() {
         return Err(problems);
     }
-    let mut domains: Vec<(&str, Vec<&DescriptorDocument>)> = Vec::new();
-    for (_, DomainDocument { domain, descriptors }) in &documents {
+    let ledger = Ledger::default();
+    let mut domains: Vec<(&str, Vec<TreeNode<'_>>)> = Vec::new();
+    for SourceDocument { document: DomainDocument { domain, descriptors }, root, .. } in &sources {
+        ledger.message(root, &DOMAIN);
+        get(root, "domain").into_iter().for_each(|node| ledger.use_all(node));
+        let nodes = descriptors.iter().zip(items(get(root, "descriptors")));
         match domains.iter_mut().find(|(known, _)| *known == domain.as_str()) {
-            Some((_, all)) => all.extend(descriptors),
-            None => domains.push((domain, descriptors.iter().collect())),
+            Some((_, all)) => all.extend(nodes),
+            None => domains.push((domain, nodes.collect())),
         }
     }
-    let mut importer = DocumentImporter::default();
-    for (domain, descriptors) in domains {
-        importer.import_level(domain, &descriptors, &mut Vec::new());
+    let mut importer = DocumentImporter { ledger: &ledger, items: Vec::new(), names: UniqueNames::default() };
+    for (domain, nodes) in domains {
+        importer.import_level(domain, &nodes, &mut Vec::new());
     }
-    let names = documents.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    Ok(format_rules(&header_comments(&names), &importer.items))
+    let mut names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+    names.dedup();
+    for SourceDocument { name, root, .. } in &sources {
+        remarks.extend(ledger.remarks(name, std::slice::from_ref(root), &DEFAULTS));
+    }
+    Ok(Imported::new(&header_comments(&names.join(", ")), importer.items, &remarks))
 }
+
+/// Reads all documents of a file.
+fn read_file(
+    name: &str,
+    text: &str,
+    sources: &mut Vec<SourceDocument>,
+    remarks: &mut Vec<Remark>,
+) -> Result<(), Vec<ImportError>> {
+    // The reference's words for errors of the first document, which is all that it reads.
+    DomainDocument::from_yaml(name, text)
+        .map(|_| ())
+        .or_else(|error| if is_config_map(text) { Ok(()) } else { Err(vec![import_error(&error)]) })?;
+    if text.trim().is_empty() {
+        let message = "config file cannot have empty domain".to_owned();
+        return Err(vec![ImportError { file: name.to_owned(), position: None, message }]);
+    }
+    let Documents { nodes, duplicates } = read_documents(name, text)?;
+    remarks.extend(duplicates.into_iter().map(|text| Remark::new(Effect::Differs, text)));
+    if nodes.len() > 1 {
+        let text =
+            format!("{name}: {} documents are imported; the reference reads the first one only", nodes.len());
+        remarks.push(Remark::new(Effect::Tighter, text));
+    }
+    let mut problems = Vec::new();
+    for root in nodes {
+        if field_text(&root, "kind") == Some("ConfigMap") {
+            let ledger = Ledger::default();
+            ["data", "kind"].iter().filter_map(|name| get(&root, name)).for_each(|node| ledger.use_all(node));
+            remarks.extend(ledger.remarks(name, std::slice::from_ref(&root), &[]));
+            for (key, value) in get(&root, "data").map(fields).into_iter().flatten() {
+                let inner = format!("{name}#{key}");
+                let text = scalar_text(value).unwrap_or_default();
+                read_file(&inner, text, sources, remarks).unwrap_or_else(|errors| problems.extend(errors));
+            }
+            continue;
+        }
+        match DomainDocument::from_node(name, &root) {
+            Ok(document) => sources.push(SourceDocument { name: name.to_owned(), document, root }),
+            Err(error) => problems.push(import_error(&error)),
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// Whether a text has Kubernetes manifests, which the reference does not read.
+fn is_config_map(text: &str) -> bool {
+    text.lines().any(|line| line.trim_end() == "kind: ConfigMap")
+}
+
+/// The top of a document.
+static DOMAIN: Message = Message {
+    name: "a domain",
+    read: &["domain", "descriptors"],
+    lost: &[("name", Effect::None, "a name of the document has no meaning for limits")],
+    other: &[],
+};
+static DESCRIPTOR: Message = Message {
+    name: "a descriptor",
+    read: &["key", "value", "rate_limit", "descriptors", "share_threshold", "shadow_mode", "quota_mode"],
+    lost: &[
+        ("detailed_metric", Effect::None, "decisions are counted by rule"),
+        ("value_to_metric", Effect::None, "decisions are counted by rule"),
+        ("metadata", Effect::None, "not sent"),
+    ],
+    other: &[],
+};
+/// Values that change nothing.
+const DEFAULTS: [(&str, &str); 1] = [("value", "")];
+
+/// A node of the tree, as its meaning and as written.
+type TreeNode<'d> = (&'d DescriptorDocument, &'d Node);
 
 fn header_comments(names: &str) -> Vec<String> {
     let lines = [
@@ -108,45 +199,72 @@ impl Specificity {
     }
 }
 
-#[derive(Debug, Default)]
-struct DocumentImporter {
+#[derive(Debug)]
+struct DocumentImporter<'l> {
+    ledger: &'l Ledger,
     items: Vec<RuleListItem>,
     names: UniqueNames,
 }
 
-impl DocumentImporter {
-    fn import_level<'d>(
-        &mut self,
-        domain: &str,
-        nodes: &[&'d DescriptorDocument],
-        path: &mut Vec<TreeLevel<'d>>,
-    ) {
-        for (index, node) in nodes.iter().enumerate() {
+impl DocumentImporter<'_> {
+    fn import_level<'d>(&mut self, domain: &str, nodes: &[TreeNode<'d>], path: &mut Vec<TreeLevel<'d>>) {
+        let documents: Vec<&DescriptorDocument> = nodes.iter().map(|(node, _)| *node).collect();
+        for (index, (node, raw)) in nodes.iter().enumerate() {
             if Specificity::from_node(node) == Specificity::WildcardKey {
                 let name = stat_key(domain, path, &composite_key(node));
-                self.add_comment(format!(
-                    "{name}: `*` in a key is not supported: skipped with all descriptors below it"
-                ));
+                let reason = "`*` in a key is not supported: skipped with all descriptors below it";
+                self.ledger.lose(raw, Effect::None, reason);
+                self.add_comment(Effect::Looser, format!("{name}: {reason}"));
                 continue;
             }
-            path.push(tree_level(nodes, index));
+            self.mark(node, raw);
+            path.push(tree_level(&documents, index));
             let name = stat_key(domain, path, "");
             match &node.rate_limit {
                 Some(limit) => self.import_limit(domain, path, node, limit),
                 None if node.descriptors.is_empty() => {
-                    self.add_comment(format!(
-                        "{name}: no limit; matching descriptors skip the other limits of its level"
-                    ));
+                    let text =
+                        format!("{name}: no limit; matching descriptors skip the other limits of its level");
+                    self.add_comment(Effect::None, text);
                 }
                 None => {}
             }
-            self.import_level(domain, &node.descriptors.iter().collect::<Vec<_>>(), path);
+            let below: Vec<TreeNode<'d>> =
+                node.descriptors.iter().zip(items(get(raw, "descriptors"))).collect();
+            self.import_level(domain, &below, path);
             path.pop();
         }
     }
 
-    fn add_comment(&mut self, comment: String) {
-        self.items.push(RuleListItem::Comment(comment));
+    /// Marks what the rule or the comments of a node express.
+    fn mark(&self, node: &DescriptorDocument, raw: &Node) {
+        self.ledger.message(raw, &DESCRIPTOR);
+        let mark = |names: &[&str]| {
+            names.iter().filter_map(|name| get(raw, name)).for_each(|value| self.ledger.use_all(value));
+        };
+        mark(&["key", "value", "share_threshold"]);
+        let Some(limit) = &node.rate_limit else { return };
+        let is_without_effect = limit.unlimited || limit.requests_per_unit == 0 && node.shadow_mode;
+        mark(&["rate_limit", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric"]);
+        let Some(raw_limit) = get(raw, "rate_limit") else { return };
+        if is_without_effect {
+            for name in ["quota_mode", "detailed_metric", "value_to_metric", "shadow_mode"] {
+                get(raw, name)
+                    .into_iter()
+                    .for_each(|value| self.ledger.lose(value, Effect::None, "no limit here"));
+            }
+            self.ledger.lose(raw_limit, Effect::None, "rejects nothing");
+        } else if limit.requests_per_unit == 0 {
+            for name in ["unit", "requests_per_unit"] {
+                get(raw_limit, name)
+                    .into_iter()
+                    .for_each(|value| self.ledger.lose(value, Effect::None, "0 requests in any time"));
+            }
+        }
+    }
+
+    fn add_comment(&mut self, effect: Effect, comment: String) {
+        self.items.push(RuleListItem::Comment(Remark::new(effect, comment)));
     }
 
     fn import_limit(
@@ -158,13 +276,13 @@ impl DocumentImporter {
     ) {
         let name = stat_key(domain, path, "");
         if limit.unlimited {
-            return self.add_comment(format!(
-                "{name}: unlimited; matching descriptors skip the other limits of its level"
-            ));
+            let text = format!("{name}: unlimited; matching descriptors skip the other limits of its level");
+            return self.add_comment(Effect::None, text);
         }
         let rejects_all = limit.requests_per_unit == 0;
         if rejects_all && node.shadow_mode {
-            return self.add_comment(format!("{name}: skipped, 0 requests in shadow mode reject nothing"));
+            let text = format!("{name}: skipped, 0 requests in shadow mode reject nothing");
+            return self.add_comment(Effect::None, text);
         }
         let mut rule = RuleText::default();
         let base_name = if limit.name.is_empty() { &name } else { &limit.name };
@@ -275,12 +393,13 @@ fn key_parts(path: &[TreeLevel<'_>]) -> Vec<String> {
 
 fn add_notes(rule: &mut RuleText, path: &[TreeLevel<'_>], node: &DescriptorDocument, limit: &LimitDocument) {
     for name in &limit.replaces {
-        rule.add_comment(format!("replaces `{name}`: not supported, both limits apply"));
+        let text = format!("replaces `{name}`: not supported, both limits apply");
+        rule.add_remark(Remark::new(Effect::Tighter, text));
     }
     if node.quota_mode {
-        rule.add_comment(
-            "quota_mode: the reference rejects if all quotas of a request are exceeded, this rule on its own",
-        );
+        let text =
+            "quota_mode: the reference rejects if all quotas of a request are exceeded, this rule on its own";
+        rule.add_remark(Remark::new(Effect::Tighter, text));
     }
     for (key, is_given) in
         [("detailed_metric", node.detailed_metric), ("value_to_metric", node.value_to_metric)]
@@ -289,24 +408,21 @@ fn add_notes(rule: &mut RuleText, path: &[TreeLevel<'_>], node: &DescriptorDocum
             rule.add_comment(format!("{key}: not supported, decisions are counted by rule"));
         }
     }
-    if node.metadata.is_some() {
-        rule.add_comment("metadata: not sent");
-    }
     let splits = |step: &&TreeLevel<'_>| {
         step.has_shared_counter
             && path.iter().any(|other| other.has_counter_per_value && other.key == step.key)
     };
     if let Some(step) = path.iter().find(splits) {
         let key = step.key;
-        rule.add_comment(format!(
-            "share_threshold: `{key}` occurs several times, so each of its values has a counter"
-        ));
+        let text =
+            format!("share_threshold: `{key}` occurs several times, so each of its values has a counter");
+        rule.add_remark(Remark::new(Effect::Looser, text));
     }
 }
 
 /// Returns the limit as fixed windows. As in the reference, weeks, months and years are 7, 30 and 365 days
 /// from the epoch.
-fn format_rate(limit: &LimitDocument, comments: &mut Vec<String>) -> String {
+fn format_rate(limit: &LimitDocument, comments: &mut Vec<Remark>) -> String {
     let unit = RlsUnit::from_name(&limit.unit).unwrap_or(RlsUnit::Second);
     let period = match unit {
         RlsUnit::Second => "s",
@@ -319,7 +435,8 @@ fn format_rate(limit: &LimitDocument, comments: &mut Vec<String>) -> String {
     };
     let mut count = limit.requests_per_unit;
     if unit == RlsUnit::Second && count > MAX_PER_SECOND {
-        comments.push(format!("{count} per second: reduced to the maximum of {MAX_PER_SECOND}"));
+        let text = format!("{count} per second: reduced to the maximum of {MAX_PER_SECOND}");
+        comments.push(Remark::new(Effect::Tighter, text));
         count = MAX_PER_SECOND;
     }
     format!("{count}/{period}")

@@ -5,41 +5,60 @@
 //! or paths rules cannot express exactly becomes a comment with the reason and the line.
 
 mod cell;
+mod composed;
 mod coverage;
+mod dump;
 mod host;
 mod include;
+mod leftovers;
 mod level;
 mod lexer;
 mod listen;
 mod location;
 mod precedence;
+mod redirect;
 mod rules;
-mod scope;
 mod selection;
 mod syntax;
 mod zone;
 
 use self::cell::HttpConfig;
+use self::dump::Dump;
 pub use self::include::read_files;
 use self::rules::RuleWriter;
 pub use self::syntax::{IncludeReader, IncludedFile};
 use super::ImportError;
-use super::rule_text::{RuleListItem, format_rules};
+use super::output::Imported;
+use super::rule_text::RuleListItem;
 
-/// Converts the limits of nginx's configuration to rules; `read` returns the files that an `include` names.
+/// Converts the limits of nginx's configuration to rules; `read` returns the files that an `include` names. The text may
+/// be the output of `nginx -T`, which has all files.
 ///
 /// # Errors
 /// Returns a syntax error, or that the file has nothing to convert.
-pub fn import(file: &str, text: &str, read: IncludeReader<'_>) -> Result<String, Vec<ImportError>> {
-    let parsed = syntax::parse(file, text, read).map_err(|error| vec![error])?;
+pub fn import(file: &str, text: &str, read: IncludeReader<'_>) -> Result<Imported, Vec<ImportError>> {
+    let dump = Dump::parse(text);
+    let parsed = match &dump {
+        Some(dump) => {
+            let (name, text) = dump.main_file();
+            syntax::parse(name, text, &|pattern| dump.read(pattern))
+        }
+        None => syntax::parse(file, text, read),
+    };
+    let parsed = parsed.map_err(|error| vec![error])?;
     if !parsed.directives.iter().any(cell::has_limits) {
-        let message = "no limit_req, limit_conn, allow or deny in the file".to_owned();
+        let notes: Vec<&str> = parsed.notes.iter().map(|note| note.text.as_str()).collect();
+        let notes = if notes.is_empty() { String::new() } else { format!("; {}", notes.join("; ")) };
+        let message = format!("no limit_req, limit_conn, allow or deny in the file{notes}");
         return Err(vec![ImportError { file: file.to_owned(), position: None, message }]);
     }
     let config = HttpConfig::new(&parsed.directives);
     let mut items: Vec<RuleListItem> = parsed.notes.iter().cloned().map(RuleListItem::Comment).collect();
-    items.extend(RuleWriter::default().write(&config));
-    Ok(format_rules(&header_comments(file), &items))
+    let (rules, used) = RuleWriter::default().write(&config);
+    items.extend(rules);
+    let mut tail = dump.map(|dump| dump.remarks(&parsed.included)).unwrap_or_default();
+    tail.extend(leftovers::leftovers(&parsed.directives, &used));
+    Ok(Imported::new(&header_comments(file), items, &tail))
 }
 
 fn header_comments(file: &str) -> Vec<String> {
@@ -50,6 +69,7 @@ fn header_comments(file: &str) -> Vec<String> {
         "`%2F` in a path stays encoded; nginx compares `/`.",
         "Different values of one header, cookie or parameter in a key are rejected with 400.",
         "Responses have rate-limit headers (`ratelimit_headers`) and `retry-after`.",
+        "What admits more or fewer requests than nginx begins with `looser`, `tighter` or `differs`.",
     ];
     let first = format!("From {file}, nginx. Differences of a rule are above it, of all rules here:");
     std::iter::once(first).chain(lines.map(|line| format!("- {line}"))).collect()

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
+use super::remark::{Effect, Remark};
+
 /// Maximum length of a generated name. The limit is 128; the rest is reserved for a number suffix.
 const MAX_NAME_LENGTH: usize = 120;
 
@@ -10,14 +12,26 @@ const MAX_NAME_LENGTH: usize = 120;
 #[derive(Clone, Debug, Default)]
 pub(super) struct RuleText {
     /// Comments above the rule.
-    pub(super) comments: Vec<String>,
+    pub(super) comments: Vec<Remark>,
     /// Keys and values, in order.
     pub(super) fields: Vec<(&'static str, String)>,
 }
 
 impl RuleText {
     pub(super) fn add_comment(&mut self, comment: impl Into<String>) {
-        self.comments.push(comment.into());
+        self.add_remark(Remark::new(Effect::None, comment));
+    }
+
+    /// Adds a comment, unless it is there.
+    pub(super) fn add_remark(&mut self, remark: Remark) {
+        if !self.comments.contains(&remark) {
+            self.comments.push(remark);
+        }
+    }
+
+    /// Returns the value of a key, as written.
+    pub(super) fn field(&self, key: &str) -> Option<&str> {
+        self.fields.iter().find(|(known, _)| *known == key).map(|(_, value)| value.as_str())
     }
 
     pub(super) fn set(&mut self, key: &'static str, value: impl Into<String>) {
@@ -29,21 +43,21 @@ impl RuleText {
 #[derive(Clone, Debug)]
 pub(super) enum RuleListItem {
     /// A part that could not be expressed as a rule.
-    Comment(String),
+    Comment(Remark),
     Rule(RuleText),
 }
 
-/// Returns the whole text: `head` as comments, then the rules.
-pub(super) fn format_rules(head: &[String], items: &[RuleListItem]) -> String {
+/// Returns the whole text: `head` as comments, then the rules, then `tail` as comments.
+pub(super) fn format_rules(head: &[String], items: &[RuleListItem], tail: &[Remark]) -> String {
     let mut text = String::new();
     head.iter().for_each(|line| write_comment(&mut text, "", line));
     let is_empty = !items.iter().any(|item| matches!(item, RuleListItem::Rule(_)));
     text.push_str(if is_empty { "rules: []\n" } else { "rules:\n" });
     for item in items {
         match item {
-            RuleListItem::Comment(line) => write_comment(&mut text, "  ", line),
+            RuleListItem::Comment(remark) => write_comment(&mut text, "  ", &remark.comment()),
             RuleListItem::Rule(rule) => {
-                rule.comments.iter().for_each(|line| write_comment(&mut text, "  ", line));
+                rule.comments.iter().for_each(|remark| write_comment(&mut text, "  ", &remark.comment()));
                 for (index, (key, value)) in rule.fields.iter().enumerate() {
                     let bullet = if index == 0 { "- " } else { "  " };
                     // Writing to a `String` cannot fail.
@@ -51,6 +65,10 @@ pub(super) fn format_rules(head: &[String], items: &[RuleListItem]) -> String {
                 }
             }
         }
+    }
+    if !tail.is_empty() {
+        write_comment(&mut text, "", "Not imported, by position:");
+        tail.iter().for_each(|remark| write_comment(&mut text, "", &remark.comment()));
     }
     text
 }
@@ -114,13 +132,18 @@ pub(super) fn one_or_list(values: &[String]) -> String {
     }
 }
 
-/// Formats a value as a pattern that matches exactly it. Values with a special meaning as patterns become
-/// regexes.
+/// Formats a value as a pattern that matches exactly it.
 pub(super) fn exact_pattern(value: &str) -> String {
+    scalar(&literal_pattern(value))
+}
+
+/// Returns a pattern, without quotes, that matches exactly this value. Values with a special meaning as patterns become
+/// regexes.
+pub(super) fn literal_pattern(value: &str) -> String {
     if value == "*" || value == "!present" || value.starts_with('~') {
-        return regex_pattern(&format!("^{}$", regex::escape(value)));
+        return format!("~^{}$", regex::escape(value));
     }
-    scalar(value)
+    value.to_owned()
 }
 
 /// Formats a regex as a pattern.

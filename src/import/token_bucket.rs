@@ -1,59 +1,94 @@
 //! Translates Envoy's token buckets into limits.
 
-use super::ImportError;
-use super::tree::{as_u64, error_at, get, scalar_text};
+use super::ledger::{Ledger, Message};
+use super::remark::Effect;
+use super::tree::{as_nanos, as_u64, get};
 use crate::yaml::Node;
 
 const SECOND: u128 = 1_000_000_000;
 const MILLISECOND: u128 = 1_000_000;
+/// Maximum count of a limit per second.
+const MAX_PER_SECOND: u128 = 1_000_000_000;
 
-/// A token bucket: a refill rate and a capacity.
+/// `type.v3.TokenBucket`
+static BUCKET: Message = Message {
+    name: "a token bucket",
+    read: &["max_tokens", "tokens_per_fill", "fill_interval"],
+    lost: &[],
+    other: &[],
+};
+
+/// A token bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ImportedBucket {
-    /// The refill rate.
-    pub(super) limit: String,
-    /// The capacity, if it differs from the count of the rate.
-    pub(super) burst: Option<u64>,
+pub(super) enum Bucket {
+    /// No request ever gets a token.
+    Empty,
+    /// A refill rate and a capacity.
+    Rate {
+        /// The refill rate.
+        limit: String,
+        /// The capacity.
+        capacity: u64,
+        /// Whether the capacity differs from the count of the rate.
+        is_burst: bool,
+    },
 }
 
-/// Reads the bucket at `node`.
-pub(super) fn read_bucket(file: &str, node: &Node) -> Result<ImportedBucket, ImportError> {
-    let count = |name: &str| match get(node, name) {
-        None => Ok(None),
-        Some(value) => match as_u64(value).filter(|count| (1..=u64::from(u32::MAX)).contains(count)) {
-            Some(count) => Ok(Some(count)),
-            None => Err(error_at(file, value, format!("`{name}` must be a number from 1 to {}", u32::MAX))),
-        },
-    };
-    let Some(max_tokens) = count("max_tokens")? else {
-        return Err(error_at(file, node, "a token bucket without `max_tokens`"));
-    };
-    let fill = count("tokens_per_fill")?.unwrap_or(1);
-    let Some(interval) = get(node, "fill_interval") else {
-        return Err(error_at(file, node, "a token bucket without `fill_interval`"));
-    };
-    let period =
-        scalar_text(interval).and_then(parse_nanos).filter(|nanos| *nanos >= MILLISECOND).map(format_period);
-    let Some(period) = period else {
-        let expected = "`fill_interval` must be a duration of at least 1 ms, such as `1s` or `0.5s`";
-        return Err(error_at(file, interval, expected));
-    };
-    Ok(ImportedBucket {
-        limit: format!("{fill}/{period}"),
-        burst: (max_tokens != fill).then_some(max_tokens),
-    })
-}
-
-/// Parses a duration in JSON format: seconds with up to nine decimals.
-fn parse_nanos(text: &str) -> Option<u128> {
-    let number = text.strip_suffix('s')?;
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !is_digits(whole) || !is_digits(part) || part.len() > 9 {
-        return None;
+impl Bucket {
+    /// Returns the bucket for requests that take this number of tokens.
+    pub(super) fn with_cost(self, cost: u64) -> Self {
+        match self {
+            Self::Rate { capacity, .. } if cost > capacity => Self::Empty,
+            bucket => bucket,
+        }
     }
-    let part: u128 = format!("{part:0<9}").parse().ok()?;
-    Some(whole.parse::<u32>().ok().map(u128::from)? * SECOND + part)
+}
+
+/// Reads the bucket at `node`; one that is invalid gets a remark.
+pub(super) fn read_bucket(node: &Node, ledger: &Ledger) -> Option<Bucket> {
+    ledger.message(node, &BUCKET);
+    let lose = |value: &Node, reason: &str| {
+        ledger.lose(value, Effect::Looser, format!("the bucket is left out: {reason}"));
+        None
+    };
+    let number = |name: &str| get(node, name).map(|value| (value, as_u64(value)));
+    let max_tokens = match number("max_tokens") {
+        Some((_, Some(count))) if count <= u64::from(u32::MAX) => count,
+        Some((value, _)) => return lose(value, &format!("expected a number up to {}", u32::MAX)),
+        None => 0,
+    };
+    let fill = match number("tokens_per_fill") {
+        Some((_, Some(count))) if (1..=u64::from(u32::MAX)).contains(&count) => count,
+        Some((value, _)) => return lose(value, &format!("expected a number from 1 to {}", u32::MAX)),
+        None => 1,
+    };
+    let Some(interval) = get(node, "fill_interval") else { return lose(node, "no `fill_interval`") };
+    let nanos = match as_nanos(interval) {
+        Some(nanos) if nanos >= MILLISECOND => nanos,
+        _ => return lose(interval, "expected a duration of at least 1 ms, such as `1s` or `0.5s`"),
+    };
+    if max_tokens == 0 {
+        ledger.lose(node, Effect::None, "no tokens: every request is rejected");
+        return Some(Bucket::Empty);
+    }
+    ["max_tokens", "tokens_per_fill", "fill_interval"]
+        .into_iter()
+        .filter_map(|name| get(node, name))
+        .for_each(|value| ledger.use_all(value));
+    let is_exact = nanos.is_multiple_of(MILLISECOND);
+    let per_second = u128::from(fill).saturating_mul(SECOND) / nanos;
+    let limit = if per_second > MAX_PER_SECOND {
+        let reason = format!("reduced to the maximum of {MAX_PER_SECOND} a second");
+        ledger.lose(node, Effect::Tighter, reason);
+        format!("{MAX_PER_SECOND}/s")
+    } else {
+        if !is_exact {
+            ledger.lose(interval, Effect::Looser, "rounded down to a millisecond");
+        }
+        format!("{fill}/{}", format_period(nanos))
+    };
+    let is_burst = per_second > MAX_PER_SECOND || max_tokens != fill;
+    Some(Bucket::Rate { limit, capacity: max_tokens, is_burst })
 }
 
 /// Formats a period for a rate, in whole milliseconds at the finest.
@@ -74,41 +109,56 @@ mod tests {
     use super::*;
     use crate::yaml::{self, Dialect};
 
-    fn bucket(text: &str) -> Result<(String, Option<u64>), String> {
-        let node = yaml::parse(text, Dialect::Go).unwrap().unwrap();
-        read_bucket("f", &node)
-            .map(|bucket| (bucket.limit, bucket.burst))
-            .map_err(|problem| problem.to_string())
+    /// Returns the limit, the burst and what is said of the bucket.
+    fn bucket(text: &str) -> (Option<(String, u64)>, Vec<String>) {
+        // The ledger knows a node by its address.
+        let nodes = [yaml::parse(text, Dialect::Go).unwrap().unwrap()];
+        let ledger = Ledger::default();
+        let bucket = read_bucket(&nodes[0], &ledger).map(|bucket| match bucket {
+            Bucket::Empty => ("empty".to_owned(), 0),
+            Bucket::Rate { limit, capacity, .. } => (limit, capacity),
+        });
+        (bucket, ledger.remarks("f", &nodes, &[]).iter().map(|remark| remark.comment()).collect())
     }
 
     #[test]
     fn imported_token_bucket_is_a_limit_and_a_burst() {
-        let bucket = |text| bucket(text).unwrap();
-        assert_eq!(bucket("{max_tokens: 10, fill_interval: 1s}"), ("1/s".into(), Some(10)));
-        assert_eq!(
-            bucket("{max_tokens: 10, tokens_per_fill: 10, fill_interval: 60s}"),
-            ("10/m".into(), None)
-        );
-        assert_eq!(
-            bucket("{maxTokens: 5, tokensPerFill: 2, fillInterval: 0.25s}"),
-            ("2/250ms".into(), Some(5))
-        );
-        assert_eq!(bucket("{max_tokens: 1, fill_interval: 90s}"), ("1/90s".into(), None));
+        for (text, limit, capacity) in [
+            ("{max_tokens: 10, fill_interval: 1s}", "1/s", 10),
+            ("{max_tokens: 10, tokens_per_fill: 10, fill_interval: 60s}", "10/m", 10),
+            ("{maxTokens: 5, tokensPerFill: 2, fillInterval: 0.25s}", "2/250ms", 5),
+            ("{max_tokens: 1, fill_interval: 90s}", "1/90s", 1),
+            ("{max_tokens: '7', tokens_per_fill: 7.0, fill_interval: '1.000000000s'}", "7/s", 7),
+            ("{max_tokens: 1e2, fill_interval: .5s}", "1/500ms", 100),
+        ] {
+            assert_eq!(bucket(text), (Some((limit.to_owned(), capacity)), vec![]), "{text}");
+        }
     }
 
     #[test]
-    fn imported_token_bucket_errors_have_positions() {
-        let error = |text| bucket(text).unwrap_err();
-        assert_eq!(error("{fill_interval: 1s}"), "f:1:1: a token bucket without `max_tokens`");
-        assert_eq!(error("{max_tokens: 1}"), "f:1:1: a token bucket without `fill_interval`");
-        assert_eq!(
-            error("{max_tokens: 0, fill_interval: 1s}"),
-            "f:1:14: `max_tokens` must be a number from 1 to 4294967295"
-        );
-        for wrong in ["1m", "s", "0s", "-1s", "1.s5", "0.0001s"] {
-            let text = format!("{{max_tokens: 1, fill_interval: {wrong}}}");
-            let error = bucket(&text).unwrap_err();
-            assert!(error.starts_with("f:1:32: `fill_interval` must be a duration"), "{error}");
+    fn imported_token_buckets_without_tokens_or_above_the_maximum_are_remarked() {
+        let (empty, remarks) = bucket("{max_tokens: 0, fill_interval: 1s}");
+        assert_eq!((empty, remarks.len()), (Some(("empty".to_owned(), 0)), 1));
+        let (large, remarks) =
+            bucket("{max_tokens: 4294967295, tokens_per_fill: 4294967295, fill_interval: 1s}");
+        assert_eq!(large, Some(("1000000000/s".to_owned(), 4_294_967_295)));
+        assert!(remarks[0].starts_with("tighter: f:1:1: "), "{remarks:?}");
+    }
+
+    #[test]
+    fn invalid_token_buckets_are_left_out_with_their_position() {
+        for (text, expected) in [
+            ("{max_tokens: 1}", "looser: f:1:1: the document: the bucket is left out: no `fill_interval`"),
+            ("{max_tokens: many, fill_interval: 1s}", "looser: f:1:14: max_tokens: the bucket is left out"),
+            ("{max_tokens: 1, fill_interval: 1m}", "looser: f:1:32: fill_interval: the bucket is left out"),
+            (
+                "{max_tokens: 1, fill_interval: 0.0001s}",
+                "looser: f:1:32: fill_interval: the bucket is left out",
+            ),
+        ] {
+            let (bucket, remarks) = bucket(text);
+            assert_eq!(bucket, None, "{text}");
+            assert!(remarks.iter().any(|remark| remark.starts_with(expected)), "{remarks:?}");
         }
     }
 }

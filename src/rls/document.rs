@@ -122,17 +122,29 @@ impl DomainDocument {
                 .map(|error| format!("yaml: line {}: {}", error.position.line, yaml_error_text(&error.kind)));
             loading_error(problem.unwrap_or_default()).with_position(first.map(|error| error.position))
         });
-        let Some(root) = parsed? else { return Ok(Self::default()) };
+        match parsed? {
+            Some(root) => Self::from_node(file, &root),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// Reads a document that is a tree already.
+    ///
+    /// # Errors
+    /// [`LoadError`] for unknown keys, and values of the wrong type.
+    pub(crate) fn from_node(file: &str, root: &Node) -> Result<Self, LoadError> {
+        let loading_error =
+            |problem: String| LoadError::new(file, format!("error loading config file: {problem}"));
         let mut reader = DocumentReader::default();
         match &root.value {
             NodeValue::Map(map) => validate(map.entries())
                 .map_err(|(position, problem)| LoadError::new(file, problem).with_position(Some(position)))?,
             NodeValue::Scalar(Scalar { kind: ScalarKind::Null, .. }) => {}
-            _ => reader.record_mismatch(&root, "map[interface {}]interface {}"),
+            _ => reader.record_mismatch(root, "map[interface {}]interface {}"),
         }
         let document = Self {
-            domain: reader.read_text(get(&root, "domain")),
-            descriptors: reader.read_descriptors(get(&root, "descriptors")),
+            domain: reader.read_text(get(root, "domain")),
+            descriptors: reader.read_descriptors(get(root, "descriptors")),
         };
         match reader.mismatches.as_slice() {
             [] => Ok(document),

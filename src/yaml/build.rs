@@ -147,7 +147,9 @@ impl TreeBuilder {
                     Ok(())
                 }
             }
-            Event::DocumentEnd if self.dialect == Dialect::Go => Err(ParseEnd::Complete),
+            Event::DocumentEnd if self.dialect == Dialect::Go && self.earlier_documents.is_none() => {
+                Err(ParseEnd::Complete)
+            }
             Event::StreamEnd => {
                 // An empty document has its position at the end of the text.
                 if let Some(Node { position: missing, value: NodeValue::Scalar(scalar), .. }) = &mut self.root

@@ -36,6 +36,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
             "headers",
         ],
     ),
+    // Converts text to text, with the parsers of `rls`; `config` checks the result.
+    ("import", &["config", "rls", "yaml"]),
     (
         "admin",
         &[
@@ -151,8 +153,6 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
             "clock",
         ],
     ),
-    // Converts text to text, with the parsers of `rls`.
-    ("import", &["rls", "yaml"]),
     // Documents and decisions depend only on the core: see
     // `rls_decisions_are_pure_except_for_servers_and_sources`.
     (

@@ -1,12 +1,15 @@
 //! `weir import`: output and exit codes.
 
+mod envoy;
 mod nginx;
 
 use std::fs;
+use std::io::Write as _;
+use std::process::{Output, Stdio};
 
 use tempfile::TempDir;
 
-use crate::support::weir::run;
+use crate::support::weir::{command, run};
 
 const SERVICE: &str = "listeners: 127.0.0.1:0\nupstream: echo\nrls: { address: 127.0.0.1:0 }\n";
 
@@ -18,6 +21,15 @@ fn write_file(directory: &TempDir, name: &str, text: &str) -> String {
     let path = directory.path().join(name);
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+/// Runs `weir import FORMAT -` with a text on standard input.
+fn import_from_input(format: &str, input: &str) -> Output {
+    let mut weir = command(["import", format, "-"]);
+    weir.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = weir.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
 }
 
 /// Checks that the output of `weir import`, pasted into a configuration, passes `weir check` without a note.
@@ -85,6 +97,35 @@ fn nginx_files_are_converted_with_their_includes() {
             "action: deny",
         ],
     );
+}
+
+#[test]
+fn differences_of_an_import_are_warnings_on_standard_error() {
+    let directory = TempDir::new().unwrap();
+    let config = "http { set_real_ip_from 0.0.0.0/0; real_ip_header X-Real-IP; limit_req_status 444;
+        limit_req_zone $binary_remote_addr zone=ip:1m rate=1r/s; server { limit_req zone=ip; limit_rate 1k; } }";
+    let config = write_file(&directory, "nginx.conf", config);
+    let output = run(["import", "nginx", &config]);
+    let (rules, warnings) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+    for expected in
+        ["`real_ip_header X-Real-IP` needs `client_ip.header: x-real-ip`", "looser: ", "`limit_rate 1k`"]
+    {
+        assert!(
+            warnings.contains(expected) && rules.contains(expected),
+            "no {expected} in:\n{warnings}\n{rules}"
+        );
+    }
+    assert!(!rules.contains("add 0.0.0.0/0"), "{rules}");
+    assert!(rules.contains("status 444 closes the connection") && !rules.contains("status: 444"), "{rules}");
+}
+
+#[test]
+fn an_import_reads_standard_input() {
+    let limits = "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 5 } }]\n";
+    let output = import_from_input("envoy-ratelimit", limits);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("limit: 5/d"), "{}", text(&output.stdout));
 }
 
 #[test]

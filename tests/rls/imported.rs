@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use weir::import::{envoy_ratelimit, local_ratelimit};
+use weir::import::{ImportError, Imported, envoy_ratelimit, local_ratelimit, nginx};
 use weir::rls::request::{RlsDescriptor, RlsEntry, RlsRequest};
 use weir::rls::response::Code;
 use weir::rls::settings::{Counting, RlsSettings};
@@ -116,7 +116,7 @@ proptest! {
     #[test]
     fn imported_rules_reject_what_the_original_rejects(nodes in document_nodes(), questions in timed_requests()) {
         let yaml = format!("domain: d\ndescriptors: {}\n", to_yaml(&nodes));
-        let rules = envoy_ratelimit::import(&[("f", &yaml)]).unwrap();
+        let rules = envoy_ratelimit::import(&[("f", &yaml)]).unwrap().rules;
         // If the import reports a difference, outcomes may differ.
         prop_assume!(!rules.contains("occurs several times"));
         let settings = RlsSettings { counting: Counting::AllOrNothing, ..RlsSettings::default() };
@@ -132,33 +132,44 @@ proptest! {
     }
 }
 
-fn samples(suffix: &str) -> Vec<PathBuf> {
+pub(crate) fn samples(suffixes: &[&str]) -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/imports");
     let mut files: Vec<_> =
         fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
-    files.retain(|path| path.to_str().expect("a file name in UTF-8").ends_with(suffix));
+    let is_wanted = |path: &PathBuf| {
+        let name = path.to_str().expect("a file name in UTF-8");
+        suffixes.iter().any(|suffix| name.ends_with(suffix))
+    };
+    files.retain(is_wanted);
     files.sort();
     assert!(!files.is_empty());
     files
 }
 
-/// Compares the import of each `NAME.ratelimit.yaml` and `NAME.local.yaml` with `NAME.….rules`. `WEIR_BLESS=1` rewrites
-/// those files; review the difference before committing it.
+/// Imports a sample by the kind that its name has: `NAME.ratelimit.yaml`, `NAME.nginx.conf`, or Envoy's.
+pub(crate) fn import_sample(name: &str, text: &str) -> Result<Imported, Vec<ImportError>> {
+    if name.contains(".ratelimit.") {
+        envoy_ratelimit::import(&[(name, text)])
+    } else if name.contains(".nginx.") {
+        nginx::import(name, text, &|_| Vec::new())
+    } else {
+        local_ratelimit::import(name, text)
+    }
+}
+
+/// Compares the import of each sample with `NAME.….rules`. `WEIR_BLESS=1` rewrites those files; review the difference
+/// before committing it.
 #[test]
 fn import_samples_match_the_expected_rules() {
     let bless = std::env::var_os("WEIR_BLESS").is_some();
     let mut different = Vec::new();
-    for path in samples(".yaml").into_iter().chain(samples(".json")) {
+    for path in samples(&[".yaml", ".json", ".conf"]) {
         let text = fs::read_to_string(&path).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
-        let imported = if name.contains(".ratelimit.") {
-            envoy_ratelimit::import(&[(name, &text)])
-        } else {
-            local_ratelimit::import(name, &text)
+        let said = match import_sample(name, &text) {
+            Ok(imported) => imported.rules,
+            Err(problems) => problems.iter().map(|problem| format!("{problem}\n")).collect(),
         };
-        let said = imported.unwrap_or_else(|problems| {
-            problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
-        });
         let beside = path.with_extension("rules");
         if bless {
             fs::write(&beside, &said).unwrap();
@@ -172,14 +183,14 @@ fn import_samples_match_the_expected_rules() {
 #[test]
 fn imported_rules_load_as_a_configuration() {
     let mut loaded = 0;
-    for path in samples(".rules") {
+    for path in samples(&[".rules"]) {
         let rules = fs::read_to_string(&path).unwrap();
         if rules.contains("rules:") {
             native::fixture_with_configuration(&as_configuration(&rules), RlsSettings::default());
             loaded += 1;
         }
     }
-    assert!(loaded >= 4, "only {loaded} files");
+    assert!(loaded >= 8, "only {loaded} files");
 }
 
 #[test]
@@ -187,7 +198,7 @@ fn files_that_share_a_domain_are_merged_on_import() {
     let first =
         "{domain: d, descriptors: [{key: a, value: 'x*', rate_limit: {unit: day, requests_per_unit: 1}}]}";
     let second = "{domain: d, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 2}}]}";
-    let rules = envoy_ratelimit::import(&[("2", second), ("1", first)]).unwrap();
+    let rules = envoy_ratelimit::import(&[("2", second), ("1", first)]).unwrap().rules;
     assert!(rules.contains("From 1, 2, envoyproxy/ratelimit"), "{rules}");
     assert!(rules.contains(r#"except: { descriptor: { a: "~(?s)^x.*$" } }"#), "{rules}");
 }
@@ -210,14 +221,95 @@ fn import_errors_name_every_file_and_position() {
 fn import_of_an_invalid_local_ratelimit_filter_is_rejected() {
     let error = |text: &str| local_ratelimit::import("f", text).unwrap_err()[0].to_string();
     assert_eq!(error("static_resources: {}"), "f: no envoy.filters.http.local_ratelimit in the file");
-    assert_eq!(error(""), "f: empty, expected an Envoy configuration");
+    assert_eq!(error(""), "f: empty, expected a YAML or JSON document");
     assert!(error("a: [").starts_with("f:2:1: did not find expected node content"), "{}", error("a: ["));
+}
+
+fn sample(name: &str) -> Imported {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/imports").join(name);
+    import_sample(name, &fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn limit_of_a_route_does_not_get_the_descriptors_of_another_route() {
+    let rules = sample("routes.envoy.yaml").rules;
+    let login = "match: { path: \"~^/login\" }\n    key: [client_ip]\n    limit: 5/m\n";
+    let files = "match: { path: \"~^/static\" }\n    key: [client_ip]\n    limit: 500/m\n";
+    assert!(rules.contains(login) && rules.contains(files), "{rules}");
     assert_eq!(
-        error("stat_prefix: x\ntoken_bucket: { max_tokens: many, fill_interval: 1s }"),
-        "f:2:29: `max_tokens` must be a number from 1 to 4294967295"
+        (rules.matches("limit: 5/m\n").count(), rules.matches("limit: 500/m\n").count()),
+        (1, 1),
+        "{rules}"
     );
-    assert_eq!(
-        error("stat_prefix: x\ndescriptors: [{ entries: [{ value: x }] }]"),
-        "f:2:15: a descriptor without `token_bucket`"
+}
+
+#[test]
+fn descriptors_of_several_routes_share_their_counter() {
+    let text = "name: r
+virtual_hosts:
+- domains: ['*']
+  typed_per_filter_config:
+    envoy.filters.http.local_ratelimit:
+      '@type': type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
+      stat_prefix: s
+      descriptors: [{ entries: [{ key: remote_address }], token_bucket: { max_tokens: 5, fill_interval: 1s } }]
+  routes:
+  - { match: { prefix: /a }, route: { rate_limits: [{ actions: [{ remote_address: {} }] }] } }
+  - { match: { prefix: /a/b }, route: { rate_limits: [{ actions: [{ remote_address: {} }] }] } }
+  - { match: { prefix: / }, route: { rate_limits: [{ actions: [{ remote_address: {} }] }] } }
+";
+    let rules = local_ratelimit::import("f", text).unwrap().rules;
+    assert_eq!(rules.matches("counter: s.remote_address\n").count(), 2, "{rules}");
+    assert!(!rules.contains("/a/b\""), "no request reaches the second route:\n{rules}");
+    assert!(rules.contains("except: { path: \"~^/a\" }"), "{rules}");
+}
+
+#[test]
+fn fields_that_change_what_is_admitted_are_warnings() {
+    let warnings = sample("istio.envoy.yaml").warnings;
+    let expected = [
+        ("differs: ", ".applyOnStreamDone: "),
+        ("differs: ", ".rate_limits[1].limit: "),
+        ("differs: ", ".rate_limit: unknown field of a rate limit"),
+        ("tighter: ", ".workloadSelector: "),
+        ("tighter: ", ".match.listener.portNumber: "),
+        ("tighter: ", ".routeConfiguration.vhost.name: "),
+        ("differs: ", "runtime_key: "),
+    ];
+    for (effect, field) in expected {
+        assert!(
+            warnings.iter().any(|warning| warning.starts_with(effect) && warning.contains(field)),
+            "no {field} in {warnings:?}"
+        );
+    }
+    let rules = sample("istio.envoy.yaml").rules;
+    assert!(
+        rules.contains("match: { path: \"~(?i)^/productpage\" }") && rules.contains("cost: 2\n"),
+        "{rules}"
+    );
+}
+
+#[test]
+fn every_document_of_a_file_is_imported() {
+    let limit = "descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 2}}]";
+    let both = format!("domain: a\n{limit}\n---\ndomain: b\n{limit}\n");
+    let rules = envoy_ratelimit::import(&[("f", &both)]).unwrap().rules;
+    assert!(rules.contains("domain: a\n") && rules.contains("domain: b\n"), "{rules}");
+    let filter = "stat_prefix: one\ntoken_bucket: { max_tokens: 1, fill_interval: 1s }\n";
+    let both = format!("{filter}---\n{}", filter.replace("one", "two"));
+    let imported = local_ratelimit::import("f", &both).unwrap();
+    let rules = imported.rules;
+    assert!(rules.contains("- name: one") && rules.contains("- name: two"), "{rules}");
+    assert!(imported.warnings.iter().any(|warning| warning.contains("of several listeners")), "{rules}");
+}
+
+#[test]
+fn one_invalid_field_does_not_refuse_the_rest_of_a_filter() {
+    let text = "stat_prefix: x\ntoken_bucket: { max_tokens: 1, fill_interval: 1s }\n\
+                descriptors: [{ entries: [{ key: a }], token_bucket: { max_tokens: many, fill_interval: 1s } }]";
+    let imported = local_ratelimit::import("f", text).unwrap();
+    assert!(imported.rules.contains("- name: x\n"), "{}", imported.rules);
+    assert!(
+        imported.warnings.iter().any(|one| one.contains("left out, as it has an invalid `token_bucket`"))
     );
 }

@@ -1,11 +1,13 @@
 //! The servers and locations of a configuration: for each, what is in force there and which requests it serves.
 
+use super::super::remark::{Effect, Remark};
+use super::super::scope::{MatchField, Scope};
 use super::host::ServerName;
 use super::level::Level;
 use super::listen::{Listen, note_inexact_servers, set_default_servers};
 use super::location::{LocationError, LocationPattern};
 use super::precedence::exceptions;
-use super::scope::{MatchField, Scope};
+use super::redirect::{self, Redirect};
 use super::selection::Selections;
 use super::syntax::{Directive, Place};
 use super::zone::NginxZone;
@@ -19,6 +21,8 @@ const MAX_LOCATIONS: usize = 500;
 pub(super) struct Cell {
     pub(super) pattern: LocationPattern,
     pub(super) level: Level,
+    /// Where it sends requests that are not for a file.
+    pub(super) redirect: Option<Redirect>,
 }
 
 /// A server.
@@ -38,7 +42,7 @@ pub(super) struct HttpConfig<'d> {
     pub(super) selections: Selections<'d>,
     pub(super) servers: Vec<Server>,
     /// What is not converted.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Remark>,
 }
 
 impl<'d> HttpConfig<'d> {
@@ -57,7 +61,10 @@ impl<'d> HttpConfig<'d> {
                 "limit_req_zone" | "limit_conn_zone" => config.add_zone(directive),
                 "map" | "geo" => config.selections.add(directive),
                 "stream" if has_limits(directive) => {
-                    config.notes.push(format!("{}: limits of `stream` are not converted", directive.place));
+                    config.notes.push(Remark::new(
+                        Effect::Looser,
+                        format!("{}: limits of `stream` are not converted", directive.place),
+                    ));
                 }
                 _ => {}
             }
@@ -73,7 +80,9 @@ impl<'d> HttpConfig<'d> {
     fn add_zone(&mut self, directive: &Directive) {
         match NginxZone::parse(directive) {
             Ok(zone) => self.zones.push(zone),
-            Err(reason) => self.notes.push(format!("{}: {reason}", directive.place)),
+            Err(reason) => {
+                self.notes.push(Remark::new(Effect::Looser, format!("{}: {reason}", directive.place)))
+            }
         }
     }
 
@@ -86,8 +95,10 @@ impl<'d> HttpConfig<'d> {
         let level = Level::default().with(&outside, &mut self.notes);
         let servers: Vec<&&Directive> = http.iter().filter(|one| one.name == "server").collect();
         if servers.len() > MAX_SERVERS {
-            self.notes
-                .push(format!("only the first {MAX_SERVERS} of {} servers are converted", servers.len()));
+            self.notes.push(Remark::new(
+                Effect::Looser,
+                format!("only the first {MAX_SERVERS} of {} servers are converted", servers.len()),
+            ));
         }
         for directive in servers.iter().take(MAX_SERVERS) {
             let server = self.read_server(directive.children(), &level, directive.place.clone());
@@ -119,8 +130,10 @@ impl<'d> HttpConfig<'d> {
             server.listens.push(Listen::parse(&[]));
         }
         if !server.cells.iter().any(|cell| cell.pattern.is_root()) {
-            server.cells.push(Cell { pattern: LocationPattern::root(), level });
+            let redirect = Redirect::from_directives(directives);
+            server.cells.push(Cell { pattern: LocationPattern::root(), level: level.clone(), redirect });
         }
+        redirect::follow(directives, &level, &mut server, &mut self.notes);
         server
     }
 
@@ -131,8 +144,10 @@ impl<'d> HttpConfig<'d> {
                 Some(names) => server.names.extend(names),
                 None => {
                     let place = &directive.place;
-                    self.notes
-                        .push(format!("{place}: rules do not support the regex `{text}`: name left out"));
+                    self.notes.push(Remark::new(
+                        Effect::Differs,
+                        format!("{place}: rules do not support the regex `{text}`: name left out"),
+                    ));
                 }
             }
         }
@@ -141,28 +156,31 @@ impl<'d> HttpConfig<'d> {
     fn add_location(&mut self, directive: &Directive, outer: &Level, server: &mut Server) {
         let place = &directive.place;
         if server.cells.len() >= MAX_LOCATIONS {
-            self.notes.push(format!("{place}: more than {MAX_LOCATIONS} locations: not converted"));
+            self.notes.push(Remark::new(
+                Effect::Looser,
+                format!("{place}: more than {MAX_LOCATIONS} locations: not converted"),
+            ));
             return;
         }
         // A `return` of the server ends all its requests, whatever its locations have.
         let level = outer.with(directive.children(), &mut self.notes);
         for inner in directive.children().iter().filter(|inner| inner.name == "location") {
             if has_limits(inner) || inner.children().iter().any(|one| one.name == "return") {
-                self.notes.push(format!(
+                self.notes.push(Remark::new(Effect::Differs, format!(
                     "{}: a location in a location is not converted: its requests get the limits of the outer one",
                     inner.place
-                ));
+                )));
             }
         }
         match LocationPattern::parse(&directive.arguments, server.cells.len()) {
-            Ok(pattern) => server.cells.push(Cell { pattern, level }),
-            Err(LocationError::Regex) => self.notes.push(format!(
+            Ok(pattern) => {
+                let redirect = Redirect::from_directives(directive.children());
+                server.cells.push(Cell { pattern, level, redirect });
+            }
+            Err(LocationError::Regex) => self.notes.push(Remark::new(Effect::Differs, format!(
                 "{place}: rules do not support the regex `{}`: its requests get the limits of other locations",
                 directive.argument(directive.arguments.len().saturating_sub(1))
-            )),
-            Err(LocationError::Named) if has_limits(directive) => {
-                self.notes.push(format!("{place}: limits of a named location are not converted"));
-            }
+            ))),
             Err(LocationError::Named | LocationError::Missing) => {}
         }
     }
@@ -179,10 +197,10 @@ impl<'d> HttpConfig<'d> {
         self.servers.retain(|server| {
             let is_dropped = dropped.next().unwrap_or_default();
             if is_dropped && !server.cells.iter().all(|cell| cell.level.is_return) {
-                notes.push(format!(
+                notes.push(Remark::new(Effect::None, format!(
                     "{}: the server has no limits and redirects, except for some locations: not converted",
                     server.place
-                ));
+                )));
             }
             !is_dropped
         });
@@ -202,9 +220,12 @@ impl<'d> HttpConfig<'d> {
                         && other.names.iter().any(|one| one.to_rule_pattern() == pattern)
                 };
                 match (earlier.iter().find(has_it), &pattern) {
-                    (Some(other), Some(pattern)) => self.notes.push(format!(
-                        "{}: nginx ignores the name `{pattern}`, which the server in {} has",
-                        server.place, other.place
+                    (Some(other), Some(pattern)) => self.notes.push(Remark::new(
+                        Effect::None,
+                        format!(
+                            "{}: nginx ignores the name `{pattern}`, which the server in {} has",
+                            server.place, other.place
+                        ),
                     )),
                     _ => server.names.push(name),
                 }

@@ -1,7 +1,8 @@
 //! The requests of some locations of some servers, as scopes of rules.
 
+use super::super::remark::{Effect, Remark};
+use super::super::scope::{MatchField, Scope, ScopeCondition};
 use super::cell::{HttpConfig, Server};
-use super::scope::{MatchField, Scope, ScopeCondition};
 
 /// The locations of a server in which something is in force.
 pub(super) struct CellUses {
@@ -18,7 +19,7 @@ pub(super) struct PlacedScope {
     pub(super) server: Option<usize>,
     pub(super) scope: Scope,
     /// Differences to nginx.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Remark>,
 }
 
 /// Returns the requests of these locations as scopes without a request in common. With `is_per_server`, each is a
@@ -81,11 +82,11 @@ fn union(one: &Scope, other: &Scope) -> Option<Scope> {
     Some(joined)
 }
 
-fn notes_of(server: &Server, cells: &[usize]) -> Vec<String> {
+fn notes_of(server: &Server, cells: &[usize]) -> Vec<Remark> {
     let note =
         "below a prefix with `^~` and a longer one without, a regex of the server also applies in nginx";
     let is_inexact = server.has_hidden_regex(|cell| cells.contains(&cell));
-    is_inexact.then(|| note.to_owned()).into_iter().collect()
+    is_inexact.then(|| Remark::new(Effect::Differs, note)).into_iter().collect()
 }
 
 /// Adds the hosts of `scope` to those of `other` if nothing else differs.

@@ -5,7 +5,7 @@
 
 use regex::Regex;
 
-use super::location::parse_regex;
+use super::super::pattern::parse_regex;
 use super::precedence::Competing;
 
 /// A name of a server.

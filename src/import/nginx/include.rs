@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 /// Whether a name matches a pattern with `*`, `?` and `[…]`. Takes at most the product of both lengths.
-fn matches_glob(pattern: &[u8], name: &[u8]) -> bool {
+pub(super) fn matches_glob(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut position) = (0, 0);
     // Where to continue if the rest does not match: behind the last `*`, with one more byte matched by it.
     let mut retry: Option<(usize, usize)> = None;

@@ -2,7 +2,8 @@
 //!
 //! A list such as `limit_req` is inherited as a whole, and only by levels without one of their own.
 
-use super::selection::parse_network;
+use super::super::network::parse_network;
+use super::super::remark::{Effect, Remark};
 use super::syntax::{Directive, Place};
 
 /// A limit as it is used at a level.
@@ -51,6 +52,7 @@ pub(super) struct Level {
     requests: Vec<ZoneUse>,
     connections: Vec<ZoneUse>,
     access: Vec<AccessRule>,
+    access_places: Vec<Place>,
     request_status: u16,
     connection_status: u16,
     is_request_dry_run: bool,
@@ -66,6 +68,7 @@ impl Default for Level {
             requests: Vec::new(),
             connections: Vec::new(),
             access: Vec::new(),
+            access_places: Vec::new(),
             request_status: 503,
             connection_status: 503,
             is_request_dry_run: false,
@@ -78,18 +81,22 @@ impl Default for Level {
 
 impl Level {
     /// Returns the level of these directives below this one. Adds a note for each that has no equivalent.
-    pub(super) fn with(&self, directives: &[Directive], notes: &mut Vec<String>) -> Self {
+    pub(super) fn with(&self, directives: &[Directive], notes: &mut Vec<Remark>) -> Self {
         let mut level = self.clone();
-        let (mut requests, mut connections, mut access) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut requests, mut connections) = (Vec::new(), Vec::new());
+        let (mut access, mut access_places) = (Vec::new(), Vec::new());
         for directive in directives {
             let added = match directive.name.as_str() {
                 "limit_req" => parse_limit_req(directive).map(|one| requests.push(one)),
                 "limit_conn" => parse_limit_conn(directive).map(|one| connections.push(one)),
-                "allow" | "deny" => parse_access(directive).map(|one| access.push(one)),
+                "allow" | "deny" => parse_access(directive).map(|one| {
+                    access.push(one);
+                    access_places.push(directive.place.clone());
+                }),
                 name => level.set_flag(name, directive),
             };
-            if let Err(reason) = added {
-                notes.push(format!("{}: {reason}", directive.place));
+            if let Err(Remark { effect, text }) = added {
+                notes.push(Remark::new(effect, format!("{}: {text}", directive.place)));
             }
         }
         for (own, inherited) in [(requests, &mut level.requests), (connections, &mut level.connections)] {
@@ -99,13 +106,49 @@ impl Level {
         }
         if !access.is_empty() {
             level.access = access;
+            level.access_places = access_places;
         }
         level
     }
 
-    fn set_flag(&mut self, name: &str, directive: &Directive) -> Result<(), String> {
+    /// Adds what is in force where the requests of this level are redirected inside of nginx: a limit counts a request
+    /// once, so those of the target apply if this level has none of their kind. Returns whether anything is added.
+    pub(super) fn adopt(&mut self, target: &Self) -> bool {
+        if target.is_return || self.is_return {
+            return false;
+        }
+        let (had_requests, had_connections) = (!self.requests.is_empty(), !self.connections.is_empty());
+        if !had_requests {
+            self.requests.clone_from(&target.requests);
+            self.request_status = target.request_status;
+            self.is_request_dry_run = target.is_request_dry_run;
+        }
+        if !had_connections {
+            self.connections.clone_from(&target.connections);
+            self.connection_status = target.connection_status;
+            self.is_connection_dry_run = target.is_connection_dry_run;
+        }
+        let has_own_access = !self.access.is_empty() || target.access().is_empty();
+        if !has_own_access {
+            self.access.clone_from(&target.access);
+            self.access_places.clone_from(&target.access_places);
+        }
+        !has_own_access
+            || !had_requests && !self.requests.is_empty()
+            || !had_connections && !self.connections.is_empty()
+    }
+
+    /// Returns where the access rules stand.
+    pub(super) fn access_places(&self) -> &[Place] {
+        &self.access_places
+    }
+
+    fn set_flag(&mut self, name: &str, directive: &Directive) -> Result<(), Remark> {
         let status = || directive.argument(0).parse().ok().filter(|status| (400..600).contains(status));
-        let invalid = || format!("`{name} {}` is not a status from 400 to 599", directive.argument(0));
+        let invalid = || {
+            let text = format!("`{name} {}` is not a status from 400 to 599", directive.argument(0));
+            Remark::new(Effect::None, text)
+        };
         let is_on = directive.argument(0) == "on";
         match name {
             "limit_req_status" => self.request_status = status().ok_or_else(invalid)?,
@@ -115,23 +158,10 @@ impl Level {
             "satisfy" => self.is_satisfy_any = directive.argument(0) == "any",
             "return" => self.is_return = true,
             "if" if directive.children().iter().any(|inner| inner.name == "return") => {
-                return Err(
-                    "`if` with `return` is not converted: limits also count these requests".to_owned()
-                );
+                let text = "`if` with `return` is not converted: limits also count these requests";
+                return Err(Remark::new(Effect::Tighter, text));
             }
-            "limit_except" => {
-                return Err("`limit_except` is not converted: use `action: deny` with `method`".into());
-            }
-            "limit_rate" | "limit_rate_after" => {
-                return Err(format!("`{name}` is not converted: rules limit requests, not bytes a second"));
-            }
-            "set_real_ip_from" => {
-                return Err(format!(
-                    "`set_real_ip_from` is not a rule: add {} to `client_ip.trusted_proxies`",
-                    directive.argument(0)
-                ));
-            }
-            _ => {}
+            name => return other_directive(name, directive).map_or(Ok(()), Err),
         }
         Ok(())
     }
@@ -164,42 +194,129 @@ impl Level {
     }
 }
 
-fn parse_limit_req(directive: &Directive) -> Result<ZoneUse, String> {
+/// Returns what is said of a directive that concerns limits and is not converted.
+fn other_directive(name: &str, directive: &Directive) -> Option<Remark> {
+    let first = directive.argument(0);
+    let (effect, text) = match name {
+        "limit_except" => {
+            (Effect::Looser, "`limit_except` is not converted: use `action: deny` with `method`".to_owned())
+        }
+        "limit_rate"
+        | "limit_rate_after"
+        | "proxy_limit_rate"
+        | "proxy_download_rate"
+        | "proxy_upload_rate" => {
+            let text = format!("`{name} {first}` is not converted: rules limit requests, not bytes a second");
+            (Effect::Looser, text)
+        }
+        "set_real_ip_from" if is_everyone(first) => {
+            let text = format!(
+                "`set_real_ip_from {first}` lets every client choose its address, and is not converted: \
+                 list your proxies in `client_ip.trusted_proxies`"
+            );
+            (Effect::Differs, text)
+        }
+        "set_real_ip_from" => {
+            let text =
+                format!("`set_real_ip_from` is not a rule: add {first} to `client_ip.trusted_proxies`");
+            (Effect::Differs, text)
+        }
+        "real_ip_header" => real_ip_header(first),
+        "real_ip_recursive" if first == "on" => {
+            (Effect::None, "`real_ip_recursive on` is what `client_ip.trusted_proxies` does".to_owned())
+        }
+        "real_ip_recursive" => {
+            let text = format!(
+                "`real_ip_recursive {first}` takes the last address, `client_ip.trusted_proxies` the last that is not \
+                 of a proxy"
+            );
+            (Effect::Differs, text)
+        }
+        _ => return None,
+    };
+    Some(Remark::new(effect, text))
+}
+
+/// Whether a network has all addresses.
+fn is_everyone(network: &str) -> bool {
+    parse_network(network).is_some_and(|(_, length)| length == 0)
+}
+
+fn real_ip_header(name: &str) -> (Effect, String) {
+    match name.to_ascii_lowercase().as_str() {
+        "x-forwarded-for" => {
+            let text = "`real_ip_header X-Forwarded-For` is what `client_ip.trusted_proxies` does".to_owned();
+            (Effect::None, text)
+        }
+        "proxy_protocol" => {
+            let text = "`real_ip_header proxy_protocol` is not a rule: set `proxy_protocol` of the listener"
+                .to_owned();
+            (Effect::Differs, text)
+        }
+        lower => {
+            let text = format!(
+                "`real_ip_header {name}` needs `client_ip.header: {lower}`, which Weir does not have yet: without it, \
+                 rules count all clients behind a proxy as one, unless the proxy sends X-Forwarded-For"
+            );
+            (Effect::Differs, text)
+        }
+    }
+}
+
+fn parse_limit_req(directive: &Directive) -> Result<ZoneUse, Remark> {
     let (mut zone, mut burst, mut undelayed, mut is_undelayed) = (None, 0, 0, false);
     for word in &directive.arguments {
         // One more than a burst is the number of requests that a rule admits at once.
         let number = |text: &str| {
-            text.parse().ok().filter(|number| *number < u32::MAX).ok_or_else(|| format!("invalid `{word}`"))
+            text.parse()
+                .ok()
+                .filter(|number| *number < u32::MAX)
+                .ok_or_else(|| lost(format!("invalid `{word}`")))
         };
         match word.split_once('=') {
             Some(("zone", name)) => zone = Some(name.to_owned()),
             Some(("burst", text)) => burst = number(text)?,
             Some(("delay", text)) => undelayed = number(text)?,
             None if word == "nodelay" => is_undelayed = true,
-            _ => return Err(format!("unknown parameter `{word}` of `limit_req`")),
+            _ => return Err(lost(format!("unknown parameter `{word}` of `limit_req`"))),
         }
     }
     let undelayed = if is_undelayed { burst } else { burst.min(undelayed) };
-    let zone = zone.ok_or("`limit_req` without `zone=`")?;
+    let zone = zone.ok_or_else(|| lost("`limit_req` without `zone=`"))?;
     Ok(ZoneUse { zone, amount: Amount::Requests { burst, undelayed }, place: directive.place.clone() })
 }
 
-fn parse_limit_conn(directive: &Directive) -> Result<ZoneUse, String> {
+/// Says that a limit is not converted.
+fn lost(text: impl Into<String>) -> Remark {
+    Remark::new(Effect::Looser, text)
+}
+
+fn parse_limit_conn(directive: &Directive) -> Result<ZoneUse, Remark> {
     let [zone, count] = directive.arguments.as_slice() else {
-        return Err("`limit_conn` needs a zone and a number".to_owned());
+        return Err(lost("`limit_conn` needs a zone and a number"));
     };
-    let count =
-        count.parse().ok().filter(|count| *count > 0).ok_or_else(|| format!("invalid number `{count}`"))?;
+    let count = count
+        .parse()
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| lost(format!("invalid number `{count}`")))?;
     Ok(ZoneUse { zone: zone.clone(), amount: Amount::Connections(count), place: directive.place.clone() })
 }
 
-fn parse_access(directive: &Directive) -> Result<AccessRule, String> {
+fn parse_access(directive: &Directive) -> Result<AccessRule, Remark> {
     let network = match directive.argument(0) {
         "all" => None,
-        "unix:" => return Err(format!("`{} unix:` is not converted", directive.name)),
+        "unix:" => {
+            return Err(Remark::new(Effect::None, format!("`{} unix:` is not converted", directive.name)));
+        }
         text => match parse_network(text) {
             Some((address, length)) => Some(format!("{address}/{length}")),
-            None => return Err(format!("`{} {text}` is not converted", directive.name)),
+            None => {
+                return Err(Remark::new(
+                    Effect::Differs,
+                    format!("`{} {text}` is not converted", directive.name),
+                ));
+            }
         },
     };
     Ok(AccessRule { is_allowed: directive.name == "allow", network })
@@ -210,7 +327,7 @@ mod tests {
     use super::super::syntax;
     use super::*;
 
-    fn level(parent: &Level, text: &str) -> (Level, Vec<String>) {
+    fn level(parent: &Level, text: &str) -> (Level, Vec<Remark>) {
         let file = syntax::parse("f", text, &|_| Vec::new()).unwrap();
         let mut notes = Vec::new();
         (parent.with(&file.directives, &mut notes), notes)
@@ -258,7 +375,7 @@ mod tests {
         let text =
             "limit_rate 10k;\nlimit_req burst=1;\nlimit_conn a 0;\nallow unix:;\nif ($a) { return 403; }";
         let (_, notes) = level(&Level::default(), text);
-        let lines: Vec<_> = notes.iter().filter_map(|note| note.split(' ').next()).collect();
+        let lines: Vec<_> = notes.iter().filter_map(|note| note.text.split(' ').next()).collect();
         assert_eq!(lines, ["f:1:", "f:2:", "f:3:", "f:4:", "f:5:"]);
     }
 }

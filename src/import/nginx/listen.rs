@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use super::super::remark::{Effect, Remark};
 use super::cell::{HttpConfig, Server};
 use super::host::ServerName;
 use super::level::{AccessRule, LimitUse};
@@ -71,7 +72,7 @@ pub(super) fn note_inexact_servers(config: &mut HttpConfig<'_>) {
     let has_counters_by_server = config.zones.iter().any(|zone| zone.is_per_server());
     let comparison = AddressComparison { servers, has_counters_by_server };
     let notes: Vec<String> = (0..servers.len()).filter_map(|index| comparison.note(index)).collect();
-    config.notes.extend(notes);
+    config.notes.extend(notes.into_iter().map(|text| Remark::new(Effect::Differs, text)));
 }
 
 /// What is in force in the locations of a server.

@@ -3,12 +3,10 @@
 //! An exact path applies first, then the longest prefix if it has `^~`, then the first regex in file order, then
 //! the longest prefix.
 
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 
+use super::super::pattern::{is_literal_path, parse_regex};
 use super::precedence::Competing;
-
-/// Maximum memory of a compiled regex, in bytes, as for the patterns of rules.
-const REGEX_SIZE_LIMIT: usize = 1 << 20;
 
 /// The pattern of a location.
 #[derive(Clone, Debug)]
@@ -77,12 +75,26 @@ impl LocationPattern {
     /// Returns the pattern of a rule's `match.path`; `None` for all paths.
     pub(super) fn to_rule_pattern(&self) -> Option<String> {
         match self {
-            Self::Exact(path) if is_literal(path) => Some(path.clone()),
+            Self::Exact(path) if is_literal_path(path) => Some(path.clone()),
             Self::Exact(path) => Some(format!("~^{}$", regex::escape(path))),
             Self::Prefix { path, .. } if path == "/" => None,
-            Self::Prefix { path, .. } if path.ends_with('/') && is_literal(path) => Some(format!("{path}*")),
+            Self::Prefix { path, .. } if path.ends_with('/') && is_literal_path(path) => {
+                Some(format!("{path}*"))
+            }
             Self::Prefix { path, .. } => Some(format!("~^{}", regex::escape(path))),
             Self::Regex { regex, .. } => Some(format!("~{}", regex.as_str())),
+        }
+    }
+
+    /// Whether it matches a path by itself, and how it ranks among those that do: the least one applies.
+    pub(super) fn rank_for(&self, path: &str) -> Option<(u8, usize)> {
+        match self {
+            Self::Exact(exact) => (exact == path).then_some((0, 0)),
+            Self::Prefix { path: prefix, is_final } => {
+                let rank = if *is_final { 1 } else { 3 };
+                path.starts_with(prefix.as_str()).then(|| (rank, usize::MAX - prefix.len()))
+            }
+            Self::Regex { regex, order } => regex.is_match(path).then_some((2, *order)),
         }
     }
 
@@ -132,12 +144,6 @@ impl Competing for LocationPattern {
     }
 }
 
-/// Compiles a regex as rules do; `None` if its syntax is not supported.
-pub(super) fn parse_regex(text: &str, ignores_case: bool) -> Option<Regex> {
-    let text = if ignores_case { format!("(?i){text}") } else { text.to_owned() };
-    RegexBuilder::new(&text).size_limit(REGEX_SIZE_LIMIT).build().ok()
-}
-
 /// Returns the text with which all matches of a regex begin, as far as it is easy to see.
 fn literal_begin(regex: &str) -> &str {
     let Some(rest) = regex.strip_prefix('^') else { return "" };
@@ -150,19 +156,6 @@ fn literal_begin(regex: &str) -> &str {
     // The last letter may be optional or repeated.
     let end = if rest[end..].starts_with(['?', '*', '{']) { end.saturating_sub(1) } else { end };
     &rest[..end]
-}
-
-/// Whether a rule's path pattern of this text means this path.
-fn is_literal(path: &str) -> bool {
-    let is_plain = |byte: u8| {
-        byte.is_ascii_graphic() && !matches!(byte, b'*' | b'{' | b'}' | b'?' | b'#' | b'%' | b'\\')
-    };
-    // Rules remove empty segments and dots from their patterns; nginx compares them as they are.
-    let mut segments = path.strip_suffix('/').unwrap_or(path).split('/').skip(1);
-    path == "/"
-        || (path.starts_with('/')
-            && path.bytes().all(is_plain)
-            && segments.all(|segment| !matches!(segment, "" | "." | "..")))
 }
 
 #[cfg(test)]

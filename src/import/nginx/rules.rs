@@ -1,24 +1,28 @@
 //! Rules for the limits and access rules of a configuration.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use super::super::remark::{Effect, Remark};
 use super::super::rule_text::{RuleListItem, RuleText, UniqueNames, list, map, scalar};
+use super::super::scope::{MatchField, Scope};
 use super::cell::HttpConfig;
 use super::coverage::{CellUses, PlacedScope, placed_scopes};
 use super::level::{AccessRule, Amount, LimitUse};
-use super::scope::{MatchField, Scope};
 use super::syntax::Place;
 use super::zone::{KeyCase, NginxZone, Rate};
 
 /// The status of rejections that rules use if none is given.
 const DEFAULT_STATUS: u16 = 429;
+/// The status that stands for no response.
+const CLOSE_STATUS: u16 = 444;
 /// Maximum time that a rule delays a request, in milliseconds.
 const MAX_DELAY_MILLIS: u64 = 3_600_000;
 
-/// Something in force, with the place that defines it first.
+/// Something in force.
 struct InForce<T> {
     what: T,
-    place: Place,
+    /// Where it stands, first the place that is named in comments.
+    places: Vec<Place>,
     uses: Vec<CellUses>,
 }
 
@@ -33,7 +37,7 @@ struct ZoneRule {
     server: Option<usize>,
     scope: Scope,
     on_limit: Option<String>,
-    notes: Vec<String>,
+    notes: Vec<Remark>,
 }
 
 /// Writes the rules of a configuration.
@@ -42,24 +46,26 @@ pub(super) struct RuleWriter {
     names: UniqueNames,
     items: Vec<RuleListItem>,
     rules: Vec<ZoneRule>,
+    /// The places of directives that rules express.
+    used: HashSet<Place>,
 }
 
 impl RuleWriter {
-    /// Returns rules and comments for everything in force.
-    pub(super) fn write(mut self, config: &HttpConfig<'_>) -> Vec<RuleListItem> {
+    /// Returns rules and comments for everything in force, with the places of the directives that rules express.
+    pub(super) fn write(mut self, config: &HttpConfig<'_>) -> (Vec<RuleListItem>, HashSet<Place>) {
         for note in &config.notes {
-            self.comment(note.clone());
+            self.items.push(RuleListItem::Comment(note.clone()));
         }
         let mut limits: Vec<InForce<LimitUse>> = Vec::new();
         let mut access: Vec<InForce<Vec<AccessRule>>> = Vec::new();
         for (index, server) in config.servers.iter().enumerate() {
             for (cell_index, cell) in server.cells.iter().enumerate() {
                 for (limit, place) in cell.level.limits() {
-                    add_use(&mut limits, limit, place, index, cell_index);
+                    add_use(&mut limits, limit, &[place], index, cell_index);
                 }
                 if !cell.level.access().is_empty() {
                     let rules = cell.level.access().to_vec();
-                    add_use(&mut access, rules, server.place.clone(), index, cell_index);
+                    add_use(&mut access, rules, cell.level.access_places(), index, cell_index);
                 }
             }
             if server.cells.iter().any(|cell| cell.level.has_unused_access()) {
@@ -69,18 +75,23 @@ impl RuleWriter {
                 ));
             }
         }
-        for InForce { what, uses, .. } in access {
+        for InForce { what, uses, places } in access {
             self.add_access(config, &what, &uses);
+            self.used.extend(places);
         }
-        for InForce { what, place, uses } in limits {
-            self.add_limit(config, &what, &place, &uses);
+        for InForce { what, places, uses } in limits {
+            let Some(place) = places.first() else { continue };
+            if self.add_limit(config, &what, place, &uses) {
+                self.used.extend(places);
+            }
         }
         self.write_zone_rules();
-        self.items
+        (self.items, self.used)
     }
 
+    /// Says that a limit or an access rule is not converted.
     fn comment(&mut self, text: String) {
-        self.items.push(RuleListItem::Comment(text));
+        self.items.push(RuleListItem::Comment(Remark::new(Effect::Looser, text)));
     }
 
     fn add_access(&mut self, config: &HttpConfig<'_>, rules: &[AccessRule], uses: &[CellUses]) {
@@ -118,20 +129,29 @@ impl RuleWriter {
         }
     }
 
-    fn add_limit(&mut self, config: &HttpConfig<'_>, limit: &LimitUse, place: &Place, uses: &[CellUses]) {
+    /// Adds the rules of a limit; returns whether there are any.
+    fn add_limit(
+        &mut self,
+        config: &HttpConfig<'_>,
+        limit: &LimitUse,
+        place: &Place,
+        uses: &[CellUses],
+    ) -> bool {
         let is_connections = matches!(limit.amount, Amount::Connections(_));
         let directive = if is_connections { "limit_conn" } else { "limit_req" };
         let is_zone = |zone: &&NginxZone| zone.name == limit.zone && zone.rate.is_none() == is_connections;
         let name = &limit.zone;
         let Some(zone) = config.zones.iter().find(is_zone) else {
             let missing = format!("`{directive}` of zone `{name}`: `{directive}_zone` is not here");
-            return self.comment(format!("{place}: {missing}"));
+            self.comment(format!("{place}: {missing}"));
+            return false;
         };
         let cases = zone.key_cases(&config.selections).unwrap_or_else(|reason| {
             self.comment(format!("{place}: zone `{name}` is not converted: {reason} ({})", zone.place));
             Vec::new()
         });
-        let mut delay_note = None;
+        let mut has_rules = false;
+        let mut delay_note: Option<Remark> = None;
         for case in &cases {
             for PlacedScope { server, scope, mut notes } in placed_scopes(config, uses, case.is_per_server) {
                 let Some(scope) = scope.intersection(&case.scope) else {
@@ -142,8 +162,10 @@ impl RuleWriter {
                 notes.extend(case.notes.iter().cloned());
                 let definition = definition(limit, zone.rate, case, &mut delay_note);
                 notes.extend(delay_note.clone());
-                let on_limit =
-                    (limit.status != DEFAULT_STATUS).then(|| map([("status", limit.status.to_string())]));
+                let on_limit = on_limit(limit.status, &mut notes);
+                self.used.insert(zone.place.clone());
+                self.used.extend(zone.variables().iter().flat_map(|name| config.selections.places(name)));
+                has_rules = true;
                 self.rules.push(ZoneRule {
                     zone: limit.zone.clone(),
                     key_template: case.template.clone(),
@@ -155,6 +177,7 @@ impl RuleWriter {
                 });
             }
         }
+        has_rules
     }
 
     /// Adds the rules of all zones. Rules of a zone that define its counter in the same way share it.
@@ -181,10 +204,11 @@ impl RuleWriter {
             let known = definitions.get(&definitions_key(&rule));
             let mut text = RuleText { comments: rule.notes, ..RuleText::default() };
             if known.is_some_and(|known| has_other_amount(known, &rule.definition)) {
-                text.add_comment(format!(
+                let what = format!(
                     "zone `{}` has several bursts, delays or numbers: each is counted apart; nginx has one counter",
                     rule.zone
-                ));
+                );
+                text.add_remark(Remark::new(Effect::Looser, what));
             }
             text.set("name", scalar(&name));
             rule.scope.write(&mut text);
@@ -200,6 +224,16 @@ impl RuleWriter {
     }
 }
 
+/// Returns the response to rejected requests, unless it is the default.
+fn on_limit(status: u16, notes: &mut Vec<Remark>) -> Option<String> {
+    if status == CLOSE_STATUS {
+        let text = "status 444 closes the connection without a response: here, rejected requests get 429";
+        notes.push(Remark::new(Effect::None, text));
+        return None;
+    }
+    (status != DEFAULT_STATUS).then(|| map([("status", status.to_string())]))
+}
+
 /// Whether a zone has the same key with another limit.
 fn has_other_amount(known: &[Vec<(&'static str, String)>], own: &[(&'static str, String)]) -> bool {
     let key = |definition: &[(&'static str, String)]| {
@@ -208,11 +242,13 @@ fn has_other_amount(known: &[Vec<(&'static str, String)>], own: &[(&'static str,
     known.iter().any(|other| other.as_slice() != own && key(other) == key(own))
 }
 
-fn add_use<T: PartialEq>(all: &mut Vec<InForce<T>>, what: T, place: Place, server: usize, cell: usize) {
+fn add_use<T: PartialEq>(all: &mut Vec<InForce<T>>, what: T, places: &[Place], server: usize, cell: usize) {
     let known = all.iter_mut().find(|known| known.what == what);
-    let Some(InForce { uses, .. }) = known else {
-        return all.push(InForce { what, place, uses: vec![CellUses { server, cells: vec![cell] }] });
+    let Some(InForce { uses, places: known_places, .. }) = known else {
+        let uses = vec![CellUses { server, cells: vec![cell] }];
+        return all.push(InForce { what, places: places.to_vec(), uses });
     };
+    known_places.extend(places.iter().cloned());
     match uses.iter_mut().find(|known| known.server == server) {
         // A location may have the same limit twice.
         Some(known) if known.cells.contains(&cell) => {}
@@ -226,7 +262,7 @@ fn definition(
     limit: &LimitUse,
     rate: Option<Rate>,
     case: &KeyCase,
-    note: &mut Option<String>,
+    note: &mut Option<Remark>,
 ) -> Vec<(&'static str, String)> {
     let mut fields = vec![("key", list(&case.parts))];
     let mut throttle = limit.is_dry_run.then(|| "shadow".to_owned());
@@ -248,12 +284,13 @@ fn definition(
 }
 
 /// Formats the delay of the last of this number of requests that wait for the rate.
-fn format_delay(delayed: u32, rate: Rate, note: &mut Option<String>) -> String {
+fn format_delay(delayed: u32, rate: Rate, note: &mut Option<Remark>) -> String {
     let total = u64::from(delayed).saturating_mul(u64::from(rate.seconds)).saturating_mul(1000);
     let count = u64::from(rate.count);
     let millis = total.div_ceil(count);
     if millis > MAX_DELAY_MILLIS {
-        *note = Some(format!("nginx delays up to {} s; a rule delays up to an hour", millis / 1000));
+        let text = format!("nginx delays up to {} s; a rule delays up to an hour", millis / 1000);
+        *note = Some(Remark::new(Effect::Tighter, text));
     }
     let capped = millis.min(MAX_DELAY_MILLIS);
     let text = match capped.is_multiple_of(1000) {

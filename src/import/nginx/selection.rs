@@ -5,11 +5,14 @@ use std::net::IpAddr;
 
 use regex::Regex;
 
+use super::super::network::{network_of, parse_network};
+use super::super::pattern::parse_regex;
+use super::super::scope::{MatchField, Scope};
+use super::composed;
 use super::host::is_host_name;
-use super::location::parse_regex;
 use super::precedence::{Competing, exceptions};
-use super::scope::{MatchField, Scope};
-use super::syntax::Directive;
+use super::syntax::{Directive, Place};
+use super::zone::{KeyPiece, split_variables};
 
 /// Maximum number of `map` and `geo` blocks behind one variable.
 const MAX_CHAIN: usize = 8;
@@ -29,7 +32,7 @@ pub(super) struct ValueScope {
 
 /// A pattern of an entry, as far as precedence is concerned.
 #[derive(Clone, Debug)]
-enum SelectionPattern {
+pub(super) enum SelectionPattern {
     /// All requests that no entry matches.
     Default,
     /// A value without regard to case.
@@ -60,10 +63,11 @@ impl Competing for SelectionPattern {
     }
 }
 
+/// An entry of a block.
 #[derive(Clone, Debug)]
-struct Entry {
-    pattern: SelectionPattern,
-    value: String,
+pub(super) struct Entry {
+    pub(super) pattern: SelectionPattern,
+    pub(super) value: String,
 }
 
 /// The entries of a variable, all of which compare one attribute.
@@ -89,14 +93,52 @@ impl<'d> Selections<'d> {
     /// # Errors
     /// Returns what cannot be expressed by `match` and `except`.
     pub(super) fn resolve(&self, variable: &str) -> Result<Vec<ValueScope>, String> {
-        let partition = self.partition(variable, 0)?;
+        self.values(variable, 0, false)
+    }
+
+    /// Returns all values of a variable, each with its requests.
+    ///
+    /// # Errors
+    /// Returns what cannot be expressed by `match` and `except`.
+    pub(super) fn all_values(&self, variable: &str, depth: usize) -> Result<Vec<ValueScope>, String> {
+        self.values(variable, depth, true)
+    }
+
+    fn values(&self, variable: &str, depth: usize, with_empty: bool) -> Result<Vec<ValueScope>, String> {
+        if let Some(block) = self.0.get(variable).filter(|block| is_composed(block)) {
+            if depth > 0 {
+                return Err(format!("{}: a composed text of a composed text is not supported", block.place));
+            }
+            return composed::resolve(self, block, variable, depth);
+        }
+        let partition = self.partition(variable, depth)?;
         let mut values: Vec<&str> = Vec::new();
         for entry in &partition.entries {
-            if !entry.value.is_empty() && !values.contains(&&*entry.value) {
+            if (with_empty || !entry.value.is_empty()) && !values.contains(&&*entry.value) {
                 values.push(&entry.value);
             }
         }
         values.into_iter().map(|value| partition.scope_of(value, variable)).collect()
+    }
+
+    /// Returns the places of the blocks on which a variable depends.
+    pub(super) fn places(&self, variable: &str) -> Vec<Place> {
+        let mut places = Vec::new();
+        let mut names = vec![variable.to_owned()];
+        while let Some(name) = names.pop() {
+            let Some(block) = self.0.get(name.as_str()) else { continue };
+            if places.contains(&block.place) {
+                continue;
+            }
+            places.push(block.place.clone());
+            let values = block.children().iter().filter_map(|line| line.arguments.first());
+            let sources = block.arguments.iter().take(block.arguments.len().saturating_sub(1)).chain(values);
+            names.extend(sources.flat_map(|text| split_variables(text)).filter_map(|piece| match piece {
+                KeyPiece::Variable(name) => Some(name),
+                KeyPiece::Literal(_) => None,
+            }));
+        }
+        places
     }
 
     fn partition(&self, variable: &str, depth: usize) -> Result<Partition, String> {
@@ -137,7 +179,7 @@ impl Partition {
         let excepted = exceptions(&ours, &others)
             .ok_or_else(|| format!("entries of `${variable}` overlap in a way that rules cannot express"))?;
         let texts = |patterns: &[&SelectionPattern]| -> Result<Vec<String>, String> {
-            patterns.iter().map(|pattern| self.rule_pattern(pattern, variable)).collect()
+            patterns.iter().map(|pattern| rule_pattern(&self.field, pattern, variable)).collect()
         };
         let mut scope = Scope::default();
         if !ours.iter().any(|pattern| matches!(pattern, SelectionPattern::Default)) {
@@ -146,42 +188,48 @@ impl Partition {
         scope.except(self.field.clone(), texts(&excepted)?);
         Ok(ValueScope { value: value.to_owned(), scope })
     }
+}
 
-    /// Returns a pattern as a rule has it.
-    fn rule_pattern(&self, pattern: &SelectionPattern, variable: &str) -> Result<String, String> {
-        let unsupported = |what: &str| Err(format!("`${variable}` has {what}, which rules do not support"));
-        match (&self.field, pattern) {
-            (_, SelectionPattern::Network { address, length }) => Ok(format!("{address}/{length}")),
-            (MatchField::ClientIp, SelectionPattern::Text(text)) if text.parse::<IpAddr>().is_ok() => {
-                Ok(text.clone())
-            }
-            (MatchField::Header(_), SelectionPattern::Text(text)) if text.is_empty() => {
-                Ok("!present".to_owned())
-            }
-            (MatchField::Method, SelectionPattern::Text(text)) if is_word(text) => {
-                Ok(text.to_ascii_uppercase())
-            }
-            (MatchField::Host, SelectionPattern::Text(text)) if is_host_name(text) => Ok(text.clone()),
-            (MatchField::Header(_) | MatchField::Path, SelectionPattern::Text(text)) => {
-                Ok(format!("~(?i)^{}$", regex::escape(text)))
-            }
-            (MatchField::Header(_), SelectionPattern::Regex { regex, .. }) if regex.is_match("") => {
-                unsupported("a regex that matches a missing header")
-            }
-            (
-                MatchField::Header(_) | MatchField::Path | MatchField::Host,
-                SelectionPattern::Regex { regex, .. },
-            ) => Ok(format!("~{}", regex.as_str())),
-            (_, SelectionPattern::Regex { .. }) => unsupported("a regex"),
-            (_, SelectionPattern::Text(_) | SelectionPattern::Default) => {
-                unsupported("a value of another kind")
-            }
+/// Returns a pattern as a rule has it.
+pub(super) fn rule_pattern(
+    field: &MatchField,
+    pattern: &SelectionPattern,
+    variable: &str,
+) -> Result<String, String> {
+    let unsupported = |what: &str| Err(format!("`${variable}` has {what}, which rules do not support"));
+    match (field, pattern) {
+        (_, SelectionPattern::Network { address, length }) => Ok(format!("{address}/{length}")),
+        (MatchField::ClientIp, SelectionPattern::Text(text)) if text.parse::<IpAddr>().is_ok() => {
+            Ok(text.clone())
         }
+        (MatchField::Header(_), SelectionPattern::Text(text)) if text.is_empty() => Ok("!present".to_owned()),
+        (MatchField::Method, SelectionPattern::Text(text)) if is_word(text) => Ok(text.to_ascii_uppercase()),
+        (MatchField::Host, SelectionPattern::Text(text)) if is_host_name(text) => Ok(text.clone()),
+        (MatchField::Header(_) | MatchField::Path, SelectionPattern::Text(text)) => {
+            Ok(format!("~(?i)^{}$", regex::escape(text)))
+        }
+        (MatchField::Header(_), SelectionPattern::Regex { regex, .. }) if regex.is_match("") => {
+            unsupported("a regex that matches a missing header")
+        }
+        (
+            MatchField::Header(_) | MatchField::Path | MatchField::Host,
+            SelectionPattern::Regex { regex, .. },
+        ) => Ok(format!("~{}", regex.as_str())),
+        (_, SelectionPattern::Regex { .. }) => unsupported("a regex"),
+        (_, SelectionPattern::Text(_) | SelectionPattern::Default) => unsupported("a value of another kind"),
     }
 }
 
+/// Whether a block maps a text of several variables.
+fn is_composed(block: &Directive) -> bool {
+    let pieces = split_variables(block.argument(0));
+    block.name == "map"
+        && pieces.len() > 1
+        && pieces.iter().any(|piece| matches!(piece, KeyPiece::Variable(_)))
+}
+
 /// Returns the attribute of a rule with the value of a variable, for comparison.
-fn attribute_field(variable: &str) -> Option<MatchField> {
+pub(super) fn attribute_field(variable: &str) -> Option<MatchField> {
     match variable {
         "remote_addr" => Some(MatchField::ClientIp),
         "request_method" => Some(MatchField::Method),
@@ -211,7 +259,7 @@ fn with_field(field: MatchField, entries: Vec<Entry>, block: &Directive) -> Resu
 }
 
 /// Returns the value of a `map` for a text.
-fn look_up(entries: &[Entry], text: &str) -> String {
+pub(super) fn look_up(entries: &[Entry], text: &str) -> String {
     let matches = |entry: &&Entry| match &entry.pattern {
         SelectionPattern::Text(expected) => expected.eq_ignore_ascii_case(text),
         SelectionPattern::Regex { .. } | SelectionPattern::Network { .. } | SelectionPattern::Default => {
@@ -225,7 +273,7 @@ fn look_up(entries: &[Entry], text: &str) -> String {
     found.or_else(|| entries.iter().find(is_default)).map(|entry| entry.value.clone()).unwrap_or_default()
 }
 
-fn read_map(block: &Directive) -> Result<Vec<Entry>, String> {
+pub(super) fn read_map(block: &Directive) -> Result<Vec<Entry>, String> {
     let mut default = String::new();
     let mut entries: Vec<Entry> = Vec::new();
     for (order, line) in block.children().iter().enumerate() {
@@ -278,30 +326,6 @@ fn read_geo(block: &Directive) -> Result<Partition, String> {
     }
     entries.push(Entry { pattern: SelectionPattern::Default, value: default });
     Ok(Partition { field: MatchField::ClientIp, entries })
-}
-
-/// Reads an address or a network, and clears the bits behind its prefix.
-pub(super) fn parse_network(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, length) = text.split_once('/').map_or((text, None), |(one, other)| (one, Some(other)));
-    let address: IpAddr = address.parse().ok()?;
-    let bits = if address.is_ipv4() { 32 } else { 128 };
-    let length = length.map_or(Some(bits), |length| length.parse().ok()).filter(|length| *length <= bits)?;
-    Some((network_of(address, length), length))
-}
-
-/// Returns the first address of the network with this prefix length.
-fn network_of(address: IpAddr, length: u8) -> IpAddr {
-    let shift = |bits: u32| bits.saturating_sub(u32::from(length));
-    match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX.checked_shl(shift(32)).unwrap_or(0);
-            IpAddr::V4((v4.to_bits() & mask).into())
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(shift(128)).unwrap_or(0);
-            IpAddr::V6((v6.to_bits() & mask).into())
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::super::ImportError;
+use super::super::remark::{Effect, Remark};
 use super::lexer::{LexError, Lexer, TokenKind};
 
 /// Maximum nesting of blocks; nginx itself needs six.
@@ -15,11 +16,12 @@ const MAX_DIRECTIVES: usize = 100_000;
 /// Maximum size of all files together, in bytes.
 const MAX_TOTAL_SIZE: usize = 16 << 20;
 
-/// A file and a line in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A file and a position in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) file: Rc<str>,
     pub(super) line: usize,
+    pub(super) column: usize,
 }
 
 impl fmt::Display for Place {
@@ -66,7 +68,9 @@ pub type IncludeReader<'r> = &'r dyn Fn(&str) -> Vec<IncludedFile>;
 pub(super) struct ParsedFile {
     pub(super) directives: Vec<Directive>,
     /// Includes that were not read, with the reason.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Remark>,
+    /// The names of the included files.
+    pub(super) included: Vec<String>,
 }
 
 /// Parses a file and the files that it includes.
@@ -74,14 +78,16 @@ pub(super) struct ParsedFile {
 /// # Errors
 /// Returns the first syntax error, or the bound that the files exceed.
 pub(super) fn parse(file: &str, text: &str, read: IncludeReader<'_>) -> Result<ParsedFile, ImportError> {
-    let mut parser = Parser { read, notes: Vec::new(), directive_count: 0, total_size: 0 };
+    let mut parser =
+        Parser { read, notes: Vec::new(), included: Vec::new(), directive_count: 0, total_size: 0 };
     let directives = parser.parse_file(file, text, 0)?;
-    Ok(ParsedFile { directives, notes: parser.notes })
+    Ok(ParsedFile { directives, notes: parser.notes, included: parser.included })
 }
 
 struct Parser<'r> {
     read: IncludeReader<'r>,
-    notes: Vec<String>,
+    notes: Vec<Remark>,
+    included: Vec<String>,
     directive_count: usize,
     total_size: usize,
 }
@@ -179,7 +185,7 @@ impl Parser<'_> {
             return Err(source.error(position, format!("more than {MAX_DIRECTIVES} directives")));
         }
         let mut words = std::mem::take(words).into_iter();
-        let place = Place { file: source.file.clone(), line: position.0 };
+        let place = Place { file: source.file.clone(), line: position.0, column: position.1 };
         let name = words.next().unwrap_or_default();
         Ok(Directive { name, arguments: words.collect(), block: None, place })
     }
@@ -217,14 +223,21 @@ impl Parser<'_> {
             let message = format!("files included deeper than {MAX_INCLUDE_DEPTH}");
             return Err(source.error((directive.place.line, 1), message));
         }
-        for included in (self.read)(directive.argument(0)) {
+        let pattern = directive.argument(0);
+        let files = (self.read)(pattern);
+        if files.is_empty() {
+            let text = format!("{}: `include {pattern}` matches no file", directive.place);
+            self.notes.push(Remark::new(Effect::Looser, text));
+        }
+        for included in files {
             match included.text {
                 Ok(text) => {
+                    self.included.push(included.name.clone());
                     directives.extend(self.parse_file(&included.name, &text, source.include_depth + 1)?);
                 }
                 Err(reason) => {
-                    self.notes
-                        .push(format!("{}: `{}` not included: {reason}", directive.place, included.name));
+                    let text = format!("{}: `{}` not included: {reason}", directive.place, included.name);
+                    self.notes.push(Remark::new(Effect::Looser, text));
                 }
             }
         }
@@ -263,7 +276,7 @@ mod tests {
         let file = parsed("a;\ninclude b.conf;\ninclude none.conf;\nz;").unwrap();
         let names: Vec<_> = file.directives.iter().map(|one| format!("{} {}", one.name, one.place)).collect();
         assert_eq!(names, ["a a.conf:1", "inner b.conf:1", "outer b.conf:2", "z a.conf:4"]);
-        assert_eq!(file.notes, ["a.conf:3: `none.conf` not included: no such file"]);
+        assert_eq!(file.notes[0].text, "a.conf:3: `none.conf` not included: no such file");
     }
 
     #[test]

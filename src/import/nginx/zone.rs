@@ -1,7 +1,8 @@
 //! Zones of `limit_req_zone` and `limit_conn_zone`: their rate, and the key that requests are counted by.
 
+use super::super::remark::{Effect, Remark};
 use super::super::rule_text::{map, scalar};
-use super::scope::{MatchField, Scope};
+use super::super::scope::{MatchField, Scope};
 use super::selection::Selections;
 use super::syntax::{Directive, Place};
 
@@ -39,7 +40,7 @@ pub(super) struct KeyCase {
     /// Whether each server has counters of its own.
     pub(super) is_per_server: bool,
     /// Differences to the key in nginx.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Remark>,
 }
 
 impl NginxZone {
@@ -60,6 +61,16 @@ impl NginxZone {
             false => Ok(key.to_owned()),
         };
         Ok(Self { name, rate, key, place: directive.place.clone() })
+    }
+
+    /// Returns the variables of the key.
+    pub(super) fn variables(&self) -> Vec<String> {
+        let pieces = split_variables(self.key.as_deref().unwrap_or_default());
+        let variable = |piece| match piece {
+            KeyPiece::Variable(name) => Some(name),
+            KeyPiece::Literal(_) => None,
+        };
+        pieces.into_iter().filter_map(variable).collect()
     }
 
     /// Whether the key may contain the name of the server.
@@ -103,13 +114,13 @@ fn parse_rate(text: &str) -> Option<Rate> {
 
 /// A piece of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum KeyPiece {
+pub(super) enum KeyPiece {
     Literal(String),
     Variable(String),
 }
 
 /// Splits a key into its variables, `$name` or `${name}`, and the text between them.
-fn split_variables(text: &str) -> Vec<KeyPiece> {
+pub(super) fn split_variables(text: &str) -> Vec<KeyPiece> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -144,32 +155,34 @@ enum NginxKeyPart {
     Constant,
 }
 
-fn key_part(variable: &str, notes: &mut Vec<String>) -> Option<NginxKeyPart> {
+fn key_part(variable: &str, notes: &mut Vec<Remark>) -> Option<NginxKeyPart> {
     let client = || map([("client_ip", map([("prefix", "128")]))]);
     Some(match variable {
         "binary_remote_addr" | "remote_addr" => NginxKeyPart::Always(client()),
         "proxy_protocol_addr" => {
-            notes.push(
+            notes.push(Remark::new(
+                Effect::Differs,
                 "`$proxy_protocol_addr` is `client_ip`: set `proxy_protocol` of the listener".to_owned(),
-            );
+            ));
             NginxKeyPart::Always(client())
         }
         "server_name" => NginxKeyPart::Server,
         "host" => NginxKeyPart::Always("host".to_owned()),
         "http_host" => {
-            notes.push("`$http_host` is `host`, which has no port".to_owned());
+            notes.push(Remark::new(Effect::None, "`$http_host` is `host`, which has no port".to_owned()));
             NginxKeyPart::Always("host".to_owned())
         }
         "uri" | "document_uri" => NginxKeyPart::Always("path".to_owned()),
         "request_uri" => {
-            notes.push(
+            notes.push(Remark::new(
+                Effect::Tighter,
                 "`$request_uri` is `path`: requests that differ in their query share a counter".to_owned(),
-            );
+            ));
             NginxKeyPart::Always("path".to_owned())
         }
         "request_method" => NginxKeyPart::Always("method".to_owned()),
         "scheme" | "server_port" | "server_addr" | "hostname" => {
-            notes.push(format!("`${variable}` is not a part of the key"));
+            notes.push(Remark::new(Effect::Tighter, format!("`${variable}` is not a part of the key")));
             NginxKeyPart::Constant
         }
         _ => return named_part(variable, notes),
@@ -177,15 +190,15 @@ fn key_part(variable: &str, notes: &mut Vec<String>) -> Option<NginxKeyPart> {
 }
 
 /// Returns what `$http_NAME`, `$cookie_NAME` and `$arg_NAME` contribute; `None` for other variables.
-fn named_part(variable: &str, notes: &mut Vec<String>) -> Option<NginxKeyPart> {
+fn named_part(variable: &str, notes: &mut Vec<Remark>) -> Option<NginxKeyPart> {
     let (kind, name) = variable.split_once('_').filter(|(_, name)| !name.is_empty())?;
     let optional = |kind: &str| Some(NginxKeyPart::Optional(map([(kind, scalar(name))])));
     match kind {
         "http" => {
             if matches!(name, "x_forwarded_for" | "x_real_ip") {
-                notes.push(format!(
+                notes.push(Remark::new(Effect::None, format!(
                     "clients can send any `${variable}`: prefer `key: client_ip` with `client_ip.trusted_proxies`"
-                ));
+                )));
             }
             header_name(variable).map(NginxKeyPart::Header)
         }
@@ -225,8 +238,10 @@ fn plain_cases(pieces: &[KeyPiece], selections: &Selections<'_>) -> Result<Vec<K
     }
     let is_single = case.parts.len() + headers.len() <= 1 && !has_literal && !case.is_per_server;
     if is_optional && !is_single {
-        case.notes
-            .push("requests without a part of the key are not limited; nginx counts them by the rest".into());
+        case.notes.push(Remark::new(
+            Effect::Looser,
+            "requests without a part of the key are not limited; nginx counts them by the rest",
+        ));
     }
     if headers.len() > MAX_OPTIONAL_PARTS {
         return Err(format!("more than {MAX_OPTIONAL_PARTS} headers in one key"));

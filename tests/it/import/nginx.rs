@@ -171,6 +171,72 @@ server { listen 8080;
 }
 
 #[test]
+fn imported_limits_behind_try_files_count_the_same_requests() {
+    let config = "limit_req_zone $binary_remote_addr zone=ip:1m rate=1r/m;
+limit_req_zone $binary_remote_addr zone=php:1m rate=1r/m;
+server { listen 8080;
+    location /app/ { try_files $uri @app; }
+    location @app { limit_req zone=ip burst=2 nodelay; }
+    location /blog/ { try_files $uri $uri/ /index.php?$args; }
+    location ~ \\.php$ { limit_req zone=php; }
+    location /own/ { limit_req zone=php burst=1 nodelay; try_files $uri @app; }
+    location /free/ { }
+}";
+    let paths = ["/app/x", "/blog/x", "/a.php", "/free/x"];
+    let attempts: Vec<_> = paths.iter().flat_map(|path| [Attempt { path, ..PLAIN }; 4]).collect();
+    let decided = assert_same_decisions(config, &attempts);
+    assert_eq!(count(&decided, Decision::Rejected), 1 + 3 + 4);
+    let decided = assert_same_decisions(config, &[Attempt { path: "/own/x", ..PLAIN }; 4]);
+    assert_eq!(count(&decided, Decision::Rejected), 2, "a request is counted by the first location only");
+}
+
+#[test]
+fn imported_map_of_a_composed_text_limits_the_same_requests() {
+    let config = "geo $office { default 0; 127.0.0.2/32 1; }
+map $http_x_key $known { default 0; a 1; }
+map \"$office:$known\" $limited { default $binary_remote_addr; 1:1 \"\"; 1:0 office; }
+map \"$request_method:$uri\" $logins { default \"\"; POST:/login $binary_remote_addr; ~^PUT:/put/ $binary_remote_addr; }
+limit_req_zone $limited zone=limited:1m rate=1r/m;
+limit_req_zone $logins zone=logins:1m rate=1r/m;
+server { listen 8080;
+    location / { limit_req zone=logins; }
+    location /l/ { limit_req zone=limited burst=1 nodelay; }
+}";
+    let mut attempts = Vec::new();
+    for client in ["127.0.0.1", "127.0.0.2"] {
+        for key in [None, Some("a")] {
+            attempts.extend([Attempt { client, key, path: "/l/x", ..PLAIN }; 3]);
+        }
+    }
+    for (method, path) in [("POST", "/login"), ("GET", "/login"), ("PUT", "/put/x"), ("POST", "/put/x")] {
+        attempts.extend([Attempt { method, path, ..PLAIN }; 2]);
+    }
+    let decided = assert_same_decisions(config, &attempts);
+    // The address of the first client has one counter for both keys, and so have its logins.
+    assert_eq!(count(&decided, Decision::Rejected), 4 + 1 + 3);
+}
+
+#[test]
+fn imported_dump_of_nginx_limits_what_its_files_limit() {
+    let config = "limit_req_zone $binary_remote_addr zone=ip:1m rate=1r/m;
+server { listen 8080; location /api/ { limit_req zone=ip; } location / { } }";
+    let dump = "nginx: the configuration file /etc/nginx/nginx.conf syntax is ok
+# configuration file /etc/nginx/nginx.conf:
+http { limit_req_zone $binary_remote_addr zone=ip:1m rate=1r/m; include sites/*; }
+# configuration file /etc/nginx/sites/a:
+server { listen 8080; location /api/ { include /etc/nginx/snippets/limit.conf; } location / { } }
+# configuration file /etc/nginx/snippets/limit.conf:
+limit_req zone=ip;
+";
+    let directory = TempDir::new().unwrap();
+    let [of_files, of_dump] = [config, dump].map(|text| import(&directory, text));
+    let rules =
+        |text: &str| -> String { text.lines().filter(|line| !line.trim().starts_with('#')).collect() };
+    assert_eq!(rules(&of_dump), rules(&of_files));
+    assert!(of_dump.contains("match: { path: \"/api/*\" }"), "{of_dump}");
+}
+
+#[test]
 fn imported_access_rules_deny_the_same_requests() {
     let config = "server { listen 8080;
     deny 127.0.0.3;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::rule_text::{RuleText, map, one_or_list, scalar};
+use super::rule_text::{RuleText, map, one_or_list, scalar};
 
 /// An attribute that `match` compares.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
