@@ -85,7 +85,7 @@ impl SharingMethod {
         match self {
             Self::Lease | Self::Exact => Some(LeasePolicy {
                 is_exact: matches!(self, Self::Exact),
-                max_wait: Duration::from_millis(5),
+                max_wait: Some(Duration::from_millis(5)),
                 priority: 0,
                 is_max_min: false,
             }),

@@ -31,6 +31,7 @@ mod top;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
@@ -121,6 +122,8 @@ pub trait Inspect: Send + Sync {
     fn state_file(&self) -> Option<state_file::StateFileStatus>;
     /// Returns whether the store of shared limits is unreachable; `None` without a store.
     fn is_store_unreachable(&self) -> Option<bool>;
+    /// Returns the time that requests wait for the store by default; zero without a store.
+    fn store_wait(&self) -> Duration;
     /// Returns the streams of deferred calls, if there is a store.
     fn deferred(&self) -> Option<DeferredHandle>;
     /// Returns the headroom of elastic limits and the signals it is computed from; `None` without elastic limits.

@@ -287,6 +287,7 @@ fn build_app(
             &generations,
             rls_runtime.as_ref(),
         )?;
+        store_thread::wait_until_reached(&shared);
     }
     let deferred_thread = DeferredThread::new(config.store.as_ref(), &shared).map(Arc::new);
     deferred_thread.iter().try_for_each(|thread| thread.apply(config))?;

@@ -173,6 +173,9 @@ impl PendingLimits {
         if view.policy.rules.has_feedback() && limits.decision.is_rejected() {
             provider::record_rejection(&limits, view);
         }
+        if view.policy.rules.is_shared() && limits.decision.is_rejected() {
+            limits.leave_leases_undecided();
+        }
         limits.record_if_decided(view, DecisionSubject::Present(request));
         Self(limits)
     }

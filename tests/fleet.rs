@@ -20,6 +20,8 @@ mod script;
 #[path = "store/servers.rs"]
 #[expect(dead_code, reason = "the tests of the store's client use the rest")]
 mod servers;
+#[path = "fleet/stock.rs"]
+mod stock;
 #[path = "store/support.rs"]
 #[expect(dead_code, reason = "the tests of the program use the rest")]
 mod support;

@@ -171,7 +171,7 @@ fn scope(source: &LimitSource) -> Option<Value> {
         }
         LimitSource::Shared(shared) => Some(json!({
             "shared": shared.mode.as_str(),
-            "wait_seconds": shared.wait.as_secs_f64(),
+            "wait_seconds": shared.wait.map_or_else(|| "auto".into(), |wait| Value::from(wait.as_secs_f64())),
             "on_store_loss": shared.on_store_loss.as_str(),
             "fairness": shared.fairness.as_str(),
             "priority": shared.priority,

@@ -97,7 +97,8 @@ fn override_counts(state: &AdminState) -> [(OverrideKind, usize); OverrideKind::
 /// Returns this instance's view of the fleet.
 pub(super) fn fleet_state(state: &AdminState) -> FleetState {
     let is_away = state.process.is_store_unreachable().unwrap_or(true);
-    FleetState { instance_counts: state.limiter.instance_counts(), is_unreachable: is_away }
+    let wait = state.process.store_wait();
+    FleetState { instance_counts: state.limiter.instance_counts(), is_unreachable: is_away, wait }
 }
 
 /// Yields the number of instances and the error bound of each shared limit.

@@ -125,6 +125,10 @@ impl Inspect for FakeProcess {
         Some(false)
     }
 
+    fn store_wait(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn deferred(&self) -> Option<DeferredHandle> {
         None
     }

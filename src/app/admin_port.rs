@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -162,6 +163,10 @@ impl Inspect for ProcessInspector {
 
     fn is_store_unreachable(&self) -> Option<bool> {
         self.shared.store.as_ref().map(store::handle::StoreHandle::is_unreachable)
+    }
+
+    fn store_wait(&self) -> Duration {
+        self.shared.store.as_ref().map(store::handle::StoreHandle::default_wait).unwrap_or_default()
     }
 
     fn deferred(&self) -> Option<DeferredHandle> {

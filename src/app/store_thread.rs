@@ -1,6 +1,7 @@
 //! The thread that shares limits with other instances through the store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
@@ -12,6 +13,19 @@ use crate::proxy::ProxyState;
 use crate::store::handle::QueuedCounter;
 use crate::store::settings::StoreSettings;
 use crate::store::task::{self, StoreTaskResources};
+
+/// Maximum time that startup waits for the store. Before it is reached, requests would be counted in this process, and
+/// again by the store.
+const STARTUP_WAIT: Duration = Duration::from_secs(1);
+
+/// Waits until the store has been reached, at most for [`STARTUP_WAIT`].
+pub(super) fn wait_until_reached(shared: &ProxyState) {
+    if shared.store.as_ref().is_some_and(|store| !store.wait_until_reached(STARTUP_WAIT)) {
+        tracing::warn!(
+            "the store was not reached at the start: shared limits use `on_store_loss` until it is"
+        );
+    }
+}
 
 /// Starts the thread that communicates with the store, for the lifetime of the process.
 pub(super) fn start(

@@ -233,11 +233,9 @@ pub const CENTRAL_TIMEOUT: Duration = Duration::from_secs(5);
 pub const STORE_PREFIX: &str = "weir";
 /// Timeout of a call to the store.
 pub const STORE_TIMEOUT: Duration = Duration::from_millis(50);
-/// Maximum time that a request waits for units from the store.
-pub const SHARED_WAIT: Duration = Duration::from_millis(5);
 /// Priority of a rule with a shared limit.
 pub const SHARED_PRIORITY: u8 = 1;
-/// Upper bound of `scope.wait`, whose default is [`SHARED_WAIT`].
+/// Upper bound of `scope.wait`, whose default follows the latency of the store.
 pub const MAX_SHARED_WAIT: Duration = Duration::from_secs(1);
 /// Status code of the response to a call that is sent later.
 pub const DEFERRAL_STATUS: u16 = 202;

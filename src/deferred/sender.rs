@@ -41,9 +41,9 @@ const NO_LISTENER_PAUSE: Duration = Duration::from_secs(30);
 /// Maximum number of missing listeners that are reported.
 const MAX_REPORTED_LISTENERS: usize = 16;
 /// Interval at which held calls are confirmed; several times shorter than the time after which others claim them.
-const KEEP_INTERVAL: Duration = Duration::from_secs(2);
+const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the calls of other instances are inspected.
-const INSPECTION_INTERVAL: Duration = Duration::from_secs(3);
+const INSPECTION_INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses between attempts to settle a call while the store is unavailable.
 const BASE_SETTLE_PAUSE: Duration = Duration::from_millis(100);
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);

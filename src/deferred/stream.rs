@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 /// Consumer group of all instances.
 const GROUP: &str = "weir";
 /// Time after which a call that its instance has not confirmed is claimed by another one.
-pub(super) const CLAIM_AFTER: Duration = Duration::from_secs(10);
+pub(super) const CLAIM_AFTER: Duration = Duration::from_secs(5);
 /// Maximum number of dead letters in a report.
 const REPORTED_DEAD_LETTERS: usize = 10;
 /// Maximum number of dead letters that one call moves back.

@@ -13,6 +13,8 @@ local calls, retries, attempts = KEYS[1], KEYS[2], KEYS[3]
 local group, consumer, count, idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local bytes_left = tonumber(ARGV[6])
 local INSPECTED = 100
+-- Maximum number of calls that are claimed at once. They have waited for long, so they are taken whatever the limit has.
+local CLAIMED = 32
 
 local exists = pcall(redis.call, 'XPENDING', calls, group)
 if not exists then redis.pcall('XGROUP', 'CREATE', calls, group, '0', 'MKSTREAM') end
@@ -41,7 +43,7 @@ if position ~= '' then
   local pending = redis.call('XPENDING', calls, group, position, '+', INSPECTED)
   position = #pending < INSPECTED and '-' or pending[#pending][1]
   for _, entry in ipairs(pending) do
-    if #taken < count and bytes_left > 0 and entry[3] >= idle then
+    if claimed < CLAIMED and bytes_left > 0 and entry[3] >= idle then
       local before = #taken
       add(redis.call('XCLAIM', calls, group, consumer, idle, entry[1]))
       claimed = claimed + #taken - before

@@ -217,6 +217,17 @@ impl Decision {
         }
     }
 
+    /// Leaves the check at `position`, whose store was not queried, undecided: it counts as within its limit, and what is
+    /// left is only known if the store has reported it before.
+    pub fn leave_undecided(&mut self, position: usize) {
+        if let Some(verdict) = self.verdicts_mut().get_mut(position) {
+            verdict.outcome = Outcome::Conform;
+            if verdict.auxiliary == 0 {
+                verdict.counter = None;
+            }
+        }
+    }
+
     /// Appends verdicts that were decided later for the same request.
     pub fn extend(&mut self, later: &Self) {
         let all = self.verdicts().iter().chain(later.verdicts()).copied().collect();

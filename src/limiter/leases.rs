@@ -36,12 +36,22 @@ use super::{Check, Limiter, unconditional_count};
 pub struct LeasePolicy {
     /// Units are leased for each request separately, never ahead of demand.
     pub is_exact: bool,
-    /// Maximum time that a request waits for the store. If zero, units are leased ahead however few they are.
-    pub max_wait: Duration,
+    /// Maximum time that a request waits for the store. If zero, units are leased ahead however few they are. `None` for
+    /// as long as the latency of the store needs.
+    pub max_wait: Option<Duration>,
     /// Priority; the store serves the demand of lower numbers first.
     pub priority: u8,
     /// Under contention all instances get equal shares, instead of shares in proportion to their demand.
     pub is_max_min: bool,
+}
+
+/// Measured latency of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreLatency {
+    /// Time that the store takes to respond to the next call.
+    pub next_call: Duration,
+    /// Maximum time that a request waits, unless its policy has one of its own.
+    pub wait: Duration,
 }
 
 /// One counter of a shared limit.
@@ -155,17 +165,17 @@ impl Limiter {
     }
 
     /// Creates a query to the store about a counter; `None` if there is nothing to query. The query is pending until
-    /// [`Self::apply_grant`] or [`Self::abandon_request`]. `latency` is the time that the store takes to respond.
+    /// [`Self::apply_grant`] or [`Self::abandon_request`].
     pub fn lease_request(
         &self,
         counter: SharedCounter,
-        latency: Duration,
+        latency: StoreLatency,
         now: Timestamp,
     ) -> Option<LeaseRequest> {
         let SharedCounter { limit: meter, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
-        let policy = shard.quotas().lease_policy(meter);
+        let policy = shard.quotas().lease_policy(meter).map(|policy| policy.with_wait(latency.wait));
         let (Some(quota), Some(policy)) = (quota, policy) else {
             shard.lease_accounts_mut().remove(&key);
             return None;
@@ -174,7 +184,7 @@ impl Limiter {
         let in_use = shard.held_of(key, meter);
         let account = shard.lease_accounts_mut().get_mut(&key)?;
         let quota = unconditional_count::quota_with_limit(quota, account.limit);
-        let terms = LeaseTerms { quota, policy, latency };
+        let terms = LeaseTerms { quota, policy, latency: latency.next_call };
         let (request, held) = account.lease_request(counter, held, terms, in_use, now);
         write_lease(&mut shard, key, meter, held, now);
         Some(request)
@@ -282,7 +292,7 @@ impl LeaseAccount {
         if self.needed == 0
             || f64::from(needed) <= kind.max_leasable(kind.valid_to_arrive(MIN_ARRIVAL, is_exact))
         {
-            self.needed = needed;
+            self.add_needed(cost, cost);
         }
     }
 }

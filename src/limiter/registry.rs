@@ -348,7 +348,7 @@ mod tests {
     fn shared_limits_of_one_rule_have_different_salts() {
         let policy = LeasePolicy {
             is_exact: false,
-            max_wait: std::time::Duration::ZERO,
+            max_wait: Some(std::time::Duration::ZERO),
             priority: 0,
             is_max_min: false,
         };

@@ -47,6 +47,7 @@ impl<'a> HeldLimits<'a> {
                 None
             }
         };
+        limits.leave_leases_undecided();
         limits.record_copied_if_decided(view);
         match throttle::resolve(&limits.decision) {
             throttle::ThrottleAction::Forward => Ok(None),

@@ -2,7 +2,8 @@
 //!
 //! Nearly all requests use units of a lease that this instance holds, and do not reach this module. If the lease is
 //! used up, the request takes units of the reserve. Otherwise it waits for the store for as long as its rule permits,
-//! or is rejected. While the store is unreachable, the rule's setting for that case applies.
+//! or is rejected. While the store is unreachable, and if the wait ends without a response, the rule's setting for that
+//! case applies.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,6 +20,8 @@ use crate::store::lease_wait::LeaseDecision;
 
 /// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
 const MAX_ATTEMPTS: usize = 4;
+/// Maximum time that a stored call waits for the store.
+const MAX_STORED_WAIT: Duration = Duration::from_secs(1);
 /// Minimum `retry-after` while the store is unreachable.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -53,6 +56,19 @@ impl AppliedLimits {
 
     fn is_rejected_otherwise(&self) -> bool {
         self.decision.verdicts().iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease())
+    }
+
+    /// If another limit rejects the request, leaves the checks undecided for which the store was not queried, or has not
+    /// responded. They neither reject the request nor have nothing left.
+    pub(super) fn leave_leases_undecided(&mut self) {
+        if self.is_held() || !self.is_rejected_otherwise() {
+            return;
+        }
+        for position in 0..self.selected.len() {
+            if self.decision.verdicts().get(position).is_some_and(Verdict::needs_lease) {
+                self.decision.leave_undecided(position);
+            }
+        }
     }
 
     /// Rejects the checks in `rejected`, for which the store has no units, with their retry-after. If a ban applies,
@@ -137,10 +153,13 @@ fn acquire_lease(
     };
     let (counter, outcome) =
         (view.limiter.shared_counter(&selected.check), view.limiter.acquire_units(&selected.check, now));
+    let max_wait = shared.wait.unwrap_or_else(|| store.default_wait());
     let wait = match &limits.wait {
         _ if !limits.decision.verdicts()[position].rejects() => Duration::ZERO,
-        Some(line) => line.time_left(selected.rule, now).max(shared.wait),
-        None => shared.wait,
+        // No client waits for a stored call.
+        _ if view.policy.rules.is_deferral(selected.rule) => MAX_STORED_WAIT,
+        Some(line) => line.time_left(selected.rule, now).max(max_wait),
+        None => max_wait,
     };
     store.decide_lease(counter, outcome, wait, waited)
 }

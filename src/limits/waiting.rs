@@ -102,7 +102,7 @@ impl AppliedLimits {
                 }
             }
         }
-        let position = match self.attempt(view, now) {
+        let position = match self.attempt(view, Duration::ZERO, now) {
             Some((position, _)) => {
                 self.peek(view, now);
                 if self.is_rejected_by_another(view) {
@@ -135,7 +135,8 @@ impl AppliedLimits {
 
     /// Takes a place in the pace of the limits, and decides. Returns the position of a check whose pace has no room, and
     /// the time until it has.
-    fn attempt(&mut self, view: &LimitsView, now: Timestamp) -> Option<(usize, Duration)> {
+    /// The request has `waited` for the store.
+    fn attempt(&mut self, view: &LimitsView, waited: Duration, now: Timestamp) -> Option<(usize, Duration)> {
         if self.wait.is_some() {
             view.policy.rules.refresh(&mut self.selected);
         }
@@ -155,7 +156,7 @@ impl AppliedLimits {
         }
         self.check_again(view, now);
         if view.policy.rules.is_shared() && self.decision.verdicts().iter().any(Verdict::needs_lease) {
-            leases::acquire_leases(view, self, Duration::ZERO);
+            leases::acquire_leases(view, self, waited);
         }
         let is_rejected = self.decision.is_rejected();
         for (position, delay) in reserved {
@@ -248,9 +249,9 @@ pub(super) async fn resolve(
     limits: &mut AppliedLimits,
     hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
 ) -> Option<Duration> {
-    let mut now = limits.decided_at;
+    let (mut now, mut waited) = (limits.decided_at, Duration::ZERO);
     loop {
-        let held = match limits.progress(view, now) {
+        let held = match limits.progress(view, waited, now) {
             WaitStep::Superseded => return None,
             WaitStep::Final => break,
             WaitStep::Lease => Hold::Lease(std::mem::take(&mut limits.awaited_leases)),
@@ -264,6 +265,8 @@ pub(super) async fn resolve(
         };
         let end;
         (now, end) = hold(held).await;
+        // Without a response in time, the store counts as unreachable for this request.
+        waited = if end == HoldEnd::NoUnits { Duration::MAX } else { Duration::ZERO };
         if end == HoldEnd::Evicted {
             limits.evict(view, now);
             break;
@@ -294,7 +297,7 @@ impl AppliedLimits {
     }
 
     /// Decides a waiting request again.
-    fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
+    fn progress(&mut self, view: &LimitsView, waited: Duration, now: Timestamp) -> WaitStep {
         let grant = self.wait.as_ref().and_then(|waiting| waiting.ticket()).and_then(Ticket::take_grant);
         if let Some(grant) = grant {
             (self.decision, self.decided_at) = (grant.decision, grant.at);
@@ -308,7 +311,7 @@ impl AppliedLimits {
             return self.wait_turn(view, position, TurnEvent::First, None, now);
         }
         self.allow_charge_ahead(now);
-        if let Some((position, wait)) = self.attempt(view, now) {
+        if let Some((position, wait)) = self.attempt(view, waited, now) {
             let room = Room { retry: wait, ahead: LOOKAHEAD };
             return self.wait_turn(view, position, TurnEvent::Notified, Some(room), now);
         }

@@ -79,7 +79,8 @@ impl RlsHandler {
         let mut lease_waits = LeaseWaits::default();
         let mut result = self.try_decide(request, None, &mut lease_waits);
         while let Ok(None) = result {
-            // If the store had none, or the wait has elapsed, a counter that is out of units is over its limit.
+            // If the store had none, a counter that is out of units is over its limit. If it has not responded in time, the
+            // fallback for an unreachable store decides.
             let has_units = std::mem::take(&mut lease_waits).wait_all().await;
             let waited = if has_units { self.clock.now().since(started) } else { Duration::MAX };
             result = self.try_decide(request, Some(waited), &mut lease_waits);
@@ -132,8 +133,8 @@ impl RlsHandler {
                 (limiter.shared_counter(check), limiter.acquire_units(check, now), wait)
             }
         };
-        let max_wait = wait.saturating_sub(waited);
-        match store.decide_lease(counter, lease_outcome, max_wait, Duration::ZERO) {
+        let max_wait = wait.unwrap_or_else(|| store.default_wait());
+        match store.decide_lease(counter, lease_outcome, max_wait, waited) {
             LeaseDecision::Available => LeaseAvailability::Ready,
             LeaseDecision::Pending(lease_wait) => {
                 lease_waits.add(lease_wait);

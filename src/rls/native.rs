@@ -109,8 +109,8 @@ impl<'p> NativeChecks<'p> {
         NativeOutcome::Limited { checks: start..self.selected.len(), shadow_rules }
     }
 
-    /// Returns the maximum time that a request may wait for units of the check at `position`.
-    pub(super) fn max_wait(&self, position: usize) -> Duration {
+    /// Returns the maximum time that a request may wait for units of the check at `position`; `None` for the default.
+    pub(super) fn max_wait(&self, position: usize) -> Option<Duration> {
         shared_limits::max_lease_wait(self.policy, &self.selected[position])
     }
 

@@ -35,10 +35,10 @@ pub struct SharedDocumentLimits {
 /// A counter that is out of units.
 #[derive(Clone, Copy, Debug)]
 pub enum LeaseNeed<'a> {
-    /// Counter of a document's limit, and the maximum wait of the request.
-    Count(&'a CountOperation, Duration),
-    /// Counter of a native rule, and the maximum wait of the request.
-    Check(&'a Check, Duration),
+    /// Counter of a document's limit, and the maximum wait of the request; `None` for the default.
+    Count(&'a CountOperation, Option<Duration>),
+    /// Counter of a native rule, and the maximum wait of the request; `None` for the default.
+    Check(&'a Check, Option<Duration>),
 }
 
 /// Result of getting units for a counter.
@@ -129,8 +129,8 @@ impl MissingLeases {
     }
 }
 
-/// Returns the maximum time that a request may wait for units of the check `selected`.
-pub(super) fn max_lease_wait(policy: &Policy, selected: &SelectedCheck) -> Duration {
+/// Returns the maximum time that a request may wait for units of the check `selected`; `None` for the default.
+pub(super) fn max_lease_wait(policy: &Policy, selected: &SelectedCheck) -> Option<Duration> {
     let shared = policy.rules.get(selected.rule).and_then(Rule::shared);
-    shared.map_or(Duration::ZERO, |shared| shared.wait)
+    shared.map_or(Some(Duration::ZERO), |shared| shared.wait)
 }

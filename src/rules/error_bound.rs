@@ -4,6 +4,7 @@
 //! and the excess that a rule accepts while the store is unreachable. A window is as long as the limit's period.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use super::cost::Cost;
 use super::rule::LimitAction;
@@ -19,6 +20,8 @@ pub struct FleetState {
     pub instance_counts: InstanceCounts,
     /// Whether the store is unreachable.
     pub is_unreachable: bool,
+    /// Maximum time that a request waits for the store, unless its rule has one of its own.
+    pub wait: Duration,
 }
 
 impl SharedLimit {
@@ -49,7 +52,7 @@ impl SharedLimit {
             (None, Mode::Lease | Mode::Exact) => {
                 let units = u32::from(quota.units_per_request().get());
                 let cost = cost.saturating_mul(units);
-                leases::excess(quota, cost, &self.lease_policy()) / f64::from(units)
+                leases::excess(quota, cost, &self.lease_policy().with_wait(fleet.wait)) / f64::from(units)
             }
             // Some instances may still reach the store.
             (Some(OnStoreLoss::Split), _) => admitted(quota, period),
@@ -90,8 +93,6 @@ fn admitted(quota: &Quota, period: Period) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::limiter::algorithm::Algorithm;
     use crate::limiter::quota::{Limit, TimeUnit};
@@ -101,7 +102,7 @@ mod tests {
 
     fn shared(mode: Mode, on_store_loss: OnStoreLoss) -> SharedLimit {
         let instances = (mode == Mode::Split).then_some(InstanceSource::Members);
-        let (wait, fairness) = (Duration::ZERO, Fairness::default());
+        let (wait, fairness) = (Some(Duration::ZERO), Fairness::default());
         SharedLimit { mode, wait, on_store_loss, fairness, priority: 0, instances }
     }
 
@@ -113,7 +114,9 @@ mod tests {
         let (limits, source) = (Box::new([limit]), LimitSource::Shared(shared));
         let limiting = LimitAction { limits, source, ..LimitAction::default() };
         let divisors = InstanceCounts { members: NonZeroU32::new(4).unwrap(), ..InstanceCounts::single() };
-        limiting.error_bound(&FleetState { instance_counts: divisors, is_unreachable }).unwrap()
+        limiting
+            .error_bound(&FleetState { instance_counts: divisors, is_unreachable, wait: Duration::ZERO })
+            .unwrap()
     }
 
     #[test]

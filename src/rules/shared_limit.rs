@@ -18,8 +18,9 @@ pub const MAX_PRIORITY: u8 = 3;
 pub struct SharedLimit {
     /// How the instances share the limit.
     pub mode: Mode,
-    /// Maximum time a request waits for a response of the store; zero if it never waits.
-    pub wait: Duration,
+    /// Maximum time a request waits for a response of the store; zero if it never waits, `None` for as long as the latency
+    /// of the store needs.
+    pub wait: Option<Duration>,
     /// What an instance admits while the store is unreachable.
     pub on_store_loss: OnStoreLoss,
     /// How units are divided when instances demand more than there are.
@@ -107,7 +108,12 @@ impl fmt::Display for SharedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mode, wait, on_store_loss, fairness, priority, instances } = self;
         let (mode, loss, fairness) = (mode.as_str(), on_store_loss.as_str(), fairness.as_str());
-        write!(f, "shared {mode}, wait {wait:?}, on_store_loss {loss}, {fairness}, priority {priority}")?;
+        write!(f, "shared {mode}, ")?;
+        match wait {
+            Some(wait) => write!(f, "wait {wait:?}")?,
+            None => f.write_str("wait auto")?,
+        }
+        write!(f, ", on_store_loss {loss}, {fairness}, priority {priority}")?;
         instances.as_ref().map_or(Ok(()), |instances| write!(f, ", instances {instances}"))
     }
 }

@@ -1,4 +1,4 @@
-//! Latency of calls, which shows whether the store is overloaded.
+//! Latency of calls: whether the store is overloaded, and how long requests wait for it by default.
 //!
 //! A store that cannot keep up responds later and later, until all responses come after the requests have stopped
 //! waiting. Then it works for nothing, and the limit is hardly used. So while it is overloaded, queries whose response
@@ -18,6 +18,15 @@ const BASE_INTERVAL: Duration = Duration::from_secs(10);
 const BASE_RISE: u32 = 8;
 /// Multiple of the base from which the store counts as overloaded.
 const OVERLOAD_MULTIPLE: u32 = 4;
+/// Time in which the highest latency halves while calls are faster.
+const PEAK_HALF_LIFE: Duration = Duration::from_secs(10);
+/// Wait for the store by default, as a multiple of the highest latency: a query waits for the one before it, and the
+/// next stall may be longer than the last.
+const WAIT_MULTIPLE: u32 = 4;
+/// Minimum of that wait. A request only waits for so long if the store is slower than it was of late.
+const MIN_WAIT: Duration = Duration::from_millis(50);
+/// Maximum of that wait.
+const MAX_WAIT: Duration = Duration::from_millis(500);
 /// Latency up to which no store counts as overloaded: short delays of a busy machine.
 const MIN_OVERLOAD: Duration = Duration::from_millis(2);
 
@@ -30,11 +39,14 @@ pub(super) struct CallLatency {
     /// The lowest latency, which rises slowly; `None` before the first call.
     base: Option<Duration>,
     raised_at: Timestamp,
+    /// The highest latency, and when it was measured.
+    peak: (Duration, Timestamp),
 }
 
 impl CallLatency {
     /// Records a call.
     pub(super) fn record(&mut self, latency: Duration, now: Timestamp) {
+        self.record_peak(latency, now);
         let mean = self.expected(now);
         self.mean = match self.base {
             None => latency,
@@ -47,6 +59,23 @@ impl CallLatency {
         } else if now.since(self.raised_at) >= BASE_INTERVAL {
             (self.base, self.raised_at) = (Some(base.saturating_add(base / BASE_RISE)), now);
         }
+    }
+
+    /// Records the latency of a call that is of another kind, or has failed. It only counts as an upper bound.
+    pub(super) fn record_peak(&mut self, latency: Duration, now: Timestamp) {
+        if latency >= self.peak(now) {
+            self.peak = (latency, now);
+        }
+    }
+
+    fn peak(&self, now: Timestamp) -> Duration {
+        let (peak, at) = self.peak;
+        peak.mul_f64((-(now.since(at).as_secs_f64() / PEAK_HALF_LIFE.as_secs_f64())).exp2())
+    }
+
+    /// Returns the time that requests wait for the store by default.
+    pub(super) fn wait(&self, now: Timestamp) -> Duration {
+        self.peak(now).saturating_mul(WAIT_MULTIPLE).clamp(MIN_WAIT, MAX_WAIT)
     }
 
     /// Returns the latency to expect of a call.
@@ -109,6 +138,20 @@ mod tests {
         calls(&mut measured, 30, 100, 200);
         assert!(!measured.is_overloaded(at(300)));
         assert_eq!(measured.expected(at(60_000)), Duration::ZERO);
+    }
+
+    #[test]
+    fn default_wait_follows_the_slowest_calls_of_late() {
+        let mut measured = CallLatency::default();
+        assert_eq!(measured.wait(at(0)), MIN_WAIT);
+        calls(&mut measured, 1, 0, 1000);
+        assert_eq!(measured.wait(at(1000)), MIN_WAIT);
+        calls(&mut measured, 40, 1000, 1001);
+        calls(&mut measured, 1, 1001, 2000);
+        assert!(measured.wait(at(2000)) > Duration::from_millis(140), "{:?}", measured.wait(at(2000)));
+        calls(&mut measured, 900, 2000, 2001);
+        assert_eq!(measured.wait(at(2001)), MAX_WAIT);
+        assert_eq!(measured.wait(at(120_000)), MIN_WAIT);
     }
 
     #[test]

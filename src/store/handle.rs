@@ -1,9 +1,11 @@
-//! The workers' handle to the store: a queue of counters to query, and whether the store is reachable.
+//! The workers' handle to the store: a queue of counters to query, whether the store is reachable, and how long to wait
+//! for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -46,8 +48,33 @@ impl LeaseWaiter {
 #[derive(Clone, Debug)]
 pub struct StoreHandle {
     sender: mpsc::Sender<QueuedCounter>,
-    is_unreachable: Arc<AtomicBool>,
+    state: Arc<StoreState>,
     limiter: Arc<Limiter>,
+}
+
+/// What the workers know of the store.
+#[derive(Debug)]
+struct StoreState {
+    is_unreachable: AtomicBool,
+    /// Whether the store has ever been reached, for the thread that starts the process.
+    was_reached: Mutex<bool>,
+    reached: Condvar,
+    /// Time in microseconds that requests wait for the store by default.
+    wait_micros: AtomicU64,
+    /// Requests whose wait has ended without a response, since they were last taken.
+    unanswered: AtomicU64,
+}
+
+impl Default for StoreState {
+    fn default() -> Self {
+        Self {
+            is_unreachable: AtomicBool::new(true),
+            was_reached: Mutex::new(false),
+            reached: Condvar::new(),
+            wait_micros: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
+        }
+    }
 }
 
 impl StoreHandle {
@@ -55,20 +82,49 @@ impl StoreHandle {
     /// [`Self::set_unreachable`] is called.
     pub fn new(limiter: &Arc<Limiter>) -> (Self, mpsc::Receiver<QueuedCounter>) {
         let (sender, queue) = mpsc::channel(MAX_QUEUED);
-        (
-            Self { sender, is_unreachable: Arc::new(AtomicBool::new(true)), limiter: Arc::clone(limiter) },
-            queue,
-        )
+        (Self { sender, state: Arc::new(StoreState::default()), limiter: Arc::clone(limiter) }, queue)
     }
 
     /// Returns whether the store is unreachable, in which case the configured fallback applies.
     pub fn is_unreachable(&self) -> bool {
-        self.is_unreachable.load(Ordering::Relaxed)
+        self.state.is_unreachable.load(Ordering::Relaxed)
     }
 
     /// Sets whether the store is unreachable.
     pub fn set_unreachable(&self, is_unreachable: bool) {
-        self.is_unreachable.store(is_unreachable, Ordering::Relaxed);
+        self.state.is_unreachable.store(is_unreachable, Ordering::Relaxed);
+        if !is_unreachable {
+            *self.state.was_reached.lock() = true;
+            self.state.reached.notify_all();
+        }
+    }
+
+    /// Blocks the thread until the store has been reached, at most for this time. Returns whether it has been.
+    pub fn wait_until_reached(&self, timeout: Duration) -> bool {
+        let mut was_reached = self.state.was_reached.lock();
+        self.state.reached.wait_while_for(&mut was_reached, |reached| !*reached, timeout);
+        *was_reached
+    }
+
+    /// Returns the time that a request waits for the store, unless its rule has a maximum of its own.
+    pub fn default_wait(&self) -> Duration {
+        Duration::from_micros(self.state.wait_micros.load(Ordering::Relaxed))
+    }
+
+    /// Sets the time that requests wait for the store by default.
+    pub fn set_default_wait(&self, wait: Duration) {
+        let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        self.state.wait_micros.store(micros, Ordering::Relaxed);
+    }
+
+    /// Counts a request whose wait has ended without a response.
+    pub(super) fn count_unanswered(&self) {
+        self.state.unanswered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes the number of requests whose wait has ended without a response since the last call.
+    pub fn take_unanswered(&self) -> u64 {
+        self.state.unanswered.swap(0, Ordering::Relaxed)
     }
 
     /// Queries a counter for which no request waits.
@@ -98,6 +154,11 @@ impl StoreHandle {
         let waiter = LeaseWaiter { sender, deadline: Instant::now() + max_wait };
         self.enqueue(QueuedCounter { counter, needs_query, waiter: Some(waiter) });
         receiver
+    }
+
+    /// Cancels a query that [`Limiter::acquire_units`] has asked for.
+    pub(super) fn cancel_query(&self, counter: SharedCounter) {
+        self.limiter.cancel_request(counter);
     }
 
     fn enqueue(&self, queued: QueuedCounter) {

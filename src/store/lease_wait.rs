@@ -20,7 +20,7 @@ pub enum LeaseDecision {
     Pending(LeaseWait),
     /// No units are available before this time has elapsed; zero if that is unknown.
     Rejected(Duration),
-    /// The store is unreachable, and the configured fallback applies.
+    /// The store is unreachable, or has not responded in time, and the configured fallback applies.
     Unavailable,
 }
 
@@ -37,7 +37,8 @@ pub struct LeaseWaits(SmallVec<[LeaseWait; 1]>);
 
 impl StoreHandle {
     /// Evaluates the result of [`Limiter::acquire_units`] for `counter`. The request waits for the store for at most
-    /// `max_wait`, of which `waited` have elapsed.
+    /// `max_wait`, of which `waited` have elapsed. If they elapse without a response, the store counts as unreachable for
+    /// this request: a late response says nothing about the limit.
     ///
     /// [`Limiter::acquire_units`]: crate::limiter::Limiter::acquire_units
     pub fn decide_lease(
@@ -59,6 +60,14 @@ impl StoreHandle {
                     self.query(counter);
                 }
                 LeaseDecision::Rejected(Duration::ZERO)
+            }
+            LeaseOutcome::Requested(needs_query) if waited >= max_wait => {
+                if needs_query {
+                    // It would add to the load of a store that is too slow already. The next request queries it.
+                    self.cancel_query(counter);
+                }
+                self.count_unanswered();
+                LeaseDecision::Unavailable
             }
             LeaseOutcome::Requested(needs_query) => {
                 let max_wait = max_wait.saturating_sub(waited);

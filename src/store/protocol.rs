@@ -73,20 +73,23 @@ pub struct InstanceInfo {
     pub id: u32,
     /// Weight under contention.
     pub weight: f64,
+    /// Number of instances that share limits, as far as is known.
+    pub instances: u32,
     /// Lead of the store's clock over this process's, in nanoseconds.
     pub clock_lead: i64,
 }
 
 /// Encodes a query for the script.
 pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Timestamp) -> String {
-    let LeaseRequest { lease_policy: policy, needed, requested, demanded, owed, .. } = *request;
+    let LeaseRequest { lease_policy: policy, needed, least, requested, demanded, owed, .. } = *request;
     let ReturnedUnits { units: returned, granted_at } = request.returned;
     let [valid, elapsed, period] = [request.valid, request.elapsed, request.period].map(micros);
+    let instances = instance.instances;
     let (priority, fair, weight) = (policy.priority, u8::from(policy.is_max_min), instance.weight);
     let demand = format!("{needed} {requested} {demanded} {elapsed} {returned} {granted_at} {owed} {period}");
     match request.kind {
         StoreCounterKind::Bucket { interval, burst } => {
-            format!("b {interval} {burst} {valid} {priority} {fair} {weight} {demand}")
+            format!("b {interval} {burst} {valid} {priority} {fair} {weight} {demand} {instances} {least}")
         }
         StoreCounterKind::Window { count, quota } => {
             let mut text = format!("w {count} {valid} {priority} {weight} {demand}");
@@ -95,13 +98,20 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
                 // The last boundary of all exceeds the precision of a double.
                 let _ = write!(text, " {}", (bound.as_nanos() / 1000).min(1 << 52));
             }
+            let _ = write!(text, " {instances} {least}");
             text
         }
         StoreCounterKind::Sliding { count, length, sub_windows: parts } => {
-            format!("s {count} {} {parts} {valid} {priority} {weight} {demand}", micros(length))
+            format!(
+                "s {count} {} {parts} {valid} {priority} {weight} {demand} {instances} {least}",
+                micros(length)
+            )
         }
         StoreCounterKind::Refill { count, every, burst } => {
-            format!("r {count} {} {burst} {valid} {priority} {weight} {demand}", micros(every))
+            format!(
+                "r {count} {} {burst} {valid} {priority} {weight} {demand} {instances} {least}",
+                micros(every)
+            )
         }
         StoreCounterKind::Permits { count, used, held } => {
             let (instance, sent) = (instance.id, now.as_nanos() / 1000);

@@ -12,7 +12,7 @@ use super::call_latency::CallLatency;
 use super::protocol::{self, InstanceInfo};
 use crate::limiter::Limiter;
 use crate::limiter::leases::{
-    AfterGrant, AppliedGrant, LeaseGrant, LeaseRequest, LeaseReview, SharedCounter,
+    AfterGrant, AppliedGrant, LeaseGrant, LeaseRequest, LeaseReview, SharedCounter, StoreLatency,
 };
 use crate::limiter::timestamp::Timestamp;
 
@@ -136,6 +136,16 @@ impl LeaseScheduler {
         &mut self.groups[usize::from(group)]
     }
 
+    /// Records the latency of a call that does not query counters.
+    pub fn record_other_call(&mut self, latency: Duration, now: Timestamp) {
+        self.latency.record_peak(latency, now);
+    }
+
+    /// Returns the time that requests wait for the store, unless their rule has a maximum of its own.
+    pub fn default_wait(&self, now: Timestamp) -> Duration {
+        self.latency.wait(now)
+    }
+
     /// Returns the latency to expect of a call if the store is overloaded; zero if it is not.
     pub fn overload_latency(&self, now: Timestamp) -> Duration {
         if self.latency.is_overloaded(now) { self.latency.expected(now) } else { Duration::ZERO }
@@ -185,7 +195,8 @@ impl LeaseScheduler {
         counters.dedup();
         let skipped: Vec<_> = counters.extract_if(.., |counter| is_abandoned(*counter)).collect();
         skipped.iter().for_each(|counter| limiter.cancel_request(*counter));
-        let latency = self.latency.of_next_call(now);
+        let latency =
+            StoreLatency { next_call: self.latency.of_next_call(now), wait: self.latency.wait(now) };
         let requests: Vec<_> =
             counters.into_iter().filter_map(|counter| limiter.lease_request(counter, latency, now)).collect();
         let mut encoded: Vec<_> =
@@ -281,7 +292,7 @@ mod tests {
     }
 
     fn scheduler() -> LeaseScheduler {
-        LeaseScheduler::new(InstanceInfo { id: 1, weight: 1.0, clock_lead: 0 }, 1)
+        LeaseScheduler::new(InstanceInfo { id: 1, weight: 1.0, instances: 1, clock_lead: 0 }, 1)
     }
 
     /// Leases 10 units for a second, which nothing spends.

@@ -96,14 +96,46 @@ local function paced(units, part, q)
   return math.min(SECOND, math.max(units, 1) * q.period / (q.wanted * part))
 end
 
+-- Units of one grant are all spent or returned after this time, in addition to their validity.
+local RETURN_TIME = SECOND * 2 / 5
+-- Number of units that stands for "unknown".
+local UNKNOWN = 2 ^ 40
+
+-- Returns the time at which an instance asks again while units that others hold may come back.
+local function poll(q) return math.min(SECOND / 2, math.max(SECOND / 40, SECOND / 200 * q.instances)) end
+
+-- Returns the time by which all units that are out have been spent or returned, with a grant that is valid for `valid`.
+local function returned_by(before, granted, valid)
+  if granted == 0 then return before end
+  return math.max(before, now + math.max(valid, SECOND / 50) + RETURN_TIME)
+end
+
+-- Returns the wait and the spread of an instance for whose requests too little is left. It does not wait longer than until
+-- units that others hold may be back.
+local function wait_for_return(wait, spread, out_until, q)
+  if out_until > now and wait > SECOND / 4 then return poll(q), poll(q) / 4 end
+  return wait, spread
+end
+
+-- Returns the units to grant of a stock of `room`, so that each instance has as much as it needs, and the last units go
+-- one by one to requests that wait for them. All leases together are at most half of the stock.
+local function from_stock(room, left, q)
+  local most = math.min(left / 2, left * q.weight / (2 * math.min(q.instances, 32)))
+  return math.min(room, math.max(q.needed, math.floor(math.min(q.wanted, most))))
+end
+
+-- Returns the units to grant if there are fewer than the waiting requests need: what is left, if it is enough for one.
+local function last_units(room, q) return q.least <= room and room or 0 end
+
 -- A bucket that drains at a constant rate: generic cell rate algorithm, token bucket and leaky bucket.
 -- State: time, backlog, maximum validity of the leases that count, time at which the bucket is empty, interval, cap of
 -- max-min fairness, demand. After that, slices of past time, the latest first: the start of the slice and its lowest
--- backlog.
+-- backlog. The last number is the units granted since the bucket was last unused, times 4096, and the milliseconds after
+-- which all units that are out have been spent or returned. Scripts of earlier versions ignore it and leave it out.
 local function bucket(key, list)
   local q = { interval = list[1], burst = list[2], valid = list[3], priority = list[4], fair = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
-    owed = list[13], period = list[14] }
+    owed = list[13], period = list[14], instances = list[15] or 1, least = list[16] or list[7] }
   local full = q.burst * q.interval
   local rate = SECOND / q.interval
   local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
@@ -117,16 +149,23 @@ local function bucket(key, list)
   local busy_until = s[4]
   local longest = now < busy_until + s[3] and s[3] or 0
   local begins, lows = {}, {}
-  for index = 1, (#s - 11) / 2 do begins[index], lows[index] = s[10 + 2 * index], s[11 + 2 * index] end
+  local packed = #s % 2 == 0 and s[#s] or UNKNOWN * 4096
+  local used, out_until = math.floor(packed / 4096), s[1] + packed % 4096 * 1000
+  for index = 1, math.floor((#s - 11) / 2) do begins[index], lows[index] = s[10 + 2 * index], s[11 + 2 * index] end
   if s[5] ~= q.interval then
     -- The limit has changed, or instances have different ones. Used units are kept, and earlier grants cannot be returned.
     local ratio = q.interval / s[5]
     backlog = backlog * ratio
     longest = math.min(longest * math.max(1, ratio), math.max(longest, full))
     begins, lows = { now }, { 0 }
+    used = UNKNOWN
   end
-  if born > 0 and (not text or s[1] < born) then backlog = math.max(backlog, full - (now - born)) end
+  if born > 0 and (not text or s[1] < born) then
+    backlog, used = math.max(backlog, full - (now - born)), UNKNOWN
+  end
   lows[1] = math.min(lows[1], backlog)
+  -- All leases of before have no effect any more.
+  if backlog == 0 and longest == 0 then used = 0 end
   local is_new = backlog == 0
   if is_new then
     -- All units granted so far have drained.
@@ -149,12 +188,14 @@ local function bucket(key, list)
     if since then
       local back = math.min(q.returned * q.interval, most)
       backlog = backlog - back
+      used = math.max(0, used - back / q.interval)
       for index = 1, since do lows[index] = lows[index] - back end
     end
   end
   local demand = { s[7], s[8], s[9], s[10], s[11] }
   note_demand(demand, elapsed, over, q)
-  backlog = backlog + math.min(q.owed * q.interval, math.max(0, 2 * full - backlog))
+  local owed = math.min(q.owed * q.interval, math.max(0, 2 * full - backlog))
+  backlog, used = backlog + owed, used + owed / q.interval
   local tolerance = full - math.max(q.valid, longest)
   local slack = math.max(0, 1 - backlog / math.max(tolerance, q.interval))
   local cap = s[6]
@@ -171,17 +212,26 @@ local function bucket(key, list)
   for priority = 1, q.priority do higher = higher + demand[priority] end
   if higher > rate / 100 then reserved = math.min(tolerance / 8 * q.priority, math.max(0, tolerance - q.interval)) end
   local room = math.max(0, math.floor((tolerance - reserved - backlog) / q.interval + 0.000001))
+  -- A burst may be granted at once as a whole: until as much has been granted, no window can have more.
+  room = math.max(room, math.floor(q.burst - used - reserved / q.interval + 0.000001))
+  -- More is left than a second brings back.
+  local has_stock = room * q.interval >= SECOND
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then
     wait = math.ceil(backlog + q.needed * q.interval - (tolerance - reserved))
     spread = math.min(SECOND, demand[PRIORITIES + 1] * q.interval)
     if part < 1 and slack < 0.5 then wait = math.max(wait, paced(q.needed, part, q)) end
+    wait, spread = wait_for_return(wait, spread, out_until, q)
+    granted = last_units(room, q)
+  elseif has_stock then
+    granted = from_stock(room, room, q)
   else
     granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part * ahead(slack))))
     -- No pause for grants to waiting requests while at least half of the burst is left.
     if part < 1 and (slack < 0.5 or granted > q.needed) then pause = paced(granted, part, q) end
   end
-  backlog = backlog + granted * q.interval
+  backlog, used = backlog + granted * q.interval, used + granted
+  out_until = returned_by(out_until, granted, q.valid)
   if is_new then lows[1] = backlog end
   if granted > 0 then longest = math.max(longest, q.valid) end
   if backlog > 0 then busy_until = now + backlog end
@@ -189,24 +239,26 @@ local function bucket(key, list)
   for index = 1, #begins do
     list_of[10 + 2 * index], list_of[11 + 2 * index] = begins[index], lows[index]
   end
+  list_of[#list_of + 1] = math.min(UNKNOWN, math.ceil(used - 0.000001)) * 4096
+    + math.max(0, math.min(4095, math.ceil((out_until - now) / 1000)))
   save(key, list_of, backlog + longest + over)
   local remaining = math.max(0, math.floor((full - backlog) / q.interval + 0.000001))
   return { granted, q.valid, math.floor(wait), math.floor(spread), math.floor(pause), remaining }
 end
 
 -- A fixed window: `count` units between two boundaries by the clock. A lease ends with its window.
--- State: end of the window, used units, time, demand.
+-- State: end of the window, used units, time, demand, time by which all units that are out have been spent or returned.
 local function window(key, list)
   local q = { count = list[1], valid = list[2], priority = list[3], weight = list[4], needed = list[5], wanted = list[6],
-    demanded = list[7], elapsed = list[8], returned = list[9], granted_at = list[10], owed = list[11], period = list[12] }
+    demanded = list[7], elapsed = list[8], returned = list[9], granted_at = list[10], owed = list[11], period = list[12], instances = list[16] or 1, least = list[17] or list[5] }
   local marks = { list[13], list[14], list[15] }
   if now < marks[1] or now >= marks[3] then return { -1, 0, 0, 0, 0, 0 } end
   local start, stop = marks[1], marks[2]
   if now >= marks[2] then start, stop = marks[2], marks[3] end
   local s = load(key)
   local text = s
-  s = s or { stop, 0, now, 0, 0, 0, 0, 0 }
-  local used = s[2]
+  s = s or { stop, 0, now, 0, 0, 0, 0, 0, 0 }
+  local used, out_until = s[2], s[9] or 0
   if s[1] ~= stop then used = math.max(0, used - q.count) end
   if born > start and (not text or s[3] < born) then used = math.max(used, q.count) end
   local over = math.min(60 * SECOND, math.max(SECOND, (stop - start) / 4))
@@ -217,43 +269,43 @@ local function window(key, list)
   local room = math.max(0, q.count - used)
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then
-    wait, spread = stop - now, math.min(5000, (stop - now) / 10)
+    wait, spread = wait_for_return(stop - now, math.min(5000, (stop - now) / 10), out_until, q)
+    granted = last_units(room, q)
   else
-    -- Compares the demand for the coming period with the remaining units.
+    -- Units are reserved for the demand of higher priorities in the coming period.
     local higher = 0
     for priority = 1, q.priority do higher = higher + demand[priority] end
-    local period = q.period / SECOND
-    local left = math.max(room - higher * period, room / 100)
-    local competing = demand[q.priority + 1] / q.weight * period
-    local part = 1
-    if competing > left then part = left / competing end
-    granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part)))
-    if part < 1 and granted > q.needed then pause = math.min(0.9 * q.period, stop - now) end
+    granted = from_stock(room, math.max(room - higher * q.period / SECOND, room / 100), q)
+    if room == 0 then pause = math.min(poll(q), stop - now) end
   end
   used = used + granted
+  out_until = returned_by(out_until, granted, math.min(q.valid, stop - now))
   local ends = stop - now
   if used > q.count then ends = ends + (stop - start) end
-  save(key, { stop, used, now, demand[1], demand[2], demand[3], demand[4], demand[5] }, ends)
+  save(key, { stop, used, now, demand[1], demand[2], demand[3], demand[4], demand[5], out_until }, ends)
   return { granted, math.min(q.valid, stop - now), math.ceil(wait), math.floor(spread), math.floor(pause),
     math.max(0, q.count - used) }
 end
 
 -- A sliding window or log: `count` units in any span of `length`, which has `parts` sub-windows. A sub-window that is only
 -- partly in the span counts fully. A lease ends with its sub-window.
--- State: time, demand, then pairs of sub-window and count.
+-- State: time, demand, then pairs of sub-window and count. The pair with the number -1 has the time by which all units that
+-- are out have been spent or returned.
 local function sliding(key, list)
   local q = { count = list[1], length = list[2], parts = list[3], valid = list[4], priority = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
-    owed = list[13], period = list[14] }
+    owed = list[13], period = list[14], instances = list[15] or 1, least = list[16] or list[7] }
   local part_length = q.length / q.parts
   local current = math.floor(now / part_length)
   local oldest = current - q.parts
   local s = load(key)
   local text = s
   s = s or { now, 0, 0, 0, 0, 0 }
-  local counts, used = {}, 0
+  local counts, used, out_until = {}, 0, 0
   for index = 7, #s, 2 do
-    if s[index] >= oldest then
+    if s[index] == -1 then
+      out_until = s[index + 1]
+    elseif s[index] >= oldest then
       counts[#counts + 1] = { s[index], s[index + 1] }
       used = used + s[index + 1]
     end
@@ -291,11 +343,18 @@ local function sliding(key, list)
       end
     end
     spread = math.min(SECOND, demand[PRIORITIES + 1] * q.length / q.count)
+    wait, spread = wait_for_return(wait, spread, out_until, q)
+    granted = last_units(room, q)
+  elseif room > 0 and room * q.length / q.count >= SECOND then
+    granted = from_stock(room, room, q)
   else
     local part = share(demand, q.count * SECOND / q.length, room / q.count, q)
     granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part)))
     if part < 1 and granted > q.needed then pause = 0.9 * q.period end
+    if room == 0 then pause = math.max(pause, poll(q)) end
   end
+  local ends = (current + 1) * part_length - now
+  out_until = returned_by(out_until, granted, math.min(q.valid, ends))
   if granted + owed > 0 then
     local last = counts[#counts]
     if last and last[1] == current then last[2] = last[2] + granted + owed
@@ -308,22 +367,24 @@ local function sliding(key, list)
       list_of[#list_of + 1] = count[2]
     end
   end
+  list_of[#list_of + 1] = -1
+  list_of[#list_of + 1] = out_until
   save(key, list_of, q.length + part_length + over)
-  local ends = (current + 1) * part_length - now
   return { granted, math.floor(math.min(q.valid, ends)), math.ceil(wait), math.floor(spread), math.floor(pause),
     math.max(0, room - granted) }
 end
 
 -- A refill bucket: gets `count` tokens at every interval of `every`. A lease ends with the next refill.
--- State: time of the last refill, missing tokens, time, demand.
+-- State: time of the last refill, missing tokens, time, demand, time by which all units that are out have been spent or
+-- returned.
 local function refill(key, list)
   local q = { count = list[1], every = list[2], burst = list[3], valid = list[4], priority = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
-    owed = list[13], period = list[14] }
+    owed = list[13], period = list[14], instances = list[15] or 1, least = list[16] or list[7] }
   local s = load(key)
   local text = s
-  s = s or { now, 0, now, 0, 0, 0, 0, 0 }
-  local since, missing = s[1], s[2]
+  s = s or { now, 0, now, 0, 0, 0, 0, 0, 0 }
+  local since, missing, out_until = s[1], s[2], s[9] or 0
   if born > 0 and (not text or s[3] < born) then since, missing = born, q.burst end
   local refills = math.max(0, math.floor((now - since) / q.every))
   missing = math.max(0, missing - refills * q.count)
@@ -338,14 +399,19 @@ local function refill(key, list)
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then
     wait = since + math.ceil((missing + q.needed - q.burst) / q.count) * q.every - now
-    spread = math.min(5000, q.every / 10)
+    wait, spread = wait_for_return(wait, math.min(5000, q.every / 10), out_until, q)
+    granted = last_units(room, q)
+  elseif room > 0 and room * q.every / q.count >= SECOND then
+    granted = from_stock(room, room, q)
   else
     local part = share(demand, q.count * SECOND / q.every, room / q.burst, q)
     granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part)))
     if part < 1 and granted > q.needed then pause = math.min(0.9 * q.period, since + q.every - now) end
+    if room == 0 then pause = math.max(pause, math.min(poll(q), since + q.every - now)) end
   end
   missing = missing + granted
-  save(key, { since, missing, now, demand[1], demand[2], demand[3], demand[4], demand[5] },
+  out_until = returned_by(out_until, granted, math.min(q.valid, since + q.every - now))
+  save(key, { since, missing, now, demand[1], demand[2], demand[3], demand[4], demand[5], out_until },
     math.ceil(missing / q.count) * q.every + over)
   return { granted, math.floor(math.min(q.valid, since + q.every - now)), math.ceil(wait), math.floor(spread),
     math.floor(pause), math.max(0, q.burst - missing) }

@@ -87,6 +87,8 @@ struct StoreTask<F> {
     failures: u32,
     next_heartbeat: Instant,
     is_registering: bool,
+    /// Whether requests whose wait ended without a response have been reported.
+    has_reported_unanswered: bool,
     /// Fleet size in the last reply. A change takes effect when two consecutive replies agree.
     reported_instances: u32,
     on_fleet_change: F,
@@ -95,7 +97,7 @@ struct StoreTask<F> {
 /// Result of a call.
 enum CompletedCall {
     Leased(LeaseBatch, Result<BatchReply, CallError>),
-    Registered(Result<([u64; 2], u32), CallError>),
+    Registered(Timestamp, Result<([u64; 2], u32), CallError>),
     /// What other instances know of the provider of a rule, and when the query was sent.
     Followed(Arc<RuleFeedback>, Timestamp, Result<Vec<SharedKeyState>, CallError>),
 }
@@ -131,7 +133,7 @@ pub async fn run(
         handle,
         metrics,
         scheduler: LeaseScheduler::new(
-            InstanceInfo { id: instance_id, weight, clock_lead: 0 },
+            InstanceInfo { id: instance_id, weight, instances: 1, clock_lead: 0 },
             protocol::group_count(&settings.topology),
         ),
         waiters: BTreeMap::new(),
@@ -142,6 +144,7 @@ pub async fn run(
         failures: 0,
         next_heartbeat: Instant::now(),
         is_registering: false,
+        has_reported_unanswered: false,
         reported_instances: 0,
         on_fleet_change,
     };
@@ -168,6 +171,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                     .for_each(|counter| self.scheduler.schedule_review(counter, now));
             }
             self.start_calls();
+            self.report_unanswered();
             let after = due.map_or(MIN_HEARTBEAT_INTERVAL, |due| due.since(self.clock.now()));
             let after = if self.limiter.has_shared_bans() { after.min(MAX_BAN_REPORT_DELAY) } else { after };
             let wake = self.next_heartbeat.min(Instant::now() + after);
@@ -250,14 +254,18 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                     applied.push((request.counter, result));
                 });
                 self.wake_waiters(&applied);
+                self.update_wait();
             }
             CompletedCall::Leased(batch, Err(error)) => {
                 self.metrics.record_call(error.outcome(), Duration::ZERO);
                 self.scheduler.apply_failure(&batch, &self.limiter, self.clock.now());
                 self.mark_unreachable(&error);
             }
-            CompletedCall::Registered(Ok((secret, instances))) => {
+            CompletedCall::Registered(sent_at, Ok((secret, instances))) => {
                 self.is_registering = false;
+                let now = self.clock.now();
+                self.scheduler.record_other_call(now.since(sent_at), now);
+                self.update_wait();
                 self.handle_registration(secret, instances);
                 self.exchange_feedback();
                 self.next_heartbeat = Instant::now() + self.heartbeat_interval();
@@ -269,7 +277,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             CompletedCall::Followed(_, _, Err(error)) => {
                 self.metrics.record_call(error.outcome(), Duration::ZERO);
             }
-            CompletedCall::Registered(Err(error)) => {
+            CompletedCall::Registered(_, Err(error)) => {
                 self.is_registering = false;
                 self.mark_unreachable(&error);
                 self.failures = self.failures.saturating_add(1);
@@ -288,6 +296,31 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             if *next != AfterGrant::Query {
                 self.waiters.remove(counter).into_iter().flatten().for_each(|waiter| waiter.wake(true));
             }
+        }
+    }
+
+    /// Tells the workers how long requests wait by default.
+    fn update_wait(&self) {
+        let wait = self.scheduler.default_wait(self.clock.now());
+        self.handle.set_default_wait(wait);
+        self.metrics.set_default_wait(wait);
+    }
+
+    /// Counts requests whose wait ended without a response, and warns of the first.
+    fn report_unanswered(&mut self) {
+        let requests = self.handle.take_unanswered();
+        if requests == 0 {
+            return;
+        }
+        self.metrics.record_unanswered(requests);
+        if !std::mem::replace(&mut self.has_reported_unanswered, true) {
+            let wait = self.scheduler.default_wait(self.clock.now());
+            tracing::warn!(
+                requests,
+                default_wait = ?wait,
+                "the store did not respond within `wait`: `on_store_loss` decided; reported once, \
+                 weir_store_unanswered_total counts them"
+            );
         }
     }
 
@@ -314,10 +347,10 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         let store = Arc::clone(&self.store);
         let (instance, fleet) = (self.instance.clone(), self.limiter.fleet());
         let secret = if self.reported_instances > 0 { fleet.hasher.secret() } else { self.secret };
+        let sent_at = self.clock.now();
         self.in_flight.spawn_local(async move {
-            CompletedCall::Registered(
-                store.register(&instance, secret, interval * MAX_MISSED_HEARTBEATS).await,
-            )
+            let registered = store.register(&instance, secret, interval * MAX_MISSED_HEARTBEATS).await;
+            CompletedCall::Registered(sent_at, registered)
         });
     }
 
@@ -346,6 +379,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         let has_changed = fleet.instances != instances
             && (self.reported_instances == instances.get() || self.reported_instances == 0);
         self.reported_instances = instances.get();
+        self.scheduler.instance.instances = instances.get();
         if is_new || has_changed {
             (self.on_fleet_change)(Fleet { hasher: KeyHasher::new(secret), instances });
         }

@@ -153,6 +153,7 @@ impl Attack {
             match self.rng.u32(if self.is_changing { 2 } else { 0 }..200) {
                 0 => self.flush_store(),
                 1 => self.fail_over(),
+                12..20 => self.store.write_as_earlier_version(),
                 2..12 => self.replica = self.store.clone(),
                 _ => self.call_store(),
             }
@@ -218,14 +219,21 @@ impl Attack {
         let wanted = self.rng.u64(0..=capacity.div_ceil(self.request_divisor));
         let needed = if self.rng.bool() { wanted.min(1) } else { 0 };
         let rest = format!("{needed} {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
+        let tail = format!("{} {}", [1, 3, 12][self.rng.usize(0..3)], needed.min(1));
         let question = match limit {
-            Limit::Bucket { interval, burst } => format!("b {interval} {burst} {valid} 1 0 1 {rest}"),
+            Limit::Bucket { interval, burst } => format!("b {interval} {burst} {valid} 1 0 1 {rest} {tail}"),
             Limit::Window { count, length } => {
                 let start = self.now - self.now % length;
-                format!("w {count} {valid} 1 1 {rest} {start} {} {}", start + length, start + 2 * length)
+                format!(
+                    "w {count} {valid} 1 1 {rest} {start} {} {} {tail}",
+                    start + length,
+                    start + 2 * length
+                )
             }
-            Limit::Sliding { count, length } => format!("s {count} {length} 100 {valid} 1 1 {rest}"),
-            Limit::Refill { count, every, burst } => format!("r {count} {every} {burst} {valid} 1 1 {rest}"),
+            Limit::Sliding { count, length } => format!("s {count} {length} 100 {valid} 1 1 {rest} {tail}"),
+            Limit::Refill { count, every, burst } => {
+                format!("r {count} {every} {burst} {valid} 1 1 {rest} {tail}")
+            }
         };
         let keys = ["generation".to_owned(), "key".to_owned()];
         let args = [self.known_generation.clone(), self.run.to_string(), self.now.to_string(), question];

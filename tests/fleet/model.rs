@@ -1,11 +1,18 @@
 //! Model of the store's script in Rust, operation by operation, for simulations. A test compares the two on a real
 //! server.
 
+#[path = "model/request.rs"]
+mod request;
+
 use std::collections::HashMap;
 
-const SECOND: f64 = 1_000_000.0;
-const PRIORITIES: usize = 4;
+use self::request::{
+    Demand, PRIORITIES, SECOND, StoreRequest, prefetch_fraction, record_demand, reserved, share,
+};
+
 const SLICES: usize = 6;
+/// Number of units that stands for "unknown".
+const UNKNOWN: f64 = 1_099_511_627_776.0;
 
 /// Data of the server.
 #[derive(Clone, Debug, Default)]
@@ -30,51 +37,6 @@ pub(crate) struct UnitFlow {
     pub(crate) late: f64,
     /// Capacity that expired while a bucket was empty.
     pub(crate) idle: f64,
-}
-
-/// Demand by priority, followed by the number of instances that call.
-type Demand = [f64; PRIORITIES + 1];
-
-/// Last fields of a request about a rate limit.
-struct StoreRequest {
-    priority: usize,
-    weight: f64,
-    needed: f64,
-    wanted: f64,
-    demanded: f64,
-    elapsed: f64,
-    returned: f64,
-    granted_at: f64,
-    owed: f64,
-    period: f64,
-}
-
-impl StoreRequest {
-    fn new(priority: f64, weight: f64, rest: &[f64]) -> Self {
-        Self {
-            priority: priority as usize,
-            weight,
-            needed: rest[0],
-            wanted: rest[1],
-            demanded: rest[2],
-            elapsed: rest[3],
-            returned: rest[4],
-            granted_at: rest[5],
-            owed: rest[6],
-            period: rest[7],
-        }
-    }
-}
-
-impl StoreRequest {
-    /// Returns the time for which `units` must last an instance that gets the fraction `part` of the units it wants in
-    /// advance; zero if it wants none in advance.
-    fn paced_duration(&self, units: f64, part: f64) -> f64 {
-        if self.wanted <= self.needed {
-            return 0.0;
-        }
-        SECOND.min(units.max(1.0) * self.period / (self.wanted * part))
-    }
 }
 
 /// One call, at `now` in microseconds.
@@ -118,37 +80,16 @@ impl Model {
         (id, replies.collect())
     }
 
+    /// Leaves the buckets as an instance of an earlier version would write them, which does not know the last number.
+    pub(crate) fn write_as_earlier_version(&mut self) {
+        let buckets = self.values.values_mut().filter(|(list, _)| list.len() == 12 + 2 * SLICES);
+        buckets.for_each(|(list, _)| list[11 + 2 * SLICES] = UNKNOWN * 4096.0);
+    }
+
     /// Deletes all data of the server.
     pub(crate) fn flush(&mut self) {
         (self.values, self.generations) = Default::default();
     }
-}
-
-fn record_demand(demand: &mut Demand, elapsed: f64, over: f64, q: &StoreRequest) {
-    let fading = (-elapsed / over).exp();
-    demand.iter_mut().for_each(|of| *of *= fading);
-    demand[q.priority] += q.demanded * q.weight * SECOND / over;
-    demand[PRIORITIES] += q.elapsed.min(over) / over;
-}
-
-fn share(demand: &Demand, rate: f64, slack: f64, q: &StoreRequest) -> f64 {
-    let higher: f64 = demand[..q.priority].iter().fold(rate, |left, of| left - of);
-    let left = higher.max(rate / 100.0);
-    let competing = demand[q.priority];
-    if competing <= left { 1.0 } else { ((0.7 + 1.2 * slack) * left * q.weight / competing).min(1.0) }
-}
-
-/// Part of the burst that is reserved for higher priorities while they have demand.
-fn reserved(demand: &Demand, (rate, interval): (f64, f64), tolerance: f64, q: &StoreRequest) -> f64 {
-    let higher: f64 = demand[..q.priority].iter().sum();
-    if higher <= rate / 100.0 {
-        return 0.0;
-    }
-    (tolerance / 8.0 * q.priority as f64).min((tolerance - interval).max(0.0))
-}
-
-fn prefetch_fraction(slack: f64) -> f64 {
-    (8.0 * slack).min(1.0)
 }
 
 fn reply(numbers: [f64; 6]) -> [i64; 6] {
@@ -163,10 +104,23 @@ fn demand_of(list: &[f64]) -> Demand {
 fn full_bucket(now: f64, interval: f64, rate: f64) -> Vec<f64> {
     let mut list = vec![now, 0.0, 0.0, now, interval, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
     list.extend([now, 0.0].repeat(SLICES));
+    list.push(UNKNOWN * 4096.0);
     list
 }
 
 impl Call<'_> {
+    fn returned_by(&self, before: f64, granted: f64, valid: f64) -> f64 {
+        if granted == 0.0 {
+            return before;
+        }
+        before.max(self.now + valid.max(SECOND / 50.0) + SECOND * 2.0 / 5.0)
+    }
+
+    fn wait_for_return(&self, wait: f64, spread: f64, out_until: f64, q: &StoreRequest) -> (f64, f64) {
+        let may_return = out_until > self.now && wait > SECOND / 4.0;
+        if may_return { (q.poll(), q.poll() / 4.0) } else { (wait, spread) }
+    }
+
     fn load(&self, key: &str) -> Option<Vec<f64>> {
         let (list, until) = self.model.values.get(key)?;
         // The server expires keys by its own clock, in whole milliseconds.
@@ -180,7 +134,7 @@ impl Call<'_> {
 
     fn bucket(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[interval, burst, claim_valid, priority, fair, weight, ref rest @ ..] = list else { panic!() };
-        let q = StoreRequest::new(priority, weight, rest);
+        let q = StoreRequest::new(priority, weight, rest, &rest[8..]);
         let now = self.now;
         let (full, rate) = (burst * interval, SECOND / interval);
         let over = (60.0 * SECOND).min(SECOND.max(100.0 * interval));
@@ -191,28 +145,38 @@ impl Call<'_> {
         self.model.unit_flow.idle += (elapsed - s[1]).max(0.0) / interval;
         let (mut backlog, mut busy_until) = ((s[1] - elapsed).max(0.0), s[3]);
         let mut longest = if now < busy_until + s[2] { s[2] } else { 0.0 };
-        let mut slices = s[11..].to_vec();
+        let (mut slices, packed) = (s[11..11 + 2 * SLICES].to_vec(), s[11 + 2 * SLICES]);
+        let (mut used, mut out_until) = ((packed / 4096.0).floor(), s[0] + packed % 4096.0 * 1000.0);
         if s[4] != interval {
             let ratio = interval / s[4];
             backlog *= ratio;
             longest = (longest * ratio.max(1.0)).min(longest.max(full));
             slices = [now, 0.0].repeat(SLICES);
+            used = UNKNOWN;
         }
         if self.generation_start > 0.0 && (!is_known || s[0] < self.generation_start) {
-            backlog = backlog.max(full - (now - self.generation_start));
+            (backlog, used) = (backlog.max(full - (now - self.generation_start)), UNKNOWN);
         }
         slices[1] = slices[1].min(backlog);
         let is_new = backlog == 0.0;
+        if is_new && longest == 0.0 {
+            used = 0.0;
+        }
         if is_new {
             slices = [now, 0.0].repeat(SLICES);
         } else if now - slices[0] >= (SECOND / 20.0).max(claim_valid.max(longest) / 4.0) {
             slices.rotate_right(2);
             (slices[0], slices[1]) = (now, backlog);
         }
-        backlog -= self.return_units(&q, interval, &mut slices);
+        let back = self.return_units(&q, interval, &mut slices);
+        backlog -= back;
+        if back > 0.0 {
+            used = (used - back / interval).max(0.0);
+        }
         let mut demand = demand_of(&s[6..]);
         record_demand(&mut demand, elapsed, over, &q);
-        backlog += (q.owed * interval).min((2.0 * full - backlog).max(0.0));
+        let owed = (q.owed * interval).min((2.0 * full - backlog).max(0.0));
+        (backlog, used) = (backlog + owed, used + owed / interval);
         let tolerance = full - claim_valid.max(longest);
         let slack = (1.0 - backlog / tolerance.max(interval)).max(0.0);
         let (mut cap, mut part) = (s[5], 1.0);
@@ -227,20 +191,27 @@ impl Call<'_> {
         }
         let reserved = reserved(&demand, (rate, interval), tolerance, &q);
         let room = ((tolerance - reserved - backlog) / interval + 0.000001).floor().max(0.0);
-        let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
+        let room = room.max((burst - used - reserved / interval + 0.000001).floor());
+        let (mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0);
+        let granted;
         if q.needed > room {
             wait = (backlog + q.needed * interval - (tolerance - reserved)).ceil();
             spread = SECOND.min(demand[PRIORITIES] * interval);
             if part < 1.0 && slack < 0.5 {
                 wait = wait.max(q.paced_duration(q.needed, part));
             }
+            (wait, spread) = self.wait_for_return(wait, spread, out_until, &q);
+            granted = q.last_units(room);
+        } else if room * interval >= SECOND {
+            granted = q.from_stock(room, room);
         } else {
             granted = room.min(q.needed.max((q.wanted * part * prefetch_fraction(slack)).floor()));
             if part < 1.0 && (slack < 0.5 || granted > q.needed) {
                 pause = q.paced_duration(granted, part);
             }
         }
-        backlog += granted * interval;
+        (backlog, used) = (backlog + granted * interval, used + granted);
+        out_until = self.returned_by(out_until, granted, claim_valid);
         self.model.unit_flow.granted += granted;
         if is_new {
             slices[1] = backlog;
@@ -251,8 +222,10 @@ impl Call<'_> {
         if backlog > 0.0 {
             busy_until = now + backlog;
         }
-        let saved =
-            [vec![now, backlog, longest, busy_until, interval, cap], demand.to_vec(), slices].concat();
+        let millis = ((out_until - now) / 1000.0).ceil().clamp(0.0, 4095.0);
+        let packed = UNKNOWN.min((used - 0.000001).ceil()) * 4096.0 + millis;
+        let state = vec![now, backlog, longest, busy_until, interval, cap];
+        let saved = [state, demand.to_vec(), slices, vec![packed]].concat();
         self.save(key, saved, backlog + longest + over);
         let remaining = ((full - backlog) / interval + 0.000001).floor().max(0.0);
         reply([granted, claim_valid, wait, spread, pause, remaining])
@@ -282,7 +255,7 @@ impl Call<'_> {
 
     fn window(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[count, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
-        let (q, marks) = (StoreRequest::new(priority, weight, rest), &rest[8..]);
+        let (q, marks) = (StoreRequest::new(priority, weight, rest, &rest[11..]), &rest[8..]);
         let now = self.now;
         if now < marks[0] || now >= marks[2] {
             return [-1, 0, 0, 0, 0, 0];
@@ -290,8 +263,8 @@ impl Call<'_> {
         let (start, stop) = if now >= marks[1] { (marks[1], marks[2]) } else { (marks[0], marks[1]) };
         let text = self.load(key);
         let is_known = text.is_some();
-        let s = text.unwrap_or_else(|| vec![stop, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        let mut used = s[1];
+        let s = text.unwrap_or_else(|| vec![stop, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let (mut used, mut out_until) = (s[1], s[8]);
         if s[0] != stop {
             used = (used - count).max(0.0);
         }
@@ -306,31 +279,32 @@ impl Call<'_> {
         }
         used += q.owed.min((2.0 * count - used).max(0.0));
         let room = (count - used).max(0.0);
-        let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
+        let (mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0);
+        let granted;
         if q.needed > room {
-            (wait, spread) = (stop - now, 5000_f64.min((stop - now) / 10.0));
+            let natural = (stop - now, 5000_f64.min((stop - now) / 10.0));
+            (wait, spread) = self.wait_for_return(natural.0, natural.1, out_until, &q);
+            granted = q.last_units(room);
         } else {
             let higher: f64 = demand[..q.priority].iter().sum();
-            let period = q.period / SECOND;
-            let left = (room - higher * period).max(room / 100.0);
-            let competing = demand[q.priority] / q.weight * period;
-            let part = if competing > left { left / competing } else { 1.0 };
-            granted = room.min(q.needed.max((q.wanted * part).floor()));
-            if part < 1.0 && granted > q.needed {
-                pause = (0.9 * q.period).min(stop - now);
+            granted = q.from_stock(room, (room - higher * q.period / SECOND).max(room / 100.0));
+            if room == 0.0 {
+                pause = q.poll().min(stop - now);
             }
         }
         used += granted;
+        out_until = self.returned_by(out_until, granted, claim_valid.min(stop - now));
         let ends = stop - now + if used > count { stop - start } else { 0.0 };
         let mut saved = vec![stop, used, now];
         saved.extend(demand);
+        saved.push(out_until);
         self.save(key, saved, ends);
         reply([granted, claim_valid.min(stop - now), wait.ceil(), spread, pause, (count - used).max(0.0)])
     }
 
     fn sliding(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[count, length, parts, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
-        let q = StoreRequest::new(priority, weight, rest);
+        let q = StoreRequest::new(priority, weight, rest, &rest[8..]);
         let now = self.now;
         let part_length = length / parts;
         let current = (now / part_length).floor();
@@ -339,6 +313,7 @@ impl Call<'_> {
         let is_known = text.is_some();
         let s = text.unwrap_or_else(|| vec![now, 0.0, 0.0, 0.0, 0.0, 0.0]);
         let pairs = s[6..].chunks(2).map(|pair| (pair[0], pair[1]));
+        let mut out_until = pairs.clone().find(|(index, _)| *index == -1.0).map_or(0.0, |(_, until)| until);
         let mut counts: Vec<(f64, f64)> = pairs.filter(|(index, _)| *index >= oldest).collect();
         let mut used: f64 = counts.iter().map(|(_, units)| units).sum();
         if self.generation_start > 0.0 && (!is_known || s[0] < self.generation_start) {
@@ -361,7 +336,8 @@ impl Call<'_> {
         }
         let owed = q.owed.min((2.0 * count - used).max(0.0));
         let room = (count - used - owed).max(0.0);
-        let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
+        let (mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0);
+        let granted;
         if q.needed > room {
             let mut freed = 0.0;
             wait = length;
@@ -373,13 +349,22 @@ impl Call<'_> {
                 }
             }
             spread = SECOND.min(demand[PRIORITIES] * length / count);
+            (wait, spread) = self.wait_for_return(wait, spread, out_until, &q);
+            granted = q.last_units(room);
+        } else if room > 0.0 && room * length / count >= SECOND {
+            granted = q.from_stock(room, room);
         } else {
             let part = share(&demand, count * SECOND / length, room / count, &q);
             granted = room.min(q.needed.max((q.wanted * part).floor()));
             if part < 1.0 && granted > q.needed {
                 pause = 0.9 * q.period;
             }
+            if room == 0.0 {
+                pause = q.poll().max(pause);
+            }
         }
+        let ends = (current + 1.0) * part_length - now;
+        out_until = self.returned_by(out_until, granted, claim_valid.min(ends));
         if granted + owed > 0.0 {
             match counts.last_mut() {
                 Some((index, units)) if *index == current => *units += granted + owed,
@@ -391,19 +376,19 @@ impl Call<'_> {
         saved.extend(
             counts.iter().filter(|(_, units)| *units > 0.0).flat_map(|(index, units)| [*index, *units]),
         );
+        saved.extend([-1.0, out_until]);
         self.save(key, saved, length + part_length + over);
-        let ends = (current + 1.0) * part_length - now;
         reply([granted, claim_valid.min(ends), wait.ceil(), spread, pause, (room - granted).max(0.0)])
     }
 
     fn refill(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[count, every, burst, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
-        let q = StoreRequest::new(priority, weight, rest);
+        let q = StoreRequest::new(priority, weight, rest, &rest[8..]);
         let now = self.now;
         let text = self.load(key);
         let is_known = text.is_some();
-        let s = text.unwrap_or_else(|| vec![now, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        let (mut since, mut missing) = (s[0], s[1]);
+        let s = text.unwrap_or_else(|| vec![now, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let (mut since, mut missing, mut out_until) = (s[0], s[1], s[8]);
         if self.generation_start > 0.0 && (!is_known || s[2] < self.generation_start) {
             (since, missing) = (self.generation_start, burst);
         }
@@ -421,20 +406,29 @@ impl Call<'_> {
         }
         missing += q.owed.min((2.0 * burst - missing).max(0.0));
         let room = (burst - missing).max(0.0);
-        let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
+        let (mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0);
+        let granted;
         if q.needed > room {
             wait = since + ((missing + q.needed - burst) / count).ceil() * every - now;
-            spread = 5000_f64.min(every / 10.0);
+            (wait, spread) = self.wait_for_return(wait, 5000_f64.min(every / 10.0), out_until, &q);
+            granted = q.last_units(room);
+        } else if room > 0.0 && room * every / count >= SECOND {
+            granted = q.from_stock(room, room);
         } else {
             let part = share(&demand, count * SECOND / every, room / burst, &q);
             granted = room.min(q.needed.max((q.wanted * part).floor()));
             if part < 1.0 && granted > q.needed {
                 pause = (0.9 * q.period).min(since + every - now);
             }
+            if room == 0.0 {
+                pause = q.poll().min(since + every - now).max(pause);
+            }
         }
         missing += granted;
+        out_until = self.returned_by(out_until, granted, claim_valid.min(since + every - now));
         let mut saved = vec![since, missing, now];
         saved.extend(demand);
+        saved.push(out_until);
         self.save(key, saved, (missing / count).ceil() * every + over);
         let valid = claim_valid.min(since + every - now);
         reply([granted, valid, wait.ceil(), spread, pause, (burst - missing).max(0.0)])

@@ -71,7 +71,8 @@ impl PermitInstance {
         let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [17, 42] });
         let quota = Quota::in_flight(NonZeroU32::new(limit).unwrap());
         let check = check(&limiter, (quota, LEASE), ChargeTiming::WhileInFlight);
-        let desk = LeaseScheduler::new(InstanceInfo { id: number, weight: 1.0, clock_lead: 0 }, 2);
+        let desk =
+            LeaseScheduler::new(InstanceInfo { id: number, weight: 1.0, instances: 1, clock_lead: 0 }, 2);
         Self { limiter, scheduler: desk, check, serving: Vec::new(), waiting: Vec::new(), number }
     }
 

@@ -140,4 +140,4 @@ pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
 }
 
 pub(crate) const LEASE: LeasePolicy =
-    LeasePolicy { is_exact: false, max_wait: Duration::from_millis(5), priority: 1, is_max_min: false };
+    LeasePolicy { is_exact: false, max_wait: Some(Duration::from_millis(5)), priority: 1, is_max_min: false };

@@ -99,7 +99,7 @@ fn random_plan(seed: u64) -> Plan {
         keys: [1, 1, 3][rng.usize(0..3)],
         lease_policy: LeasePolicy {
             is_exact: seed % 7 == 5,
-            max_wait: Duration::ZERO,
+            max_wait: Some(Duration::ZERO),
             priority: rng.u8(0..3),
             is_max_min: rng.bool(),
         },

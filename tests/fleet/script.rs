@@ -70,20 +70,22 @@ fn random_request(rng: &mut Rng, now: u64, granted: u64) -> String {
     let (demanded, elapsed) = (rng.u64(0..90), rng.u64(0..900_000));
     let owed = [0, 0, 0, 2][rng.usize(0..4)];
     let demand = format!("{needed} {wanted} {demanded} {elapsed} {returned} {granted} {owed} 300000");
+    let tail = format!("{} {}", [1, 3, 96][rng.usize(0..3)], needed.min(rng.u64(0..3)));
     let (priority, fair, weight) = (rng.u8(0..4), rng.u8(0..2), [1.0, 2.5][rng.usize(0..2)]);
     match rng.u8(0..6) {
         0 => format!(
-            "b 10000 40 {} {priority} {fair} {weight} {demand}",
+            "b {} 40 {} {priority} {fair} {weight} {demand} {tail}",
+            [10_000, 100_000][rng.usize(0..2)],
             [0, 150_000, 195_000][rng.usize(0..3)]
         ),
         1 => {
             let start = now / 2_000_000 * 2_000_000;
             let marks = [start, start + 2_000_000, start + 4_000_000].map(|mark| mark.to_string());
-            format!("w 60 400000 {priority} {weight} {demand} {}", marks.join(" "))
+            format!("w 60 400000 {priority} {weight} {demand} {} {tail}", marks.join(" "))
         }
-        2 => format!("s 50 3000000 100 30000 {priority} {weight} {demand}"),
+        2 => format!("s 50 3000000 100 30000 {priority} {weight} {demand} {tail}"),
         3 => format!("x 20000 90000 {}", [-1, 0, 5000][rng.usize(0..3)]),
-        4 => format!("r 5 400000 30 1000000 {priority} {weight} {demand}"),
+        4 => format!("r 5 400000 30 1000000 {priority} {weight} {demand} {tail}"),
         _ => {
             let (instance, used, held, sent) =
                 (rng.u8(1..5), rng.u8(0..9), rng.u8(0..15), rng.u64(..1 << 40));

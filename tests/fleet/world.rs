@@ -98,7 +98,7 @@ struct FleetSimulation {
 
 fn lease_policy(number: usize, plan: &Plan) -> LeasePolicy {
     let priority = (plan.role)(number).priority.unwrap_or(plan.lease_policy.priority);
-    LeasePolicy { priority, max_wait: Duration::from_micros(plan.wait), ..plan.lease_policy }
+    LeasePolicy { priority, max_wait: Some(Duration::from_micros(plan.wait)), ..plan.lease_policy }
 }
 
 impl Instance {
@@ -106,7 +106,8 @@ impl Instance {
         let limiter = Limiter::new(LimiterSettings { max_keys: 10_000, secret: [17, 42] });
         let sharing = lease_policy(number, plan);
         let check = check(&limiter, (plan.quota, sharing), ChargeTiming::OnArrival);
-        let asker = InstanceInfo { id: number as u32, weight: (plan.role)(number).weight, clock_lead: 0 };
+        let (weight, instances) = ((plan.role)(number).weight, plan.instances as u32);
+        let asker = InstanceInfo { id: number as u32, weight, instances, clock_lead: 0 };
         Self {
             limiter,
             scheduler: LeaseScheduler::new(asker, GROUPS),

@@ -1,6 +1,8 @@
 //! Shared limits: several proxies and a real Redis.
 
 mod debts;
+mod quotas;
+mod slow_store;
 mod split;
 
 use std::fmt::Display;
@@ -134,6 +136,27 @@ fn shadow_mode_is_within_its_limit_while_an_enforced_rule_waits_for_the_store() 
     }
     let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
     assert_eq!(shadow, 0.0, "one of nine units was used");
+}
+
+#[test]
+fn shared_rule_is_not_limited_if_another_rule_rejects() {
+    let store = Server::start();
+    let rules = "  - { name: shared, key: [{ header: x-key }], limit: 100/h, scope: shared }\n  \
+                 - { name: local, key: [], limit: 1/h }\n  \
+                 - { name: looks-on, key: [{ header: x-key }], limit: 50/h, throttle: shadow, scope: shared }\n";
+    let weir = start_sharing(&store.url(), rules);
+    assert_eq!(status_for_key(&weir, "first"), 200);
+    for key in 0..10 {
+        let response = fetch(weir.address(), &Request::get("/").header("x-key", &format!("key-{key}")));
+        assert_eq!(response.status, 429);
+        let limit = response.head.get("x-ratelimit-limit").unwrap_or_default();
+        assert!(limit.starts_with("1,"), "the rule that rejects is shown: {limit}");
+    }
+    let decisions =
+        |rule, outcome| weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)]);
+    assert_eq!(decisions("local", "limited"), 10.0);
+    assert_eq!(decisions("shared", "limited"), 0.0);
+    assert_eq!(decisions("looks-on", "shadow"), 0.0);
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn compile_shared_limit(
     }
     Some(SharedLimit {
         mode,
-        wait: if mode == Mode::Split { Duration::ZERO } else { read_wait(map, at.key("wait"), report) },
+        wait: if mode == Mode::Split { Some(Duration::ZERO) } else { read_wait(map, at.key("wait"), report) },
         on_store_loss: map.on_store_loss.unwrap_or_default(),
         fairness: map.fairness.unwrap_or_default(),
         priority: map.priority.unwrap_or(defaults::SHARED_PRIORITY),
@@ -184,13 +184,13 @@ fn compile_shared_limit(
     })
 }
 
-fn read_wait(map: &raw::ScopeMap, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Duration {
-    let wait = read_duration(map.wait.as_ref(), at.single_item(), report).unwrap_or(defaults::SHARED_WAIT);
+fn read_wait(map: &raw::ScopeMap, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Duration> {
+    let wait = read_duration(map.wait.as_ref(), at.single_item(), report)?;
     if wait > defaults::MAX_SHARED_WAIT {
         let max = parse::format_duration(defaults::MAX_SHARED_WAIT);
         report.add_value_error(at, format!("longer than {max}, got {}", parse::format_duration(wait)));
     }
-    wait
+    Some(wait)
 }
 
 fn compile_instances(

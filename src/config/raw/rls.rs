@@ -176,8 +176,8 @@ pub struct RlsScopeMap {
     /// which the store counts each call.
     #[cfg_attr(test, schemars(extend("default" = "lease")))]
     pub shared: Option<Mode>,
-    /// Maximum time for which a call may wait for the store, at most `1s`; with `0s` it never waits.
-    #[cfg_attr(test, schemars(extend("default" = shown(defaults::SHARED_WAIT))))]
+    /// Maximum time for which a call may wait for the store, at most `1s`; with `0s` it never waits. Default: four times
+    /// the highest latency of late, from `50ms` to `500ms`.
     pub wait: Option<Duration>,
     /// Behaviour without a connection to the store: an instance admits its part of the limit (`split`), nothing
     /// (`deny`), everything (`allow`), or the whole limit (`local`).

@@ -70,7 +70,7 @@ pub struct ScopeMap {
     /// `instances`.
     pub shared: Option<Mode>,
     /// Maximum time that a request waits for the store, up to `1s`; `0s` for never. Valid with `lease` and `exact`.
-    #[cfg_attr(test, schemars(extend("default" = shown(defaults::SHARED_WAIT))))]
+    /// Default: four times the highest latency of late, from `50ms` to `500ms`.
     pub wait: Option<Duration>,
     /// Limit of an instance while it has no connection to the store: its part (`split`), nothing (`deny`), everything
     /// (`allow`), or the whole limit (`local`).

@@ -27,6 +27,8 @@ const MIN_AHEAD: f64 = 6.0;
 const MIN_SPENT: f64 = 6.0;
 /// Units demanded within this many seconds are too few for a query of their own.
 const WORTH_A_CALL: f64 = 0.01;
+/// Units held here are scarce if they are more than one in this many of those that are left for all instances.
+const SCARCE_PART: u64 = 100;
 /// Looks per validity of a lease, at which unspent units are found.
 const LOOKS: u32 = 8;
 /// Maximum delay before a debt is reported to the store. A counter with more demand reports several debts at once.
@@ -86,6 +88,8 @@ pub(in crate::limiter) struct LeaseAccount {
     seemed_too_much: bool,
     /// Units for waiting requests, since the last query.
     pub(super) needed: u32,
+    /// Units of the smallest of these requests.
+    least: u32,
     /// Units for all requests in the queue of the counter, at the last request that needed units.
     pub(super) queued: u32,
     /// Whether the last grant was for waiting requests alone.
@@ -136,6 +140,7 @@ impl LeaseAccount {
             seemed_too_much: false,
             cut: None,
             needed: 0,
+            least: 0,
             queued: 0,
             is_grant_awaited: false,
             late_grants: 0,
@@ -263,10 +268,11 @@ impl LeaseAccount {
         }
         let demanded = self.count_demand(left, now, period);
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
+        let least = std::mem::take(&mut self.least).min(needed);
         let ahead = (self.demand_rate * period.as_secs_f64()).min(kind.max_leasable(max_validity));
         let queued = self.take_queued(&kind, policy, max_validity).saturating_sub(needed);
         let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
-        let may_wait = !policy.max_wait.is_zero();
+        let may_wait = policy.max_wait.is_none_or(|wait| !wait.is_zero());
         let few = if may_wait { MIN_AHEAD } else { 0.0 };
         let ahead = if ahead < few || has_too_much || policy.is_exact { 0.0 } else { ahead };
         let is_ahead = ahead > 0.0 || kind.is_permits() || !may_wait && !policy.is_exact;
@@ -300,6 +306,7 @@ impl LeaseAccount {
             valid,
             arrival,
             needed,
+            least,
             requested,
             demanded,
             elapsed,
@@ -430,8 +437,14 @@ impl LeaseAccount {
         self.owed > 0 && !self.is_requesting
     }
 
+    /// Adds units for waiting requests, of which the smallest needs `least`.
+    pub(super) fn add_needed(&mut self, units: u32, least: u32) {
+        self.least = if self.needed == 0 { least } else { self.least.min(least) };
+        self.needed = self.needed.saturating_add(units);
+    }
+
     pub(super) fn repeat_request(&mut self, question: &LeaseRequest) {
-        self.needed = self.needed.saturating_add(question.needed);
+        self.add_needed(question.needed, question.least);
         self.owed = self.owed.saturating_add(question.owed);
     }
 

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::limiter::Check;
     use crate::limiter::leases::tests::{NOW, limiter};
-    use crate::limiter::leases::{LeaseGrant, LeaseReview};
+    use crate::limiter::leases::{LeaseGrant, LeaseReview, StoreLatency};
     use crate::limiter::reservation::Reservation;
 
     const PAUSE: Duration = Duration::from_secs(5);
@@ -61,7 +61,8 @@ mod tests {
     /// Leases `units`, and none for a while if there are none, to the counter of `check`.
     fn lease(limiter: &Limiter, check: &Check, units: u32) {
         limiter.acquire_units(check, NOW);
-        let request = limiter.lease_request(limiter.shared_counter(check), Duration::ZERO, NOW).unwrap();
+        let request =
+            limiter.lease_request(limiter.shared_counter(check), StoreLatency::default(), NOW).unwrap();
         let zero = Duration::ZERO;
         let grant = LeaseGrant {
             granted: units,
@@ -85,7 +86,7 @@ mod tests {
         let counter = limiter.shared_counter(&check);
         assert_eq!(limiter.take_unreported_debts(), BTreeSet::from([counter]));
         assert_eq!(limiter.review(counter, NOW), LeaseReview::Query);
-        assert_eq!(limiter.lease_request(counter, Duration::ZERO, NOW).unwrap().owed, 15);
+        assert_eq!(limiter.lease_request(counter, StoreLatency::default(), NOW).unwrap().owed, 15);
         assert!(limiter.take_unreported_debts().is_empty());
     }
 
@@ -97,7 +98,7 @@ mod tests {
         limiter.settle(&mut Reservation::new(&check, NOW), 20, NOW);
         assert!(limiter.take_unreported_debts().is_empty());
         assert_eq!(
-            limiter.lease_request(limiter.shared_counter(&check), Duration::ZERO, NOW).unwrap().owed,
+            limiter.lease_request(limiter.shared_counter(&check), StoreLatency::default(), NOW).unwrap().owed,
             0
         );
     }
@@ -126,7 +127,7 @@ mod tests {
         limiter.settle(&mut Reservation::new(&check, NOW), 4, NOW);
         assert!(limiter.take_unreported_debts().is_empty());
         assert_eq!(
-            limiter.lease_request(limiter.shared_counter(&check), Duration::ZERO, NOW).unwrap().owed,
+            limiter.lease_request(limiter.shared_counter(&check), StoreLatency::default(), NOW).unwrap().owed,
             3
         );
     }

@@ -33,8 +33,10 @@ pub struct LeaseRequest {
     pub valid: Duration,
     /// Time for a grant for waiting requests to arrive.
     pub arrival: Duration,
-    /// Units for waiting requests; the store grants all of them or none.
+    /// Units for waiting requests. If fewer are left, the store grants what is left.
     pub needed: u32,
+    /// Units of the smallest of these requests. If fewer are left, the store grants none.
+    pub least: u32,
     /// Units that would be spent within `period`, including `needed`.
     pub requested: u32,
     /// Units demanded since the last query, spent or rejected.
@@ -124,6 +126,11 @@ pub struct LeaseGrant {
 }
 
 impl LeasePolicy {
+    /// Returns the policy with `wait` as the maximum wait, unless it has one of its own.
+    pub fn with_wait(self, wait: Duration) -> Self {
+        Self { max_wait: self.max_wait.or(Some(wait)), ..self }
+    }
+
     /// Time for a grant for a waiting request to arrive from a store that takes `latency` to respond. Twice the latency,
     /// because the next response may take longer, and twice as long for each of the last grants that came too late.
     pub(super) fn arrival(&self, latency: Duration, late_grants: u32) -> Duration {
@@ -134,7 +141,7 @@ impl LeasePolicy {
     /// Maximum of [`Self::arrival`]: after seven eighths of it no request waits any more, except by rules whose
     /// requests wait for almost a second.
     pub(super) fn max_arrival(&self) -> Duration {
-        (self.max_wait.saturating_mul(8) / 7).clamp(MIN_ARRIVAL, MAX_VALID)
+        (self.max_wait.unwrap_or_default().saturating_mul(8) / 7).clamp(MIN_ARRIVAL, MAX_VALID)
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn limiter() -> (Limiter, Check) {
     let quota = Quota::new(Algorithm::Gcra, limit, Some(count)).unwrap().leased().unwrap();
     let lease_policy = Some(LeasePolicy {
         is_exact: false,
-        max_wait: Duration::from_millis(5),
+        max_wait: Some(Duration::from_millis(5)),
         priority: 0,
         is_max_min: false,
     });

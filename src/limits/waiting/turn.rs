@@ -40,7 +40,7 @@ pub(super) enum TurnEvent {
 pub enum HoldEnd {
     /// It is to be decided again.
     Ready,
-    /// The store had no units.
+    /// The store had no units, or has not responded in time.
     NoUnits,
     /// It has lost its place in a full queue.
     Evicted,

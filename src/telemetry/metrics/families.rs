@@ -327,6 +327,12 @@ pub(super) static STORE_CALLS: Family =
     counter("weir_store_calls_total", "Calls of the store, by outcome; one call is for many counters.");
 pub(super) static STORE_CALL_SECONDS: Family =
     gauge("weir_store_call_seconds", "Duration of the last call of the store.");
+pub(super) static STORE_UNANSWERED: Family = counter(
+    "weir_store_unanswered_total",
+    "Requests whose wait for the store ended without a response, so that `on_store_loss` decided.",
+);
+pub(super) static STORE_WAIT_SECONDS: Family =
+    gauge("weir_store_wait_seconds", "Time that a request waits for the store, unless its rule sets `wait`.");
 pub(super) static STORE_LEASE_REQUESTS: Family = counter(
     "weir_store_questions_total",
     "Requests for units of one counter to which the store has responded.",

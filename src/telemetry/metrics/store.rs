@@ -33,6 +33,8 @@ pub struct StoreMetrics {
     counters: Gauge,
     calls: [Counter; StoreOutcome::LABELS.len()],
     call_seconds: Gauge,
+    unanswered: Counter,
+    wait_seconds: Gauge,
     lease_requests: Counter,
     granted_units: Counter,
     returned_units: Counter,
@@ -51,6 +53,8 @@ impl StoreMetrics {
             calls: StoreOutcome::LABELS
                 .map(|outcome| counter(&families::STORE_CALLS, &[("outcome", outcome)])),
             call_seconds: gauge(&families::STORE_CALL_SECONDS),
+            unanswered: counter(&families::STORE_UNANSWERED, &[]),
+            wait_seconds: gauge(&families::STORE_WAIT_SECONDS),
             lease_requests: counter(&families::STORE_LEASE_REQUESTS, &[]),
             granted_units: counter(&families::STORE_GRANTED, &[]),
             returned_units: counter(&families::STORE_RETURNED, &[]),
@@ -77,6 +81,16 @@ impl StoreMetrics {
         if outcome == StoreOutcome::Ok {
             self.call_seconds.set(duration.as_secs_f64());
         }
+    }
+
+    /// Records requests whose wait ended without a response.
+    pub fn record_unanswered(&self, requests: u64) {
+        self.unanswered.increment(requests);
+    }
+
+    /// Sets the time that requests wait by default.
+    pub fn set_default_wait(&self, wait: Duration) {
+        self.wait_seconds.set(wait.as_secs_f64());
     }
 
     /// Records a request for a lease: the units granted and the units returned.

@@ -43,7 +43,7 @@ fn calls_of_a_killed_instance_are_delivered_by_another() {
     first.kill();
     let second = Weir::start(&deferring(&store.url(), &upstream, FAST));
     until_delivered(&upstream, 400);
-    // What the first instance held is claimed after ten seconds.
+    // What the first instance held is claimed after five seconds.
     let emptied = wait::within(Duration::from_secs(30), || (status(&second)["calls"] == 0).then_some(()));
     assert!(emptied.is_some(), "{}", status(&second));
     let claimed = second.metric("weir_deferred_claimed_total", &[("rule", "hooks")]);
@@ -145,7 +145,7 @@ fn calls_in_flight_during_an_outage_are_not_sent_twice_by_their_instance() {
     accept(&weir, "/hooks/a", "x");
     wait::until_true("the call", || upstream.requests().len() == 1);
     store.kill();
-    // Calls that nothing has confirmed for ten seconds are claimed.
+    // Calls that nothing has confirmed for five seconds are claimed.
     wait::pause(Duration::from_secs(11));
     store.restart();
     wait::until_true("the store", || fetch(weir.address(), &Request::post("/hooks/b", "x")).status == 202);

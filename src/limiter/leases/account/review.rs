@@ -1,6 +1,8 @@
 //! Reviews of a lease account: units that would expire unspent go back to the store.
 
-use super::{Lease, LeaseAccount, MAX_DEBT_DELAY, MAX_LEAD, MEMORY, WORTH_A_CALL, WORTH_REMEMBERING};
+use super::{
+    Lease, LeaseAccount, MAX_DEBT_DELAY, MAX_LEAD, MEMORY, SCARCE_PART, WORTH_A_CALL, WORTH_REMEMBERING,
+};
 use crate::limiter::algorithm::lease::LeaseState;
 use crate::limiter::leases::LeaseReview;
 use crate::limiter::timestamp::Timestamp;
@@ -58,7 +60,10 @@ impl LeaseAccount {
         let spent = self.spent_since_look(there);
         self.is_quiet = spent == 0;
         let all = there.saturating_add(self.next.units);
-        let is_little = f64::from(all.saturating_add(self.lapsed.units)) <= self.demand_rate * WORTH_A_CALL;
+        let unspent = all.saturating_add(self.lapsed.units);
+        // The last units of a limit are worth a call, however few they are.
+        let is_little = f64::from(unspent) <= self.demand_rate * WORTH_A_CALL
+            && u64::from(unspent) * SCARCE_PART <= self.remaining.unwrap_or(u32::MAX).into();
         // A single look may have been at the end of a burst.
         let seems_too_much = !is_little && f64::from(there) > 2.0 * self.spendable(there, now);
         self.has_too_much = seems_too_much && (self.is_quiet || self.seemed_too_much);
