@@ -100,7 +100,7 @@ fn failures(now: &UpstreamTotals, before: Option<&UpstreamTotals>) -> (u64, u64,
         let count = count.saturating_sub(then);
         match *outcome {
             "answered" => ended = ended.saturating_add(count),
-            // The client left, or a circuit breaker was open.
+            // The client left.
             "abandoned" => {}
             outcome if count > 0 => {
                 (failed, ended) = (failed.saturating_add(count), ended.saturating_add(count));
@@ -141,8 +141,8 @@ fn losses(now: &Sample, before: &Sample, seconds: u64) -> impl Iterator<Item = S
 fn table(state: &AdminState, now: &Sample, before: Option<&Sample>) -> Option<String> {
     let then = before.map_or(0, |before| before.table_overflows);
     let count = now.table_overflows.saturating_sub(then);
-    let (live, capacity) = (state.limiter.live_keys(), state.max_keys);
     (count > 0).then(|| {
+        let (live, capacity) = (state.limiter.live_keys(), state.max_keys);
         format!(
             "The counter table is full ({live} of {capacity}, `limiter.max_keys`): new keys share counters, \
              {count} charges in the last seconds."

@@ -21,9 +21,9 @@ const MAX_KEYS_IN_TEXT: usize = 20;
 
 /// Maximum problems of the configuration, notices and upstreams that are shown, and lines of one text after its first.
 const MAX_PROBLEMS_SHOWN: usize = 3;
-const MAX_NOTICES_SHOWN: usize = 4;
+const MAX_NOTICES_SHOWN: usize = 3;
 const MAX_UPSTREAMS_SHOWN: usize = 4;
-const MAX_WRAPPED: usize = 2;
+const MAX_WRAPPED: usize = 1;
 
 /// Seconds without a snapshot after which its age is shown.
 const STALE_SECONDS: u64 = 3;

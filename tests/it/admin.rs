@@ -159,7 +159,7 @@ fn active_gauges_return_to_zero_after_aborted_requests() {
         "http.inbound.downstream_cx_active",
         "cluster.upstream.upstream_rq_active",
     ];
-    crate::support::wait::until_true("no active connections", || {
+    until_true("no active connections", || {
         let text = weir.admin_get("/stats").body.text();
         active.iter().all(|name| text.lines().any(|line| line == format!("{name}: 0")))
     });

@@ -177,14 +177,15 @@ impl Pacer {
             PaceMode::Even => units * per_unit,
             PaceMode::Pid => {
                 let (used, rest) = match now < self.window_end {
-                    true => (self.used, self.window_end.since(now)),
+                    true => (self.used, self.window_end.since(now).saturating_sub(own)),
                     false => (0.0, Duration::ZERO),
                 };
-                // What is left of this window may be used up faster; what follows has the regular pace.
-                let left = (pace.limit - used).max(0.0);
-                let fastest = units * per_unit / MAX_CATCH_UP;
-                let beyond = (units - left) * per_unit + saturating_nanos(rest.saturating_sub(own)) as f64;
-                if units > left { fastest.max(beyond) } else { fastest }
+                // What is left of the limit fills what is left of this window; what follows has the regular pace.
+                let (left, rest) = ((pace.limit - used).max(0.0), saturating_nanos(rest) as f64);
+                match units <= left {
+                    true => units * (rest / left.max(1.0)).max(per_unit / MAX_CATCH_UP),
+                    false => (units - left) * per_unit + rest,
+                }
             }
         };
         own.saturating_add(Duration::from_nanos(others as u64))

@@ -53,3 +53,29 @@ fn envoy_and_proxy_share_counters_and_a_reload_changes_both() {
     weir.reload(&yaml(&rule(6).replace("edge", "other")));
     assert_eq!((by_mesh(), by_proxy()), (Code::Ok, 429), "the old domain has no rules");
 }
+
+#[test]
+fn banned_descriptor_has_nothing_left_until_the_ban_ends() {
+    let weir = Weir::start(&yaml(
+        "  - { name: q, domain: edge, key: { descriptor: id }, limit: 10/m, on_limit: { ban: 10m } }\n",
+    ));
+    let ask = |hits: u32| {
+        let question = format!(
+            r#"{{"domain":"edge","hitsAddend":{hits},"descriptors":[{{"entries":[{{"key":"id","value":"a"}}]}}]}}"#
+        );
+        let response = fetch(weir.rls_address("http"), &Request::post("/json", question));
+        let body: serde_json::Value = serde_json::from_str(&response.body.text()).unwrap();
+        body["statuses"][0].clone()
+    };
+    assert_eq!(ask(2)["code"], "OK");
+    for hits in [9, 1] {
+        let banned = ask(hits);
+        assert_eq!(banned["code"], "OVER_LIMIT");
+        // JSON omits zeros.
+        assert!(banned.get("limitRemaining").is_none(), "{banned}");
+        let rest: u64 = banned["durationUntilReset"].as_str().unwrap().trim_end_matches('s').parse().unwrap();
+        assert!((590..=600).contains(&rest), "{banned}");
+    }
+    let calls = |outcome| weir.metric("weir_rate_limit_call_outcomes_total", &[("outcome", outcome)]) as u64;
+    assert_eq!((calls("allowed"), calls("limited"), calls("banned")), (1, 1, 1));
+}

@@ -2,6 +2,7 @@
 
 use super::{Gate, decisions, numbered, rejections, send, send_all, start, statuses, waiting};
 use crate::support::h2::H2Client;
+use crate::support::wait::until_true;
 use crate::support::{Client, Origin, Request, fetch, get};
 
 /// One request an hour, and waits of up to an hour.
@@ -49,7 +50,7 @@ fn full_queue_rejects_the_last_request() {
 fn full_queue_gives_the_place_of_the_last_to_a_request_that_comes_first() {
     let mut gate = Gate::start("throttle: { wait: { max: 1h, queue: 2, priority: { header: priority } } }");
     let mut clients = send_all(&gate.weir, "q", &numbered(2));
-    let urgent = super::send(&gate.weir, &Request::get("/urgent").header("priority", "u=0"));
+    let urgent = send(&gate.weir, &Request::get("/urgent").header("priority", "u=0"));
     let evicted = clients.pop().map(|mut client| client.read_response("GET").status);
     assert_eq!(evicted, Some(429));
     assert_eq!((rejections(&gate.weir, "q", "evicted"), waiting(&gate.weir, "q")), (1.0, 2.0));
@@ -113,6 +114,13 @@ fn request_whose_turn_in_the_pace_cannot_come_is_rejected_at_once() {
         );
         let weir = start(&origin, &[&rule]);
         let clients: Vec<Client> = numbered(40).iter().map(|request| send(&weir, request)).collect();
+        until_true("all decisions", || {
+            let decided = decisions(&weir, "q", "limited")
+                + decisions(&weir, "q", "allowed")
+                + decisions(&weir, "q", "delayed");
+            decided + waiting(&weir, "q") >= 40.0
+        });
+        assert!(waiting(&weir, "q") <= 8.0, "{pace}: {}", waiting(&weir, "q"));
         let admitted = statuses(clients).iter().filter(|status| **status == 200).count();
         assert!((2..=8).contains(&admitted), "{pace}: {admitted}");
         // None of them was held for the whole time and rejected then.

@@ -216,3 +216,39 @@ fn cancelled_place_is_taken_by_the_next_request() {
     assert_eq!(pacer.reserve(&pace, now), PaceSlot::Taken(Duration::ZERO));
     assert_eq!(pacer.reserve(&pace, now), PaceSlot::After(Duration::from_millis(80)));
 }
+
+proptest! {
+    #[test]
+    fn place_behind_others_is_predicted(
+        mode in prop::sample::select(vec![PaceMode::Even, PaceMode::Pid]),
+        limit in 20_u64..500,
+        before in 0_u64..20,
+        ahead in 0_usize..300,
+        start in 0_u64..SECOND,
+    ) {
+        let pace = pace(mode, limit, limit);
+        let mut now = 9 * SECOND + start;
+        let mut pacer = Pacer::new(&pace, Timestamp::from_nanos(now));
+        let mut take = |pacer: &mut Pacer, now: &mut u64| loop {
+            match pacer.reserve(&pace, Timestamp::from_nanos(*now)) {
+                PaceSlot::Taken(delay) => break *now + saturating_nanos(delay),
+                PaceSlot::After(wait) => *now += saturating_nanos(wait),
+            }
+        };
+        for _ in 0..before {
+            take(&mut pacer, &mut now);
+        }
+        let begun = now;
+        let bound = saturating_nanos(pacer.min_wait_behind(&pace, ahead, Timestamp::from_nanos(begun)));
+        let mut last = 0;
+        for _ in 0..=ahead {
+            last = take(&mut pacer, &mut now);
+        }
+        let wait = last - begun;
+        let interval = SECOND / limit;
+        // Each place is rounded down to a nanosecond.
+        prop_assert!(bound <= wait + interval, "{bound} and {wait}");
+        // Windows that end meanwhile are made up for in part.
+        prop_assert!(wait <= bound + bound / 4 + 4 * interval, "{bound} and {wait}");
+    }
+}
