@@ -312,6 +312,12 @@ impl RlsDecider {
                 statuses[index].keep_stricter(status);
             }
         }
+        let has_no_limit = |(limit, status): &(&DescriptorLimit<'_>, &RlsDescriptorStatus)| {
+            matches!(limit, DescriptorLimit::NoLimit)
+                && status.current_limit.is_none()
+                && !status.is_over_limit()
+        };
+        stats.without_limit = limits.iter().zip(&statuses).filter(has_no_limit).count() as u64;
         let names = self.settings.header_names.as_ref();
         let headers =
             names.map(|names| response::rate_limit_headers(names, &statuses, |index| rejects[index]));
