@@ -4,6 +4,7 @@
 //! built from their values. So two requests cannot both take the last hit. If native rules have the domain, their
 //! checks are part of the same atomic decision.
 
+mod preview;
 mod resolved_request;
 
 use std::collections::HashSet;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
+pub use self::preview::{DocumentPreview, PreviewedLimit};
 use self::resolved_request::{
     CountedDescriptor, DescriptorLimit, DescriptorLimits, EMPTY_COUNT_RESULT, ResolvedRequest,
     counted_descriptors,

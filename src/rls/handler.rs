@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::call_log;
-use super::decider::{DecisionAttempt, RlsDecider};
+use super::decider::{DecisionAttempt, DocumentPreview, RlsDecider};
 use super::request::RlsRequest;
 use super::response::{RlsError, RlsResponse};
 use super::rules::DescriptorRules;
@@ -222,6 +222,11 @@ impl RlsHandler {
         let has_required_rules = has_required_rules(&state.decider);
         self.state.store(Arc::new(state));
         self.has_required_rules.send_replace(has_required_rules);
+    }
+
+    /// Returns what the documents' limits would do to a descriptor; nothing is counted.
+    pub fn preview(&self, domain: &str, entries: &[(String, String)]) -> DocumentPreview {
+        self.state.load().decider.preview(domain, entries, &self.limiter, self.clock.now())
     }
 
     /// Returns the rules in force, one per line.

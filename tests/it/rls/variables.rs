@@ -137,6 +137,37 @@ fn sigterm_begins_a_delay_in_which_calls_are_served() {
 }
 
 #[test]
+fn explain_answers_for_limits_of_documents() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "config/d.yaml", RULES);
+    let (weir, client) = start(root.path(), &[]);
+    let admin = weir.admin_address("full").to_string();
+    let explain = |domain: &str, entry: &str| {
+        let arguments = ["explain", "--admin", &admin, "--domain", domain, "--descriptor", entry];
+        let output = weir::run(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let before = explain("d", "k=x");
+    assert!(before.starts_with("ALLOWED"), "{before}");
+    assert!(before.contains("documents: d.k: 1 per YEAR, remaining 1, reset in "), "{before}");
+    assert!(explain("d", "k=x").contains("remaining 1,"), "nothing is counted");
+    client.check("d", "k=x");
+    let after = explain("d", "k=x");
+    assert!(after.starts_with("LIMITED: over the limit of `d.k` of a document: OVER_LIMIT"), "{after}");
+    assert!(explain("d", "k=y").starts_with("ALLOWED"), "another value");
+    assert!(explain("d", "other=x").contains("documents: no limit has these entries"));
+    assert!(explain("e", "k=x").contains("documents: no document has this domain"));
+    let file = root.path().join("weir.yaml");
+    fs::write(&file, super::config(&root.path().join("config"), "")).unwrap();
+    let arguments =
+        ["explain", "-c", file.to_str().unwrap(), "--domain", "d", "--descriptor", "k=x", "--format", "json"];
+    let output = weir::run(arguments);
+    let explanation: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(explanation["documents"]["limit"]["remaining"], 1, "{explanation}");
+}
+
+#[test]
 fn calls_are_logged_at_debug_and_descriptors_without_a_limit_counted() {
     let root = tempfile::tempdir().unwrap();
     write(root.path(), "config/d.yaml", RULES);
