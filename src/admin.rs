@@ -47,6 +47,7 @@ use crate::deferred::handle::DeferredHandle;
 use crate::drain::DrainManager;
 use crate::engine::Policy;
 use crate::engine::overrides::OverrideBook;
+use crate::explain::DocumentReport;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
@@ -126,6 +127,8 @@ pub trait Inspect: Send + Sync {
     fn store_wait(&self) -> Duration;
     /// Returns the streams of deferred calls, if there is a store.
     fn deferred(&self) -> Option<DeferredHandle>;
+    /// Returns what the documents of the rate limit service would do to a descriptor; `None` without the service.
+    fn preview_documents(&self, domain: &str, entries: &[(String, String)]) -> Option<DocumentReport>;
     /// Returns the headroom of elastic limits and the signals it is computed from; `None` without elastic limits.
     fn elastic_assessment(&self) -> Option<Assessment>;
 }

@@ -36,6 +36,7 @@ use self::shutdown::TerminationSignals;
 use self::state_saver::StateSaver;
 use crate::admin;
 use crate::clock::Clock;
+use crate::config::environment::attribute_to_variables;
 use crate::config::reload::{ReloadHandle, Reloader};
 use crate::config::{AdminToken, Config, Diagnostic, load_bootstrap};
 use crate::deferred::handle::DeferredHandle;
@@ -177,8 +178,16 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
 fn load_config(origin: ConfigOrigin<'_>) -> Result<(Config, Reloader, Option<CentralSource>), AppError> {
     let without_central = |(config, reloader)| (config, reloader, None);
     match origin {
+        // Made from environment variables: problems are those of the variables.
         ConfigOrigin::Text(text) => {
-            Reloader::start_with_text(text).map(without_central).map_err(AppError::Configuration)
+            let attribute = |problems: Vec<Diagnostic>| -> Vec<Diagnostic> {
+                problems.into_iter().map(attribute_to_variables).collect()
+            };
+            let started = Reloader::start_with_text(text);
+            let (mut config, reloader) =
+                started.map_err(|problems| AppError::Configuration(attribute(problems)))?;
+            config.notices = attribute(config.notices);
+            Ok((config, reloader, None))
         }
         ConfigOrigin::File(path) => match load_bootstrap(path).map_err(AppError::Configuration)? {
             None => Reloader::start(path).map(without_central).map_err(AppError::Configuration),

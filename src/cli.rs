@@ -221,11 +221,11 @@ pub struct ExplainOptions {
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub format: OutputFormat,
     /// Method of the request.
-    #[arg(value_name = "METHOD")]
-    pub method: String,
-    /// URL of the request, or its path.
-    #[arg(value_name = "URL")]
-    pub url: String,
+    #[arg(value_name = "METHOD", required_unless_present = "domain", requires = "url")]
+    pub method: Option<String>,
+    /// URL of the request, or its path. A descriptor needs neither.
+    #[arg(value_name = "URL", required_unless_present = "domain")]
+    pub url: Option<String>,
 }
 
 /// Format of a command's output.

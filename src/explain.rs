@@ -5,6 +5,7 @@
 //! data, for the admin port as JSON and for a terminal as text. There is no I/O here.
 
 mod decide;
+mod document;
 mod outcome;
 mod report;
 mod request;
@@ -19,6 +20,7 @@ use http::StatusCode;
 use http::header::HOST;
 
 pub use self::decide::{PredictedAction, StoreState, predict};
+pub use self::document::{DocumentLimitReport, DocumentReport};
 pub use self::report::{
     ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, HeaderLine, LimitReport, MismatchReport,
     OverrideReport, override_report,

@@ -3,16 +3,21 @@
 use std::error::Error as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::admin_client::{self, AdminClientError};
 use crate::clock::Clock;
 use crate::config::{self, AdminToken, Config, Diagnostic};
 use crate::engine::overrides::OverrideBook;
 use crate::explain::{
-    DescriptionError, ExplainContext, Explanation, RequestDescription, StoreState, explain, render,
+    DescriptionError, DocumentLimitReport, DocumentReport, ExplainContext, Explanation, RequestDescription,
+    StoreState, explain, render,
 };
 use crate::limiter::elastic::Headroom;
+use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Limiter, LimiterSettings};
+use crate::rls::decider::{DocumentPreview, RlsDecider};
+use crate::rls::unit_limits::UnitLimits;
 
 /// Counters of a request without a running instance: more than a request can have.
 const MAX_KEYS: usize = 1000;
@@ -32,10 +37,10 @@ pub struct ExplainArgs {
     pub admin: Option<String>,
     /// Token of that admin port. By default, that of the configuration file.
     pub token: Option<String>,
-    /// Method of the request.
-    pub method: String,
-    /// URL or path of the request.
-    pub url: String,
+    /// Method of the request; `None` for a descriptor without one.
+    pub method: Option<String>,
+    /// URL or path of the request; `None` for a descriptor without one.
+    pub url: Option<String>,
     /// Headers of the request, each as `name: value`.
     pub headers: Vec<String>,
     /// Address from which the request arrives.
@@ -97,8 +102,12 @@ pub fn run(args: &ExplainArgs, default_config: &Path) -> Result<(String, Option<
 
 fn describe(args: &ExplainArgs) -> Result<RequestDescription, ExplainError> {
     let mut request = RequestDescription::default();
-    request.set("method", &args.method)?;
-    request.set_url(&args.url)?;
+    if let Some(method) = &args.method {
+        request.set("method", method)?;
+    }
+    if let Some(url) = &args.url {
+        request.set_url(url)?;
+    }
     for line in &args.headers {
         request.add_header_line(line)?;
     }
@@ -140,7 +149,46 @@ fn from_config(config: &Config, request: &RequestDescription) -> Explanation {
     for key in explanation.rules.iter_mut().filter_map(|rule| rule.key.as_mut()) {
         key.fingerprint = None;
     }
-    explanation
+    match (&request.domain, document_preview(config, request, &limiter, now)) {
+        (Some(_), Some(preview)) => explanation.with_documents(document_report(preview)),
+        _ => explanation,
+    }
+}
+
+/// Returns what documents would do, as data of an explanation.
+pub fn document_report(preview: DocumentPreview) -> DocumentReport {
+    let is_known_domain = preview != DocumentPreview::UnknownDomain;
+    let is_unlimited = preview == DocumentPreview::Unlimited;
+    let limit = match preview {
+        DocumentPreview::Limited(limit) => Some(DocumentLimitReport {
+            name: limit.name.to_string(),
+            requests_per_unit: limit.requests_per_unit,
+            unit: limit.unit.to_owned(),
+            remaining: limit.remaining,
+            reset_seconds: limit.reset.as_secs(),
+            is_shadow: limit.is_shadow,
+        }),
+        DocumentPreview::UnknownDomain | DocumentPreview::NoLimit | DocumentPreview::Unlimited => None,
+    };
+    DocumentReport { is_known_domain, is_unlimited, limit }
+}
+
+/// Returns what the documents of the configuration would do to a descriptor; `None` without a rate limit service.
+fn document_preview(
+    config: &Config,
+    request: &RequestDescription,
+    limiter: &Limiter,
+    now: Timestamp,
+) -> Option<DocumentPreview> {
+    let (options, domain) = (config.rls.as_ref()?, request.domain.as_deref()?);
+    let decider = RlsDecider {
+        rules: options.loaded_rules.as_ref().map(|loaded| Arc::clone(&loaded.rules)),
+        settings: Arc::clone(&options.decision_settings),
+        unit_limits: UnitLimits::install(limiter, now)?,
+        shared_limits: None,
+        native_policy: None,
+    };
+    Some(decider.preview(domain, &request.entries, limiter, now))
 }
 
 /// Asks a running instance, whose own configuration decides.

@@ -6,6 +6,7 @@
 //! `http_endpoints`) and with the source of the rules (`source`). Rules of Weir's own configuration that have
 //! a domain apply, too (`native`).
 
+mod call_log;
 pub mod decider;
 pub mod document;
 pub mod handler;

@@ -45,6 +45,11 @@ fn explain_request(state: &AdminState, request: &RequestDescription) -> Explanat
             wall_clock: state.process.wall_clock(),
         },
     );
+    let preview =
+        request.domain.as_ref().and_then(|domain| state.process.preview_documents(domain, &request.entries));
+    if let Some(report) = preview {
+        explanation = explanation.with_documents(report);
+    }
     explanation.config_hash = Some(format!("{:016x}", state.process.configuration().text_hash));
     explanation
 }

@@ -133,6 +133,10 @@ impl Inspect for FakeProcess {
         None
     }
 
+    fn preview_documents(&self, _: &str, _: &[(String, String)]) -> Option<DocumentReport> {
+        None
+    }
+
     fn elastic_assessment(&self) -> Option<Assessment> {
         None
     }

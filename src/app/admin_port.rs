@@ -14,6 +14,8 @@ use crate::config::reload::{ReloadHandle, ReloadStatus};
 use crate::config::{AdminSettings, Config};
 use crate::deferred::handle::DeferredHandle;
 use crate::engine::Policy;
+use crate::explain::DocumentReport;
+use crate::explain_command::document_report;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 use crate::listener::socket;
@@ -171,6 +173,11 @@ impl Inspect for ProcessInspector {
 
     fn deferred(&self) -> Option<DeferredHandle> {
         self.shared.deferred.clone()
+    }
+
+    fn preview_documents(&self, domain: &str, entries: &[(String, String)]) -> Option<DocumentReport> {
+        let service = self.rls_runtime.as_ref()?;
+        Some(document_report(service.handler.preview(domain, entries)))
     }
 
     fn elastic_assessment(&self) -> Option<Assessment> {

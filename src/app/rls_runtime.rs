@@ -79,7 +79,7 @@ impl RlsSockets {
 #[derive(Debug)]
 pub(super) struct RlsRuntime {
     pub(super) grpc_port: Arc<GrpcPort>,
-    handler: Arc<RlsHandler>,
+    pub(super) handler: Arc<RlsHandler>,
     rules_follower: Mutex<Option<DirectoryFollowerHandle>>,
     xds_settings: Mutex<Option<watch::Sender<Arc<Xds>>>>,
     statsd: Mutex<Option<StatsdThread>>,

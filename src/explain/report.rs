@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
+use super::document::DocumentReport;
 use super::outcome::{header_lines, sent_status};
 use super::{ExplainContext, MalformedRequest, RequestDescription};
 use crate::engine::overrides::{ActiveOverride, OverrideAction};
@@ -32,6 +33,9 @@ pub struct Explanation {
     pub request: Option<ExplainedClient>,
     /// Every rule, in file order.
     pub rules: Vec<ExplainedRule>,
+    /// What the documents of the rate limit service would do, if it is a descriptor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<DocumentReport>,
     /// Time of the explanation.
     pub time: String,
     /// Generation of the configuration that decides.
@@ -208,6 +212,7 @@ impl Explanation {
             headers: Vec::new(),
             request: None,
             rules: Vec::new(),
+            documents: None,
             time: rfc3339(context.wall_clock),
             generation: context.policy.generation,
             config_hash: None,

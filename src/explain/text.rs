@@ -16,6 +16,10 @@ pub fn render(explanation: &Explanation) -> String {
     if let Some(request) = &explanation.request {
         client(&mut text, request);
     }
+    if let Some(report) = &explanation.documents {
+        line(&mut text, "");
+        line(&mut text, &format!("documents: {}", report.to_line()));
+    }
     let (applying, others): (Vec<_>, Vec<_>) = explanation.rules.iter().partition(|rule| rule.applies);
     line(&mut text, "");
     line(&mut text, &format!("rules that match: {}", count_or_none(applying.len())));

@@ -4,6 +4,7 @@
 //! built from their values. So two requests cannot both take the last hit. If native rules have the domain, their
 //! checks are part of the same atomic decision.
 
+mod preview;
 mod resolved_request;
 
 use std::collections::HashSet;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
+pub use self::preview::{DocumentPreview, PreviewedLimit};
 use self::resolved_request::{
     CountedDescriptor, DescriptorLimit, DescriptorLimits, EMPTY_COUNT_RESULT, ResolvedRequest,
     counted_descriptors,
@@ -312,6 +314,12 @@ impl RlsDecider {
                 statuses[index].keep_stricter(status);
             }
         }
+        let has_no_limit = |(limit, status): &(&DescriptorLimit<'_>, &RlsDescriptorStatus)| {
+            matches!(limit, DescriptorLimit::NoLimit)
+                && status.current_limit.is_none()
+                && !status.is_over_limit()
+        };
+        stats.without_limit = limits.iter().zip(&statuses).filter(has_no_limit).count() as u64;
         let names = self.settings.header_names.as_ref();
         let headers =
             names.map(|names| response::rate_limit_headers(names, &statuses, |index| rejects[index]));

@@ -78,11 +78,14 @@ pub(super) fn stat_key(
     if !rule.detailed_metric && !path.iter().any(|node| node.value_to_metric) {
         return Arc::clone(&rule.stat_key);
     }
+    // As in the reference, a detailed name has an empty value after its underscore, unless values share a counter.
+    let keeps_empty = rule.detailed_metric && path.iter().all(|node| node.shared_value.is_none());
     let mut name = domain.to_owned();
     for (node, RlsEntry { key, value }) in path.iter().zip(entries) {
         name.push('.');
         match (&node.shared_value, rule.detailed_metric || node.value_to_metric) {
             (Some(pattern), true) => join(&mut name, key, pattern),
+            (None, true) if keeps_empty => name.extend([key, "_", value]),
             (None, true) => join(&mut name, key, value),
             (_, false) => name.push_str(&node.composite_key),
         }

@@ -9,7 +9,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::decider::{DecisionAttempt, RlsDecider};
+use super::call_log;
+use super::decider::{DecisionAttempt, DocumentPreview, RlsDecider};
 use super::request::RlsRequest;
 use super::response::{RlsError, RlsResponse};
 use super::rules::DescriptorRules;
@@ -30,8 +31,8 @@ pub struct RlsHandler {
     state: ArcSwap<HandlerState>,
     /// Held while the state is replaced, because rules and settings change independently.
     update_lock: Mutex<()>,
-    /// Whether rules have been loaded.
-    has_rules: watch::Sender<bool>,
+    /// Whether there are the rules that the settings require of a healthy service.
+    has_required_rules: watch::Sender<bool>,
     limiter: Arc<Limiter>,
     clock: Arc<Clock>,
     drain: Arc<DrainManager>,
@@ -58,7 +59,7 @@ impl RlsHandler {
         store: Option<StoreHandle>,
     ) -> Self {
         Self {
-            has_rules: watch::Sender::new(decider.rules.is_some()),
+            has_required_rules: watch::Sender::new(has_required_rules(&decider)),
             state: ArcSwap::from_pointee(HandlerState { decider, native_metrics: Arc::default() }),
             update_lock: Mutex::default(),
             limiter,
@@ -86,6 +87,9 @@ impl RlsHandler {
             result = self.try_decide(request, Some(waited), &mut lease_waits);
         }
         let result = result.map(Option::unwrap_or_default);
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            call_log::log_call(request, &result);
+        }
         self.stats.record_call(self.clock.now().since(started), result.is_err());
         result
     }
@@ -157,6 +161,9 @@ impl RlsHandler {
             let origin = if descriptor.has_values { NameOrigin::Requests } else { NameOrigin::Rules };
             self.stats.record_hits(&request.domain, &descriptor.key, origin, hits);
         }
+        if response.stats.without_limit > 0 {
+            self.stats.record_without_limit(&request.domain, response.stats.without_limit);
+        }
         if response.stats.domain_not_found > 0 {
             self.stats.record_unknown_domain(&request.domain, response.stats.domain_not_found);
         }
@@ -184,7 +191,6 @@ impl RlsHandler {
     /// Replaces the rules.
     pub fn set_rules(&self, rules: Arc<DescriptorRules>) {
         self.update_state(|state| state.decider.rules = Some(rules));
-        self.has_rules.send_replace(true);
     }
 
     /// Replaces the settings.
@@ -215,7 +221,14 @@ impl RlsHandler {
         let _guard = self.update_lock.lock();
         let mut state = HandlerState::clone(&self.state.load());
         change(&mut state);
+        let has_required_rules = has_required_rules(&state.decider);
         self.state.store(Arc::new(state));
+        self.has_required_rules.send_replace(has_required_rules);
+    }
+
+    /// Returns what the documents' limits would do to a descriptor; nothing is counted.
+    pub fn preview(&self, domain: &str, entries: &[(String, String)]) -> DocumentPreview {
+        self.state.load().decider.preview(domain, entries, &self.limiter, self.clock.now())
     }
 
     /// Returns the rules in force, one per line.
@@ -235,14 +248,19 @@ impl RlsHandler {
 
     /// Returns whether clients should use this instance.
     pub fn is_healthy(&self) -> bool {
-        let has_rules = *self.has_rules.borrow() || !self.state.load().decider.settings.needs_rules;
-        has_rules && self.drain.is_ready()
+        *self.has_required_rules.borrow() && self.drain.is_ready()
     }
 
     /// Returns a watch on changes of the health, from now on.
     pub(super) fn watch_health(&self) -> HealthWatch {
-        HealthWatch { rules: self.has_rules.subscribe(), readiness: self.drain.readiness() }
+        HealthWatch { rules: self.has_required_rules.subscribe(), readiness: self.drain.readiness() }
     }
+}
+
+fn has_required_rules(decider: &RlsDecider) -> bool {
+    let (rules, settings) = (decider.rules.as_ref(), &decider.settings);
+    let has_domains = rules.is_some_and(|rules| !rules.is_empty());
+    (rules.is_some() || !settings.needs_rules) && (has_domains || !settings.needs_domains)
 }
 
 /// Detects when [`RlsHandler::is_healthy`] may have changed.

@@ -20,8 +20,10 @@ pub struct RlsSettings {
     pub header_names: Option<HeaderNames>,
     /// `RESPONSE_DYNAMIC_METADATA`.
     pub dynamic_metadata: bool,
-    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: unhealthy until rules have been loaded.
+    /// Unhealthy until rules have been loaded.
     pub needs_rules: bool,
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: unhealthy while the rules have no domain.
+    pub needs_domains: bool,
     /// What a request counts if it exceeds a limit.
     pub counting: Counting,
     /// Settings of single domains.
@@ -84,6 +86,7 @@ impl Default for RlsSettings {
             header_names: None,
             dynamic_metadata: false,
             needs_rules: false,
+            needs_domains: false,
             counting: Counting::default(),
             domains: HashMap::new(),
         }

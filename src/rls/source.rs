@@ -242,6 +242,10 @@ impl DirectoryFollower {
         let path = directory.path.display();
         match parsed {
             Ok(rules) => {
+                if rules.is_empty() {
+                    let prefix = &*directory.prefix;
+                    tracing::warn!(directory = %path, prefix, "no rule files: nothing is limited");
+                }
                 self.handler.set_rules(Arc::new(rules));
                 tracing::info!(directory = %path, "rate limit rules loaded");
             }

@@ -12,6 +12,8 @@ pub struct RlsRequestStats {
     pub descriptors: Vec<DescriptorStats>,
     /// `ratelimit.service.rate_limit.DOMAIN.domain_not_found`: descriptors of a domain that is not configured.
     pub domain_not_found: u64,
+    /// Descriptors of a known domain to which no limit applies.
+    pub without_limit: u64,
     /// `ratelimit.service.global_shadow_mode`: whether the response is OK only because of that mode.
     pub global_shadow_mode: bool,
     /// Outcomes of native rules, one for each matching descriptor.

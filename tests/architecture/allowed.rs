@@ -8,7 +8,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
     ),
     ("app", EVERYTHING),
     ("cli", &[]),
-    ("explain_command", &["config", "explain", "clock", "engine", "limiter", "admin_client"]),
+    ("explain_command", &["config", "explain", "clock", "engine", "limiter", "admin_client", "rls"]),
     // Reads an instance from outside, through its admin port.
     ("top", &["admin_client", "jitter"]),
     ("admin_client", &["transport"]),

@@ -13,9 +13,12 @@ mod reload;
 mod request_limits;
 mod scenarios;
 mod sharing;
+mod variables;
 mod xds;
 
 use std::path::Path;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use client::RlsClient;
 pub(crate) use client::{Code, descriptor};

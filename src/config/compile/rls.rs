@@ -79,6 +79,7 @@ fn compile_statsd(
     }
     Some(statsd::StatsdSettings {
         address: address.into(),
+        protocol: raw.protocol.unwrap_or_default(),
         interval: read_timeout(&raw.interval, defaults::STATSD_INTERVAL, at.key("interval"), report),
         tags: raw.tags.clone().unwrap_or_default(),
     })
@@ -141,6 +142,7 @@ fn compile_settings(raw: &raw::Rls, at: ConfigPath<'_>, report: &mut Diagnostics
         header_names: read_header_names(raw.response_headers.as_ref(), at.key("response_headers"), report),
         dynamic_metadata: raw.dynamic_metadata.unwrap_or_default(),
         needs_rules: !raw.healthy_without_rules.unwrap_or_default(),
+        needs_domains: !raw.healthy_without_domains.unwrap_or(true),
         counting: raw.counting.unwrap_or_default(),
         domains: own.collect(),
     }
@@ -188,7 +190,20 @@ fn compile_rules(
 ) -> Option<LoadedRules> {
     let at = at.key("directory");
     match load_rules(directory) {
-        Ok(loaded) => return Some(loaded),
+        Ok(loaded) => {
+            if loaded.rules.is_empty() {
+                let note = match &*directory.prefix {
+                    "" => format!("no rule files in {}", directory.path.display()),
+                    prefix => format!(
+                        "no rule files in {} whose paths begin with {}",
+                        directory.path.display(),
+                        quoted(prefix)
+                    ),
+                };
+                report.add_note(at, ValueError::new(note).with_hint("nothing is limited until there is one"));
+            }
+            return Some(loaded);
+        }
         Err(error) if is_required => report.add_value_error(at, error.to_string()),
         Err(error) => {
             let note = ValueError::new(error.to_string());

@@ -4,14 +4,15 @@
 
 use serde_json::{Value, json};
 
-use super::VariableReader;
+use super::reader::VariableReader;
 
 /// Returns the settings of the store; `None` if there is none.
 pub(super) fn store_section(env: &mut VariableReader<'_>) -> Option<Value> {
     let url = env.text("REDIS_URL", "");
-    if url.is_empty() || !matches!(env.text("BACKEND_TYPE", "redis"), "" | "redis") {
+    if !is_redis_used(env) {
         return None;
     }
+    check_socket_type(env, url);
     let is_secure = env.boolean("REDIS_TLS", false);
     let scheme = if is_secure { "rediss" } else { "redis" };
     let mut store = json!({});
@@ -49,10 +50,52 @@ pub(super) fn store_section(env: &mut VariableReader<'_>) -> Option<Value> {
         }
     };
     add_credentials(env, &mut store, is_sentinel);
+    if env.is_set("CACHE_KEY_PREFIX") {
+        // Services with different prefixes have different counters.
+        store["prefix"] = json!(env.text("CACHE_KEY_PREFIX", ""));
+    }
     if is_secure {
         store["tls"] = tls_section(env);
     }
     Some(store)
+}
+
+/// Returns whether instances share their limits. If they do not, but variables suggest it, there is a notice.
+fn is_redis_used(env: &mut VariableReader<'_>) -> bool {
+    const SEPARATE: &str =
+        "each instance counts separately, so several instances admit a multiple of each limit";
+    let notice = match env.text("BACKEND_TYPE", "redis") {
+        "" | "redis" if env.is_set("REDIS_URL") => return true,
+        "" | "redis" => ["REDIS_TYPE", "REDIS_SOCKET_TYPE", "REDIS_AUTH", "REDIS_TLS", "CACHE_KEY_PREFIX"]
+            .into_iter()
+            .find(|name| env.is_set(name))
+            .map(|name| format!("REDIS_URL: not set, but {name} is; {SEPARATE}")),
+        "memcache" => {
+            Some(format!("BACKEND_TYPE: memcache is not supported, only redis with REDIS_URL; {SEPARATE}"))
+        }
+        other => {
+            env.report_invalid("BACKEND_TYPE", "redis or memcache", other);
+            None
+        }
+    };
+    env.notices.extend(notice);
+    false
+}
+
+/// Reports an address that is not of the kind that `REDIS_SOCKET_TYPE` names. Unless it is set, the address decides.
+fn check_socket_type(env: &mut VariableReader<'_>, url: &str) {
+    if !env.text("REDIS_TYPE", "SINGLE").eq_ignore_ascii_case("single") {
+        return;
+    }
+    let is_path = url.starts_with('/');
+    match env.text("REDIS_SOCKET_TYPE", "") {
+        "unix" if !is_path => env.report_invalid("REDIS_URL", "a path, since REDIS_SOCKET_TYPE is unix", url),
+        "tcp" | "tcp4" | "tcp6" if is_path => {
+            env.report_invalid("REDIS_URL", "HOST:PORT, since REDIS_SOCKET_TYPE is tcp", url);
+        }
+        "" | "unix" | "tcp" | "tcp4" | "tcp6" => {}
+        other => env.report_invalid("REDIS_SOCKET_TYPE", "tcp or unix", other),
+    }
 }
 
 fn with_scheme(server: &str, scheme: &str) -> String {

@@ -16,6 +16,7 @@ use crate::config::defaults;
 use crate::config::parse::format_duration as shown;
 use crate::rls::settings::{Counting, Smoothing};
 use crate::rules::shared_limit::{Fairness, Mode, OnStoreLoss};
+use crate::telemetry::statsd::StatsdProtocol;
 
 /// Rate limit service for Envoy, compatible with envoyproxy/ratelimit.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,7 +33,7 @@ pub struct Rls {
     pub debug: Option<Address>,
     /// HTTP port with the statistics of the service for Prometheus, as a map. The admin port always has them, too.
     pub prometheus: Option<RlsPrometheus>,
-    /// statsd server to which the statistics of the service are sent over UDP, as a map.
+    /// statsd server to which the statistics of the service are sent, as a map.
     pub statsd: Option<Statsd>,
     /// TLS termination on the gRPC port, as a map. Without it, connections are not encrypted.
     pub tls: Option<Box<Tls>>,
@@ -71,11 +72,14 @@ pub struct Rls {
     /// Whether the service is healthy while it has no rules yet.
     #[cfg_attr(test, schemars(extend("default" = false)))]
     pub healthy_without_rules: Option<bool>,
+    /// Whether the service is healthy while its rules have no domain.
+    #[cfg_attr(test, schemars(extend("default" = true)))]
+    pub healthy_without_domains: Option<bool>,
     /// Lifetime and number of gRPC connections, as a map.
     pub connections: Option<RlsConnections>,
 }
 
-/// statsd server to which statistics are sent over UDP.
+/// statsd server to which statistics are sent.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -83,10 +87,13 @@ pub struct Statsd {
     /// Address of the statsd server as `host:port`.
     #[cfg_attr(test, schemars(required))]
     pub address: Option<String>,
+    /// Protocol of the statsd server: `udp`, `tcp`, or `dogstatsd`, which is UDP with tags as DogStatsD reads them.
+    #[cfg_attr(test, schemars(extend("default" = "udp")))]
+    pub protocol: Option<StatsdProtocol>,
     /// Interval between two transmissions to the statsd server.
     #[cfg_attr(test, schemars(extend("default" = shown(defaults::STATSD_INTERVAL))))]
     pub interval: Option<Duration>,
-    /// Map of tags that are appended to every metric name, as `.__NAME=VALUE`.
+    /// Map of tags that are appended to every metric name, as `.__NAME=VALUE`, or with `dogstatsd` as `#NAME:VALUE`.
     pub tags: Option<BTreeMap<String, String>>,
 }
 

@@ -208,7 +208,7 @@ impl CountedDescriptor<'_> {
             over_limit: if is_over { crossing.over_limit_hits() } else { 0 },
             near_limit: crossing.near_limit_hits(),
             within_limit: if is_over { 0 } else { self.hits },
-            shadow_mode: if is_over && self.is_shadow() { self.hits } else { 0 },
+            shadow_mode: if is_over && self.is_shadow() { crossing.over_limit_hits() } else { 0 },
         }
     }
 }

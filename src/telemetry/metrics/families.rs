@@ -55,6 +55,10 @@ pub(super) static RATELIMIT_FAILED_LOADS: Family = counter(
     "ratelimit_service_config_load_error",
     "Rule sets that could not be loaded; the previous rules stay in force.",
 );
+pub(super) static RATELIMIT_WITHOUT_LIMIT: Family = counter(
+    "weir_rate_limit_descriptors_without_limit_total",
+    "Descriptors of configured domains to which no limit applies.",
+);
 pub(super) static RATELIMIT_UNSERVED: Family = counter(
     "weir_rate_limit_calls_not_served_total",
     "Calls of the rate limit service without a decision, and connections that were rejected, by reason.",

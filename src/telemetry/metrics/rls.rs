@@ -124,6 +124,8 @@ type NameShard = Mutex<NameTable>;
 pub struct RlsStats {
     descriptors: [NameShard; SHARDS],
     domains_not_found: Mutex<HashMap<Box<str>, u64>>,
+    /// Descriptors without a limit by domain. The domains are those of rules.
+    without_limit: Mutex<HashMap<Box<str>, u64>>,
     calls: AtomicCounter,
     errors: AtomicCounter,
     shadowed: AtomicCounter,
@@ -189,6 +191,16 @@ impl RlsStats {
         drop(all);
         if !has_room {
             self.record_overflow();
+        }
+    }
+
+    /// Counts descriptors of a known domain to which no limit applies.
+    pub fn record_without_limit(&self, domain: &str, descriptors: u64) {
+        let mut all = self.without_limit.lock();
+        if let Some(count) = all.get_mut(domain) {
+            *count = count.saturating_add(descriptors);
+        } else if all.len() < MAX_RULE_NAMES {
+            all.insert(domain.into(), descriptors);
         }
     }
 
@@ -284,12 +296,17 @@ impl RlsStats {
                 write_sample(&mut text, family, &format_labels(labels), hits.fields()[index]);
             }
         }
-        text.push_str(&render_header(&families::RATELIMIT_DOMAIN_NOT_FOUND));
-        let not_found: BTreeMap<_, _> =
-            self.domains_not_found.lock().iter().map(|(domain, count)| (sanitized(domain), *count)).collect();
-        for (domain, count) in not_found {
-            let labels = format!("{{domain=\"{}\"}}", escape_label_value(&domain));
-            write_sample(&mut text, &families::RATELIMIT_DOMAIN_NOT_FOUND, &labels, count);
+        for (family, counts) in [
+            (&families::RATELIMIT_DOMAIN_NOT_FOUND, &self.domains_not_found),
+            (&families::RATELIMIT_WITHOUT_LIMIT, &self.without_limit),
+        ] {
+            text.push_str(&render_header(family));
+            let counts: BTreeMap<_, _> =
+                counts.lock().iter().map(|(domain, count)| (sanitized(domain), *count)).collect();
+            for (domain, count) in counts {
+                let labels = format!("{{domain=\"{}\"}}", escape_label_value(&domain));
+                write_sample(&mut text, family, &labels, count);
+            }
         }
         self.render_calls(&mut text);
         text

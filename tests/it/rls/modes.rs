@@ -101,6 +101,42 @@ fn shadow_rule_neither_rejects_nor_hides_other_rejections() {
 }
 
 #[test]
+fn shadow_statistics_have_only_the_hits_above_the_limit() {
+    let rules = "domain: d\ndescriptors:\n  \
+        - { key: looks, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 3 } }\n";
+    let service = RlsService::start(&[("d.yaml", rules)]);
+    let hit = |hits_addend: u32| {
+        let descriptors = vec![descriptor("looks=x")];
+        let request = super::RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend };
+        service.client.try_check(request).unwrap();
+    };
+    let stat = |name: &str| service.stat(&format!("ratelimit.service.rate_limit.d.looks.{name}"));
+    hit(5);
+    let counted = (
+        stat("total_hits"),
+        stat("over_limit"),
+        stat("near_limit"),
+        stat("within_limit"),
+        stat("shadow_mode"),
+    );
+    assert_eq!(counted, (5, 2, 1, 0, 2));
+    hit(4);
+    assert_eq!((stat("over_limit"), stat("shadow_mode")), (6, 6));
+}
+
+#[test]
+fn detailed_statistics_of_an_empty_value_are_named_as_in_the_reference() {
+    let rules = "domain: d\ndescriptors:\n  \
+        - { key: k, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 3 } }\n  \
+        - { key: v, value_to_metric: true, rate_limit: { unit: year, requests_per_unit: 3 } }\n";
+    let service = RlsService::start(&[("d.yaml", rules)]);
+    service.client.check_all("d", vec![descriptor("k="), descriptor("k=a"), descriptor("v=")]);
+    for name in ["k_", "k_a", "v"] {
+        assert_eq!(service.stat(&format!("ratelimit.service.rate_limit.d.{name}.total_hits")), 1, "{name}");
+    }
+}
+
+#[test]
 fn global_shadow_mode_reports_over_limit_and_admits() {
     let service = RlsService::start_with(&[("d.yaml", SHADOWED)], "  shadow_mode: true\n");
     service.client.check("d", "holds=x");

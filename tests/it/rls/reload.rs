@@ -68,14 +68,14 @@ fn swapped_symlink_in_the_path_is_reloaded() {
         ("PORT", "0"),
         ("DEBUG_PORT", "0"),
         ("USE_STATSD", "false"),
-        ("MEMCACHE_HOST", "memcache:11211"),
+        ("MEMCACHE_HOST_PORT", "memcache:11211"),
         ("WEIR_ADMIN_ADDRESS", "127.0.0.1:0"),
     ]);
     let client = super::RlsClient::connect(weir.rls_address("grpc"));
     let limit =
         || client.check("d", "k=x").statuses[0].current_limit.clone().map(|limit| limit.requests_per_unit);
     assert_eq!(limit(), Some(1));
-    let named = weir.log().iter().filter(|line| line.contains("MEMCACHE_HOST")).count();
+    let named = weir.log().iter().filter(|line| line.contains("MEMCACHE_HOST_PORT")).count();
     assert_eq!(named, 1, "logged once");
     let next = root.path().join("next");
     symlink("v2", &next).unwrap();
