@@ -80,8 +80,8 @@ impl<'v> NextHop<'v> {
     /// Returns the upstream, or the connections to the destination.
     pub(super) fn upstream(self, view: &GenerationView, attributes: &Attributes<'_>) -> Option<Rc<Upstream>> {
         match self {
-            Self::Route => view.upstream(attributes).map(Rc::clone),
-            Self::Configured(_, upstream) => Some(Rc::clone(upstream)),
+            Self::Route => Some(view.upstream(attributes)?.for_host(|| attributes.host.as_str())),
+            Self::Configured(_, upstream) => Some(upstream.for_host(|| attributes.host.as_str())),
             Self::Destination(pool, destination) => {
                 let client = client_ip::network(attributes.client.ip, 32, view.policy.identify.ipv6_prefix);
                 Some(pool.upstream(destination, client))

@@ -52,6 +52,8 @@ pub struct Endpoint {
     metrics: Rc<EndpointMetrics>,
     /// TLS client of all its connections, if they use TLS.
     tls: Option<Arc<TlsClient>>,
+    /// Server name in TLS, in place of the host of the address.
+    server_name: Option<Rc<str>>,
     requests: Rc<EndpointRequests>,
 }
 
@@ -61,6 +63,7 @@ impl Endpoint {
         cluster: &Arc<Cluster>,
         host: &Arc<UpstreamHost>,
         tls: Option<Arc<TlsClient>>,
+        server_name: Option<Rc<str>>,
         metrics: EndpointMetrics,
     ) -> Self {
         // The pools count whole seconds, so a fraction is rounded up.
@@ -74,6 +77,7 @@ impl Endpoint {
             host: Arc::clone(host),
             metrics,
             tls,
+            server_name,
             requests: EndpointRequests::new(cluster, host),
         }
     }
@@ -393,7 +397,8 @@ impl Endpoint {
     }
 
     async fn open_transport(&self, protocol: AlpnProtocol) -> Result<Transport, UpstreamError> {
-        let opening = connect::connect(&self.cluster, &self.host, self.tls.as_deref(), protocol);
+        let (tls, name) = (self.tls.as_deref(), self.server_name.as_deref());
+        let opening = connect::connect(&self.cluster, &self.host, tls, name, protocol);
         let opened = match tokio::time::timeout(self.connect_timeout(), opening).await {
             Ok(opened) => opened.map_err(UpstreamError::Connect),
             Err(_) => Err(UpstreamError::ConnectTimeout),
