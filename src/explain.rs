@@ -16,8 +16,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::StatusCode;
 use http::header::HOST;
+use http::{Method, StatusCode};
 
 pub use self::decide::{PredictedAction, StoreState, predict};
 pub use self::document::{DocumentLimitReport, DocumentReport};
@@ -108,7 +108,11 @@ fn malformed(request: &RequestDescription) -> Option<MalformedRequest> {
     }
     if !is_forwarded_method(&request.method) {
         let problem = format!("the method {} is not supported", request.method);
-        return Some(MalformedRequest { status: StatusCode::METHOD_NOT_ALLOWED, problem });
+        let status = match request.method {
+            Method::CONNECT | Method::TRACE => StatusCode::METHOD_NOT_ALLOWED,
+            _ => StatusCode::NOT_IMPLEMENTED,
+        };
+        return Some(MalformedRequest { status, problem });
     }
     let mut hosts = request.headers.get_all(HOST).iter();
     let (first, others) = (hosts.next(), hosts.count());

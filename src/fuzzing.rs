@@ -30,13 +30,13 @@ pub use crate::http1::server::fuzzing::request;
 pub use crate::http2::fuzzing::{http2_client, http2_server};
 pub use crate::http2::hpack::fuzzing::header_blocks;
 pub use crate::proxy::fuzzing::steering;
-pub use crate::replay::fuzzing::{combined_log, envoy_log, json_log};
+pub use crate::replay::fuzzing::{combined_log, envoy_log, json_log, translated_log};
 
 /// A fuzz target: takes arbitrary bytes, panics if an invariant does not hold.
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 28] = [
+pub const TARGETS: [(&str, Target); 29] = [
     ("answer", answer),
     ("chunks", chunks),
     ("combined_log", combined_log),
@@ -64,6 +64,7 @@ pub const TARGETS: [(&str, Target); 28] = [
     ("stored_call", stored_call),
     ("token", token),
     ("trace", trace),
+    ("translated_log", translated_log),
     ("value", value),
 ];
 

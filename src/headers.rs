@@ -41,6 +41,8 @@ pub struct Response<B> {
 pub enum WritableHeaders<'a> {
     /// May be written unchanged: no header is hop-by-hop, announces trailers or frames the body.
     Raw(&'a RawHeaders),
+    /// As they were received; the encoder has to look at each of them.
+    Lines(&'a FieldLines),
     /// Any headers; the encoder has to look at each of them.
     Map(&'a HeaderMap),
 }
@@ -136,22 +138,33 @@ impl Headers {
         self.map_mut().remove(name);
     }
 
-    /// Returns the raw form if the headers are raw and have no header of this name.
+    /// Returns the raw form, without headers of this name, if the headers are raw.
     #[inline]
     fn raw_without(&mut self, name: &HeaderName) -> Option<&mut RawHeaders> {
-        (self.is_raw() && self.raw.get(name).is_none()).then_some(&mut self.raw)
+        if !self.is_raw() {
+            return None;
+        }
+        if self.raw.get(name).is_some() {
+            self.raw.retain(|own| !own.eq_ignore_ascii_case(name.as_str().as_bytes()));
+        }
+        Some(&mut self.raw)
     }
 
     /// Removes hop-by-hop headers and those that `Connection` names, except those for which `is_kept` returns true (RFC
     /// 9110 section 7.6.1).
     pub fn remove_hop_by_hop(&mut self, is_kept: impl Fn(&str) -> bool) {
-        let has_any = if self.is_raw() {
-            self.raw.needs_filtering()
-        } else {
-            self.map.keys().any(|name| is_hop_by_hop(name.as_str().as_bytes()))
-        };
-        if has_any {
-            remove_hop_by_hop(self.map_mut(), is_kept);
+        if self.is_raw() {
+            if self.raw.needs_filtering() {
+                let named = nominated_fields(self.raw.get_all(&CONNECTION));
+                let is_named = |name: &[u8]| {
+                    let mut named =
+                        named.iter().filter(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()));
+                    named.any(|own| !matches!(*own, HOST | CONTENT_LENGTH) && !is_kept(own.as_str()))
+                };
+                self.raw.retain(|name| !is_hop_by_hop(name) && !is_named(name));
+            }
+        } else if self.map.keys().any(|name| is_hop_by_hop(name.as_str().as_bytes())) {
+            remove_hop_by_hop(&mut self.map, is_kept);
         }
     }
 
@@ -162,10 +175,10 @@ impl Headers {
 
     /// Returns the headers in the form in which an encoder writes them.
     pub fn writable(&mut self) -> WritableHeaders<'_> {
-        if self.is_raw() && !self.raw.needs_filtering() {
-            WritableHeaders::Raw(&self.raw)
-        } else {
-            WritableHeaders::Map(self.map_mut())
+        match (self.is_raw(), self.raw.needs_filtering()) {
+            (true, false) => WritableHeaders::Raw(&self.raw),
+            (true, true) => WritableHeaders::Lines(self.raw.lines()),
+            (false, _) => WritableHeaders::Map(&self.map),
         }
     }
 
@@ -211,21 +224,29 @@ impl PartialEq for Headers {
 pub fn remove_hop_by_hop(headers: &mut HeaderMap, is_kept: impl Fn(&str) -> bool) {
     let mut removed: SmallVec<[HeaderName; 4]> =
         headers.keys().filter(|name| is_hop_by_hop(name.as_str().as_bytes())).cloned().collect();
-    for value in headers.get_all(CONNECTION) {
-        // The usual values of `Connection` name no other header.
-        let is_usual = |usual: &str| value.as_bytes().eq_ignore_ascii_case(usual.as_bytes());
-        if !["keep-alive", "close"].into_iter().any(is_usual) {
-            // Split as bytes: a member that is not ASCII must not hide the others.
-            let members = value.as_bytes().split(|byte| *byte == b',');
-            let named = members.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-            removed.extend(
-                named.filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && !is_kept(name.as_str())),
-            );
-        }
-    }
+    let named = nominated_names(headers.get_all(CONNECTION).into_iter().map(HeaderValue::as_bytes));
+    removed.extend(named.filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && !is_kept(name.as_str())));
     for name in removed {
         headers.remove(name);
     }
+}
+
+/// Returns the names of fields that these values of `Connection` name, for trailers.
+pub fn nominated_fields<'a>(values: impl Iterator<Item = &'a [u8]>) -> Box<[HeaderName]> {
+    nominated_names(values).collect()
+}
+
+/// Iterates over the names in values of `Connection`.
+fn nominated_names<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = HeaderName> {
+    // The usual values name no field.
+    let is_usual = |value: &[u8]| {
+        ["keep-alive", "close"].iter().any(|usual| value.eq_ignore_ascii_case(usual.as_bytes()))
+    };
+    // Split as bytes: a member that is not ASCII must not hide the others.
+    values
+        .filter(move |value| !is_usual(value))
+        .flat_map(|value| value.split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
 }
 
 /// Appends all of `more`, as far as the map has room.

@@ -15,6 +15,7 @@ pub mod jwt;
 pub mod lookup;
 pub mod path;
 pub mod recorded;
+pub mod via;
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -32,6 +33,7 @@ use self::host::RequestHost;
 use self::jwt::Verifier;
 use self::jwt::claim::ClaimName;
 use self::lookup::Ambiguity;
+use self::via::Via;
 use crate::limiter::timestamp::Timestamp;
 
 /// Settings of attribute extraction: trusted proxies, prefix lengths, databases and tokens.
@@ -47,6 +49,8 @@ pub struct IdentifySettings {
     pub geo: GeoDatabases,
     /// Verifier of tokens, if rules use claims.
     pub jwt: Option<Arc<Verifier>>,
+    /// How this hop names itself to upstreams; `None` if it does not.
+    pub via: Option<Via>,
 }
 
 impl Default for IdentifySettings {
@@ -57,6 +61,7 @@ impl Default for IdentifySettings {
             ipv6_prefix: 64,
             geo: GeoDatabases::default(),
             jwt: None,
+            via: Via::new(Via::DEFAULT_NAME),
         }
     }
 }

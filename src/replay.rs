@@ -71,6 +71,6 @@ pub enum ReplayError {
     #[error("{0}: cannot be read: {1}")]
     Log(String, #[source] io::Error),
     /// The format of a log is not known.
-    #[error("{0}: unknown format, expected envoy, combined or JSON lines (see --format and --field)")]
-    UnknownFormat(String),
+    #[error("{0}: unknown format, no line has a request: {1}")]
+    UnknownFormat(String, String),
 }

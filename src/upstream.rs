@@ -27,6 +27,7 @@ mod http2;
 mod in_flight;
 mod outlier_detection;
 mod resolve;
+mod server_names;
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -39,6 +40,7 @@ use self::endpoint::Endpoint;
 use self::endpoints::Endpoints;
 use self::error::{NoAddress, UpstreamError};
 use self::host::UpstreamHost;
+use self::server_names::UpstreamsByName;
 pub use self::settings::{UpstreamAddress, UpstreamSettings};
 use crate::telemetry::metrics::{Metrics, UpstreamOverflow};
 
@@ -54,6 +56,9 @@ pub struct Upstream {
     /// Whether it has failed since its last success, so that only the first failure is logged.
     is_failing: Cell<bool>,
     scarcity: Option<Rc<RequestScarcity>>,
+    /// Connections by server name, if it is the host of each request.
+    by_name: Option<UpstreamsByName>,
+    metrics: Arc<Metrics>,
 }
 
 /// Whether an upstream's capacity for requests is scarce, so that slow clients must not occupy it.
@@ -89,7 +94,13 @@ impl RequestScarcity {
 impl Upstream {
     /// Creates the worker's part of `cluster`, without connections.
     pub fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>) -> Self {
-        let endpoints = Endpoints::new(cluster, metrics);
+        let by_name = cluster.settings().server_name_from_host.then(UpstreamsByName::default);
+        Self { by_name, ..Self::with_name(cluster, metrics, None) }
+    }
+
+    /// Creates the connections to `cluster` with this server name.
+    fn with_name(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>, name: Option<Rc<str>>) -> Self {
+        let endpoints = Endpoints::new(cluster, metrics, name);
         let scarcity = |rate| {
             Rc::new(RequestScarcity {
                 cluster: Arc::clone(cluster),
@@ -98,7 +109,31 @@ impl Upstream {
             })
         };
         let scarcity = cluster.settings().limits.min_client_rate.map(scarcity);
-        Self { cluster: Arc::clone(cluster), endpoints, is_failing: Cell::new(false), scarcity }
+        Self {
+            cluster: Arc::clone(cluster),
+            endpoints,
+            is_failing: Cell::new(false),
+            scarcity,
+            by_name: None,
+            metrics: Arc::clone(metrics),
+        }
+    }
+
+    /// Returns the connections for requests for `host`. They are those of its server name, if that is the host of each
+    /// request and a certificate can be valid for it.
+    pub fn for_host<'h>(self: &Rc<Self>, host: impl FnOnce() -> &'h str) -> Rc<Self> {
+        let Some(by_name) = &self.by_name else { return Rc::clone(self) };
+        let rewritten = self.settings().rewrite.host.as_ref().and_then(|host| host.to_str().ok());
+        let name = match rewritten {
+            Some(rewritten) => server_names::name_of_host(rewritten),
+            None => server_names::name_of_host(host()),
+        };
+        match name {
+            Some(name) => {
+                by_name.get(&name, || Self::with_name(&self.cluster, &self.metrics, Some((&*name).into())))
+            }
+            None => Rc::clone(self),
+        }
     }
 
     /// Returns whether capacity is scarce; `None` if no minimum rate is configured.
@@ -119,21 +154,29 @@ impl Upstream {
     /// Advances the time by one second.
     pub fn tick_second(&self) {
         self.endpoints.tick_second(&self.cluster);
+        self.named().for_each(|named| named.tick_second());
+    }
+
+    /// Returns the connections of all server names.
+    fn named(&self) -> impl Iterator<Item = Rc<Self>> {
+        self.by_name.iter().flat_map(UpstreamsByName::all)
     }
 
     /// Whether there is no connection that could be closed, so that time need not advance.
     pub fn is_unconnected(&self) -> bool {
-        self.endpoints.are_unconnected()
+        self.endpoints.are_unconnected() && self.by_name.as_ref().is_none_or(UpstreamsByName::are_unconnected)
     }
 
     /// Returns the number of connections without a request.
     pub fn idle_connections(&self) -> usize {
-        self.endpoints.idle_connections()
+        let named = self.named().map(|named| named.idle_connections()).sum();
+        self.endpoints.idle_connections().saturating_add(named)
     }
 
     /// Closes every idle connection.
     pub fn close_unused(&self) {
         self.endpoints.close_unused();
+        self.named().for_each(|named| named.close_unused());
     }
 
     /// Advances the time by one tick. If requests wait for a connection, closes idle ones to make room.
@@ -144,6 +187,7 @@ impl Upstream {
         if self.cluster.breaker.used(Resource::Pending) > 0 {
             self.endpoints.close_unused();
         }
+        self.named().for_each(|named| named.tick());
     }
 
     /// Selects the endpoint for the next request, if possible other than those at `tried`.

@@ -17,6 +17,8 @@ mod names;
 mod notes;
 #[path = "architecture/reference.rs"]
 mod reference;
+#[path = "architecture/requirements.rs"]
+mod requirements;
 #[path = "architecture/scanner.rs"]
 mod scanner;
 #[path = "architecture/source.rs"]

@@ -50,7 +50,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
         ("config", old.central != new.central),
         ("alerts", old.alerts != new.alerts),
         ("upstreams", has_other_upstreams(old, new) || old.policy.routes != new.policy.routes),
-        ("client_ip, geo, jwt", old.policy.identify != new.policy.identify),
+        ("client_ip, geo, jwt, via", old.policy.identify != new.policy.identify),
         ("access_log", old.access_log != new.access_log),
         ("log_keys", old.log_keys != new.log_keys),
         ("elastic", old.elastic_signals != new.elastic_signals),

@@ -63,6 +63,7 @@ use super::raw::{self, OrOff};
 use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
+use crate::identify::via::Via;
 use crate::limiter::elastic::signal::SignalSet;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::rule::Rule;
@@ -258,7 +259,26 @@ fn compile_identify(
         ipv6_prefix: raw.ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX),
         geo,
         jwt: None,
+        via: compile_via(root.via.as_ref(), report),
     }
+}
+
+/// Returns how this hop names itself in `Via`.
+fn compile_via(raw: Option<&OrOff<raw::ViaName>>, report: &mut Diagnostics<'_>) -> Option<Via> {
+    let at = ConfigPath::ROOT.key("via");
+    let Some(raw) = raw else { return Via::new(Via::DEFAULT_NAME) };
+    let fault = ValueError::new("expected a name or disabled, got true").with_suggestion(Some("weir"));
+    let raw::ViaName(name) = read_or_off(raw, fault, at, report)?;
+    if matches!(name.as_str(), "disabled" | "off") {
+        return None;
+    }
+    let via = Via::new(name);
+    if via.is_none() {
+        let fault =
+            format!("expected letters, digits and punctuation such as `-` and `.`, got {}", quoted(name));
+        report.add_value_error(at, fault);
+    }
+    via
 }
 
 fn compile_limit_headers(raw: &raw::Root, report: &mut Diagnostics<'_>) -> response::LimitHeaderSettings {

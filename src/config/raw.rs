@@ -64,7 +64,7 @@ pub use self::values::{
     Address, Asn, CollectorAddress, Continent, Country, Destination, Duration, Factor, FileName,
     HeaderPattern, HeaderValues, HostPattern, Json, List, ListenerName, LogFormat, Method, Network, Networks,
     OneOrMany, OrOff, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords,
-    UpstreamAddress, ZeroOrMany,
+    UpstreamAddress, ViaName, ZeroOrMany,
 };
 #[cfg(test)]
 use super::defaults;
@@ -136,6 +136,10 @@ pub struct Root {
     /// Whether responses also have the headers `RateLimit` and `RateLimit-Policy` of the IETF draft.
     #[cfg_attr(test, schemars(extend("default" = false)))]
     pub ietf_headers: Option<bool>,
+    /// Name of this hop in the header `Via` of forwarded requests; `disabled` leaves the header out. A token, such as
+    /// `edge-1`. See [Headers to the upstream](client-ip.md#headers-to-the-upstream).
+    #[cfg_attr(test, schemars(extend("default" = "weir")))]
+    pub via: Option<OrOff<ViaName>>,
     /// Counter table, as a map.
     pub limiter: Option<Limiter>,
     /// State file, which keeps counters across restarts, as a map. Without it, counters end with the process.

@@ -62,6 +62,18 @@ impl FieldLines {
         fields(&self.0)
     }
 
+    /// Calls `visit` with the names, in lower case, and the values.
+    #[inline]
+    pub fn for_each_in_lower_case(&self, mut visit: impl FnMut(&[u8], &[u8])) {
+        let mut lower = SmallVec::<[u8; TYPICAL_NAME_LENGTH]>::new();
+        for (name, value) in self.iter() {
+            lower.clear();
+            lower.extend_from_slice(name);
+            lower.make_ascii_lowercase();
+            visit(&lower, value);
+        }
+    }
+
     /// Returns all lines, each with its line ending.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -139,6 +151,28 @@ impl RawHeaders {
         self.lines.0.drain(start as usize..end as usize);
     }
 
+    /// Removes the headers for whose names `is_kept` returns false. The others keep their order and spelling.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&[u8]) -> bool) {
+        let Self { lines, content_length, .. } = std::mem::take(self);
+        *self = Self::with_capacity(lines.0.len());
+        let mut start = 0;
+        for line in lines.0.split_inclusive(|byte| *byte == b'\n') {
+            let name = &line[..memchr::memchr(b':', line).unwrap_or(line.len())];
+            let is_length = content_length.contains(&offset(start));
+            start += line.len();
+            match is_kept(name) {
+                true if is_length => self.push_content_length(|headers| headers.push_line(name, line)),
+                true => self.push_line(name, line),
+                false => {}
+            }
+        }
+    }
+
+    /// Returns all lines, including that of the length of the body.
+    pub fn lines(&self) -> &FieldLines {
+        &self.lines
+    }
+
     /// Returns headers with the same names and the lines that `write` writes. The index is kept, so `write` must not
     /// add a name.
     pub fn rewritten(&self, write: impl FnOnce(&mut Vec<u8>)) -> Self {
@@ -168,18 +202,6 @@ impl RawHeaders {
         let text = &self.lines.0;
         out.extend_from_slice(&text[..self.content_length.start as usize]);
         out.extend_from_slice(&text[self.content_length.end as usize..]);
-    }
-
-    /// Calls `visit` with the names, in lower case, and the values of all headers, including the length of the body.
-    #[inline]
-    pub fn for_each_in_lower_case(&self, mut visit: impl FnMut(&[u8], &[u8])) {
-        let mut lower = SmallVec::<[u8; TYPICAL_NAME_LENGTH]>::new();
-        for (name, value) in self.lines.iter() {
-            lower.clear();
-            lower.extend_from_slice(name);
-            lower.make_ascii_lowercase();
-            visit(&lower, value);
-        }
     }
 
     /// Returns the first value of a header.

@@ -20,6 +20,9 @@ fn written(headers: &mut Headers) -> String {
     let mut out = Vec::new();
     match headers.writable() {
         WritableHeaders::Raw(raw) => raw.write(&mut out),
+        WritableHeaders::Lines(lines) => {
+            lines.iter().for_each(|(name, value)| write_field(name, value, &mut out))
+        }
         WritableHeaders::Map(map) => {
             map.iter()
                 .for_each(|(name, value)| write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out));
@@ -143,7 +146,7 @@ fn raw_headers_are_visited_with_names_in_lower_case() {
     raw.push_content_length(|raw| raw.push(b"Content-Length", b"12"));
     raw.push(long.as_bytes(), b"");
     let mut visited = Vec::new();
-    raw.for_each_in_lower_case(|name, value| visited.push((name.to_vec(), value.to_vec())));
+    raw.lines().for_each_in_lower_case(|name, value| visited.push((name.to_vec(), value.to_vec())));
     let expected = [("x-one", "A: b"), ("content-length", "12"), (&long.to_lowercase(), "")];
     assert_eq!(visited, expected.map(|(name, value)| (name.into(), value.into())));
 }
@@ -177,7 +180,7 @@ fn setting_a_header_replaces_all_of_its_name() {
     let mut headers =
         raw_headers(&[("X-A".into(), "1".into()), ("b".into(), "2".into()), ("x-a".into(), "3".into())]);
     headers.set(&"x-a".parse().unwrap(), &HeaderValue::from_static("4"));
-    assert_eq!(written(&mut headers), "x-a: 4\r\nb: 2\r\n");
+    assert_eq!(written(&mut headers), "b: 2\r\nx-a: 4\r\n");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! chunk size consists of hexadecimal digits only, and it must fit 64 bits.
 
 use bytes::{Buf as _, BytesMut};
+use http::HeaderName;
 
 use super::decoder::{Piece, take_data};
 use super::head::to_header_map;
@@ -27,6 +28,8 @@ pub struct ChunkedDecoder {
     line_length: usize,
     /// Bytes of extensions so far.
     extensions_length: usize,
+    /// Names of trailers that are dropped.
+    dropped: Box<[HeaderName]>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,6 +53,12 @@ enum ChunkedState {
 }
 
 impl ChunkedDecoder {
+    /// Creates a decoder that drops trailers of these names: those that `Connection` names are meant for this
+    /// connection only (RFC 9110 section 7.6.1).
+    pub fn without(dropped: Box<[HeaderName]>) -> Self {
+        Self { dropped, ..Self::default() }
+    }
+
     /// Takes the next piece of the body from `read`.
     ///
     /// # Errors
@@ -74,8 +83,13 @@ impl ChunkedDecoder {
                 }
                 ChunkedState::Trailers(looked) => match trailers(read, looked)? {
                     Piece::NeedMore => return Ok(Piece::NeedMore),
-                    end => {
+                    mut end => {
                         self.state = ChunkedState::End;
+                        if let Piece::Trailers(fields) = &mut end {
+                            for name in &self.dropped {
+                                fields.remove(name);
+                            }
+                        }
                         return Ok(end);
                     }
                 },

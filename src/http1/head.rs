@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::malformed::MalformedMessage;
+use crate::headers::write_field;
 
 /// Position of a header within a head.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +53,69 @@ impl FieldSpan {
     }
 }
 
+/// Bytes of a request's head as they were received. Fields that are forwarded unchanged keep the spelling of their names,
+/// on which some services depend although it has no meaning (RFC 9110 section 5.1). Empty for requests over HTTP/2, whose
+/// names are in lower case.
+#[derive(Clone, Debug, Default)]
+pub struct ReceivedHead(Bytes);
+
+impl From<Bytes> for ReceivedHead {
+    fn from(head: Bytes) -> Self {
+        Self(head)
+    }
+}
+
+impl ReceivedHead {
+    /// Writes a field. `value` is found in the head by its position in memory, so nothing is searched for.
+    #[inline]
+    pub fn write_field(&self, name: &HeaderName, value: &HeaderValue, out: &mut Vec<u8>) {
+        let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
+        match self.line_of(name, value) {
+            Some(line) => out.extend_from_slice(line),
+            None => write_field(self.spelling_of(name, value), value, out),
+        }
+    }
+
+    /// Returns the line of a field as it was received, including its line ending, if it has exactly the form `name:
+    /// value`.
+    #[inline]
+    fn line_of(&self, name: &[u8], value: &[u8]) -> Option<&[u8]> {
+        let start = self.offset_of(value)?.checked_sub(name.len() + 2)?;
+        let line = self.0.get(start..start + name.len() + value.len() + 4)?;
+        let (received, rest) = line.split_at(name.len());
+        let is_normal = rest.starts_with(b": ") && rest.ends_with(b"\r\n");
+        (is_normal && is_same_name(received, name)).then_some(line)
+    }
+
+    /// Returns the name of a field as it was received, or `name` if the value is no part of the head.
+    pub fn spelling_of<'a>(&'a self, name: &'a [u8], value: &[u8]) -> &'a [u8] {
+        let before = self.offset_of(value).and_then(|offset| self.0.get(..offset));
+        let received = before.and_then(|before| {
+            let before = before.trim_ascii_end().strip_suffix(b":")?;
+            before.get(before.len().checked_sub(name.len())?..)
+        });
+        received.filter(|received| received.eq_ignore_ascii_case(name)).unwrap_or(name)
+    }
+
+    fn offset_of(&self, value: &[u8]) -> Option<usize> {
+        let offset = (value.as_ptr() as usize).wrapping_sub(self.0.as_ptr() as usize);
+        (offset < self.0.len()).then_some(offset)
+    }
+}
+
+/// Whether two names of the same length differ at most in their case. Eight letters are compared at a time.
+#[inline]
+fn is_same_name(one: &[u8], other: &[u8]) -> bool {
+    const CASE: u64 = 0x2020_2020_2020_2020;
+    let difference =
+        |one: &[u8; 8], other: &[u8; 8]| (u64::from_le_bytes(*one) ^ u64::from_le_bytes(*other)) & !CASE;
+    let (Some(last), Some(other_last)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) else {
+        return one.eq_ignore_ascii_case(other);
+    };
+    let words = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
+    words.fold(difference(last, other_last), |all, (one, other)| all | difference(one, other)) == 0
+}
+
 /// Copies headers into a map.
 ///
 /// # Errors
@@ -69,10 +133,10 @@ pub fn to_header_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, Malfo
 
 /// Returns the position of `part` in `head`, of which it must be a part unless it is empty.
 pub fn span_of(head: &[u8], part: &[u8]) -> [u32; 2] {
-    if part.is_empty() {
+    let start = (part.as_ptr() as usize).wrapping_sub(head.as_ptr() as usize);
+    if part.is_empty() && start > head.len() {
         return [0, 0];
     }
-    let start = (part.as_ptr() as usize).saturating_sub(head.as_ptr() as usize);
     [start, start + part.len()].map(|place| u32::try_from(place).unwrap_or(u32::MAX))
 }
 
@@ -89,10 +153,14 @@ pub fn may_be_complete(read: &[u8], looked: usize) -> bool {
     lines.any(|(end, _)| rest[end + 1..].starts_with(b"\n") || rest[end + 1..].starts_with(b"\r\n"))
 }
 
+/// Iterates over the elements of a comma-separated value. Empty ones are ignored (RFC 9110 section 5.6.1.2).
+pub fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+}
+
 /// Whether a comma-separated value contains this option, in any case.
 pub fn has_token(value: &[u8], option: &str) -> bool {
-    let mut options = value.split(|byte| *byte == b',');
-    options.any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
+    list_elements(value).any(|listed| listed.eq_ignore_ascii_case(option.as_bytes()))
 }
 
 /// Parses a number that consists of digits only; `None` if it does not, or exceeds 64 bits.

@@ -12,6 +12,17 @@ const MAX_HEADS_SIZE: usize = 16 * 1024;
 /// Minimum that each one counts as, which allows at most eight.
 const MIN_COUNTED_SIZE: usize = MAX_HEADS_SIZE / 8;
 
+/// Bytes that further interim responses to a request may have.
+#[derive(Clone, Copy, Debug)]
+pub struct InterimRoom(usize);
+
+impl Default for InterimRoom {
+    /// Of a request without interim responses so far.
+    fn default() -> Self {
+        Self(MAX_HEADS_SIZE)
+    }
+}
+
 /// An interim response.
 #[derive(Debug)]
 pub struct InterimResponse {
@@ -32,6 +43,17 @@ impl InterimResponses {
     /// Starts the next request; `takes`: whether its client accepts interim responses.
     pub fn start_request(&self, takes: bool) {
         self.remaining_size.set(if takes { MAX_HEADS_SIZE } else { 0 });
+    }
+
+    /// Continues a request of one of several streams, which have these interim responses in common: those that are stored
+    /// until [`Self::suspend`] belong to it. `room` is what the last call for the stream returned.
+    pub fn resume(&self, InterimRoom(room): InterimRoom) {
+        self.remaining_size.set(room);
+    }
+
+    /// Returns the room that is left for the stream. Until another one is resumed, nothing is stored.
+    pub fn suspend(&self) -> InterimRoom {
+        InterimRoom(self.remaining_size.replace(0))
     }
 
     /// Stores an interim response with a head of `octets` bytes, or drops it if there is no room: clients must not

@@ -108,6 +108,17 @@ fn end_to_end(headers: &HeaderMap) -> Vec<(HeaderName, Vec<u8>)> {
     fields
 }
 
+/// Whether a line may be a list with an empty element, which hyper does not ignore in `Transfer-Encoding` and
+/// `Content-Length` (RFC 9110 section 5.6.1.2).
+fn has_empty_element(bytes: &[u8]) -> bool {
+    bytes.split(|byte| *byte == b'\n').any(|line| {
+        let name = line.get(..17).unwrap_or_default();
+        let mut elements = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        (line.contains(&b',') || name.eq_ignore_ascii_case(b"transfer-encoding"))
+            && elements.any(|element| element.is_empty() || element.ends_with(b":"))
+    })
+}
+
 /// Whether a line after a last chunk ends in LF alone. This is allowed for lines of trailers, as in heads (RFC 9112
 /// section 2.2), but not for the empty line that ends a body; hyper does it the other way round.
 fn has_bare_lf_trailers(bytes: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 
 use super::error::Http2Error;
 use super::handle::StreamHandle;
@@ -34,6 +34,15 @@ impl ReceiveStream {
                 }
             }
         })
+    }
+
+    /// Makes a client send the body that it has held back (RFC 9110 section 15.2.1), unless the response has begun.
+    pub fn send_continue(&mut self) {
+        self.handle.with(|connection, id, stream| {
+            if !stream.has_response && stream.check_open_for_sending().is_ok() {
+                connection.put_head(id, false, |encoder, out| encoder.status(StatusCode::CONTINUE, out));
+            }
+        });
     }
 
     /// Permits the peer to send as many bytes again. At most as many as were received.

@@ -2,11 +2,11 @@
 
 use std::task::{Context, Poll};
 
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
 use super::error::{Http2Error, Reason};
 use super::handle::StreamHandle;
-use super::head::{FieldWriter, encode_response};
+use super::head::{FieldWriter, encode_headers, encode_response};
 use super::hpack::HpackEncoder;
 use super::send::{SendStream, poll_reset};
 
@@ -38,6 +38,21 @@ impl Responder {
         self.send_head(is_end, |encoder, out| {
             encoder.status(status, out);
             write(&mut FieldWriter::new(encoder, out));
+        })
+    }
+
+    /// Sends an interim response (RFC 9110 section 15.2). Its headers are valid in HTTP/2.
+    ///
+    /// # Errors
+    /// Why the stream has ended.
+    pub fn send_interim(&mut self, status: StatusCode, headers: &HeaderMap) -> Result<(), Http2Error> {
+        self.handle.with(|connection, id, stream| {
+            stream.check_open_for_sending()?;
+            connection.put_head(id, false, |encoder, out| {
+                encoder.status(status, out);
+                encode_headers(headers, encoder, out);
+            });
+            Ok(())
         })
     }
 

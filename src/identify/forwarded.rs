@@ -11,19 +11,22 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// Name of the header.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Returns the hops in all header lines, nearest first; `None` for a hop that is not an address.
+/// Returns the hops in all header lines, nearest first; `None` for a hop that is not an address. Empty elements are
+/// ignored (RFC 9110 section 5.6.1.2).
 pub fn hops_from_nearest(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     headers
         .get_all(X_FORWARDED_FOR)
         .iter()
         .rev()
-        .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',').map(parse_hop))
+        .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','))
+        .filter(|element| !element.trim_ascii().is_empty())
+        .map(parse_hop)
 }
 
 /// Returns the header for the next hop: the existing value with `peer` appended.
 pub fn appended(headers: &HeaderMap, peer: IpAddr) -> HeaderValue {
     let mut value = Vec::with_capacity(48);
-    for line in headers.get_all(X_FORWARDED_FOR) {
+    for line in headers.get_all(X_FORWARDED_FOR).iter().filter(|line| !line.is_empty()) {
         value.extend_from_slice(line.as_bytes());
         value.push(b',');
     }
@@ -132,7 +135,18 @@ mod tests {
         ] {
             assert_eq!(parse_hop(bad.as_bytes()), None, "{bad}");
         }
-        assert_eq!(hops(&["1.1.1.1,,2.2.2.2"]).len(), 3);
+        assert_eq!(hops(&["unknown, 2.2.2.2"]).len(), 2);
+    }
+
+    #[test]
+    fn empty_elements_are_no_hops() {
+        assert_eq!(
+            hops(&["1.1.1.1,, ,\t2.2.2.2 ,", "", ",3.3.3.3"]),
+            some(&["3.3.3.3", "2.2.2.2", "1.1.1.1"])
+        );
+        let mut headers = HeaderMap::new();
+        headers.append(X_FORWARDED_FOR, "".parse().unwrap());
+        assert_eq!(appended(&headers, "192.0.2.1".parse().unwrap()), "192.0.2.1");
     }
 
     #[test]

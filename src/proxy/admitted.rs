@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::{StatusCode, request};
+use http::header::VIA;
+use http::{HeaderValue, StatusCode, Version, request};
 
 use super::body::{DownstreamBody, RequestBody, ResponseBody};
 use super::decide::{self, CachedFallbacks};
@@ -19,6 +20,7 @@ use super::tunnel;
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::headers::Response;
+use crate::http1::head::ReceivedHead;
 use crate::limiter::timestamp::saturating_millis;
 use crate::limits::{AppliedLimits, PendingLimits};
 use crate::rules::cost::RequestEnd;
@@ -59,6 +61,8 @@ pub(super) fn forwarding(
         let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
         let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
         let result = forward(upstream, &mut context, &mut request, body, overrides).await;
+        // It is in the memory of the next request's bytes.
+        context.received = ReceivedHead::default();
         respond(context, &view, upstream, limits, result)
     }
 }
@@ -92,7 +96,10 @@ fn respond(
         Ok(response) if context.upgrade.is_connect => open_tunnel(context, limits, response),
         Ok(response) => {
             upstream.inspect(|upstream| upstream.record_success());
-            forward_response(context, limits, response)
+            let via = proxy_via(&context, view, upstream);
+            let mut reply = forward_response(context, limits, response);
+            via.inspect(|via| reply.headers.append(VIA, via));
+            reply
         }
         Err(failure) => {
             match (&failure, upstream) {
@@ -110,13 +117,34 @@ fn respond(
     reply
 }
 
+/// Returns the value of `Via` for a response to a client that has chosen this proxy (RFC 9110 section 7.6.3); `None` for the
+/// gateway of a service.
+fn proxy_via(
+    context: &RequestContext,
+    view: &GenerationView,
+    upstream: Option<&Upstream>,
+) -> Option<HeaderValue> {
+    if !context.is_proxied {
+        return None;
+    }
+    let is_http2 = context.is_grpc || upstream.is_some_and(|upstream| upstream.settings().http2);
+    let version = if is_http2 { Version::HTTP_2 } else { Version::HTTP_11 };
+    let proxy = view.forward_proxy(context.connection.listener)?.proxy();
+    Some(proxy.identity().via(version).clone())
+}
+
 fn forward_response(
     mut context: Box<RequestContext>,
     limits: &mut AppliedLimits,
     Response { status, mut headers, body }: Response<UpstreamResponseBody<RequestBody>>,
 ) -> DownstreamResponse {
     finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
-    headers::prepare_response(&mut headers);
+    match status {
+        StatusCode::UPGRADE_REQUIRED => {
+            headers::prepare_upgrade_required(&mut headers, !context.owns_connection());
+        }
+        _ => headers::prepare_response(&mut headers),
+    }
     context.recorder.take_if(|recorder| !recorder.record_head(status, headers.map_mut()));
     if !context.upload_is_complete() {
         // An early response. The rest of the request may never be read, and closing the connection then must not lose

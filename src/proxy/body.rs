@@ -18,7 +18,7 @@ pub(super) use self::downstream::{DownstreamBody, DownstreamBodyError};
 use self::replay::ReplayBody;
 pub(super) use self::replay::ReplayBuffer;
 use super::finish;
-use super::headers::identity::sanitize_trailers;
+use super::headers::identity::{remove_forbidden_trailers, sanitize_trailers};
 use super::request_context::{RequestContext, ResponseFlag, UploadProgress};
 use super::timeouts::{Timeout, UploadTimer};
 use crate::upstream::response_body::{UpstreamBodyError, UpstreamResponseBody};
@@ -306,13 +306,18 @@ impl Body for ResponseBody {
         if let Some(context) = &self.context {
             context.timer.data_polled();
         }
-        let polled = match &mut self.content {
+        let mut polled = match &mut self.content {
             ResponseContent::Local(content) => {
                 Poll::Ready(content.take().map(|content| Ok(Frame::data(content))))
             }
             ResponseContent::Upstream(answer) => Pin::new(answer).poll_frame(cx),
             ResponseContent::Prefetched(ahead) => ahead.poll_frame(cx),
         };
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            remove_forbidden_trailers(trailers);
+        }
         if let Some(context) = &mut self.context {
             match &polled {
                 Poll::Ready(Some(Ok(frame))) => {

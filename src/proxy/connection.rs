@@ -18,7 +18,7 @@ use http::{HeaderValue, Version};
 use self::protocol_detect::DetectedProtocol;
 use super::Worker;
 use super::deferred::StoredRequest;
-use super::headers::{self, Hop, PeerTls};
+use super::headers::{self, Hop, HopName, PeerTls};
 use super::request_context::UpgradedRequest;
 use super::stream::DownstreamIo;
 use super::timeouts::{ConnectionTimer, RequestTimer};
@@ -60,7 +60,7 @@ pub(super) struct DownstreamConnection {
     newest_stream: RefCell<Option<Rc<RequestTimer>>>,
     /// The stored call that this internal connection sends; `None` for the connection of a client.
     pub(super) stored: Option<Box<StoredRequest>>,
-    /// HTTP/1.1: interim responses to the current request.
+    /// Interim responses to the current request; over HTTP/2, to the request whose future is being polled.
     pub(super) interims: InterimResponses,
     /// Upgrade that takes effect after the head of the current response; over HTTP/2, until its stream takes it.
     upgraded: RefCell<Option<Box<UpgradedRequest>>>,
@@ -157,14 +157,14 @@ impl DownstreamConnection {
     }
 
     /// Returns the properties of this connection from which headers of its requests are set, on behalf of `client`.
-    /// With `via`, they come to a forward proxy.
+    /// `via` names this hop; a `proxy` that clients choose hides them.
     pub(super) fn hop<'a>(
         &'a self,
         client: ClientAddress,
         random: u128,
-        via: Option<&'a HeaderValue>,
+        HopName { via, is_proxy }: HopName<'a>,
     ) -> Hop<'a> {
-        let (tls, hides_client) = (self.tls.as_deref(), via.is_some());
+        let (tls, hides_client) = (self.tls.as_deref(), is_proxy);
         Hop { tls, peer: self.peer, peer_text: &self.peer_text, client, random, via, hides_client }
     }
 

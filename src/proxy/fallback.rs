@@ -193,13 +193,14 @@ impl<'a> IncomingRequest<'a> {
     }
 
     fn key(&self, headers: &CacheHeaderRules) -> CacheKey {
-        let Hop { tls, client, via, .. } = *self.hop;
+        // Before the request is prepared for its upstream, only a forward proxy hides its clients.
+        let Hop { tls, client, hides_client, .. } = *self.hop;
         let trusted = &self.policy.identify.trusted_proxies;
         let certified = tls.filter(|tls| tls.certificate.is_some());
         let route = self.policy.routes.choose(self.attributes);
         let upstream = route.and_then(|route| self.upstreams.get(route));
         // No upstream has a name with spaces.
-        let forward_proxy = via.map(|_| match self.head.uri.scheme_str() {
+        let forward_proxy = hides_client.then(|| match self.head.uri.scheme_str() {
             Some("https") => "forward proxy https",
             Some(_) | None => "forward proxy http",
         });

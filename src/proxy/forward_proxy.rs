@@ -4,15 +4,17 @@ mod failure;
 
 use std::rc::Rc;
 
-use http::{HeaderValue, Method, Version, request};
+use http::{Method, Version, request};
 
 pub(super) use self::failure::{FailureReply, PROXY_STATUS, failure_reply, refusal_reply};
 use super::connection::DownstreamConnection;
+use super::headers::{Hop, HopName};
 use super::view::GenerationView;
 use crate::forward_proxy::access::Refusal;
 use crate::forward_proxy::destination::Destination;
 use crate::forward_proxy::pool::DestinationPool;
-use crate::identify::{Attributes, client_ip};
+use crate::identify::Attributes;
+use crate::identify::client_ip::{self, ClientAddress};
 use crate::upstream::Upstream;
 
 /// Where a request is sent.
@@ -80,8 +82,8 @@ impl<'v> NextHop<'v> {
     /// Returns the upstream, or the connections to the destination.
     pub(super) fn upstream(self, view: &GenerationView, attributes: &Attributes<'_>) -> Option<Rc<Upstream>> {
         match self {
-            Self::Route => view.upstream(attributes).map(Rc::clone),
-            Self::Configured(_, upstream) => Some(Rc::clone(upstream)),
+            Self::Route => Some(view.upstream(attributes)?.for_host(|| attributes.host.as_str())),
+            Self::Configured(_, upstream) => Some(upstream.for_host(|| attributes.host.as_str())),
             Self::Destination(pool, destination) => {
                 let client = client_ip::network(attributes.client.ip, 32, view.policy.identify.ipv6_prefix);
                 Some(pool.upstream(destination, client))
@@ -90,13 +92,31 @@ impl<'v> NextHop<'v> {
         }
     }
 
-    /// Returns the value of `Via` for a request that arrived in this version; `None` on a reverse proxy, which acts as
-    /// the origin server.
-    pub(super) fn via(&self, version: Version) -> Option<&'v HeaderValue> {
+    /// Returns the properties of the connection from which headers of a request are set, which arrived in this version on
+    /// behalf of `client`.
+    pub(super) fn hop<'a>(
+        &self,
+        connection: &'a DownstreamConnection,
+        view: &'v GenerationView,
+        version: Version,
+        client: ClientAddress,
+    ) -> Hop<'a>
+    where
+        'v: 'a,
+    {
+        connection.hop(client, connection.request_bits(), self.name(view, version))
+    }
+
+    /// Returns the name of this hop for a request that arrived in this version. As a forward proxy, it has one by which
+    /// it detects loops.
+    fn name(&self, view: &'v GenerationView, version: Version) -> HopName<'v> {
         match self {
-            Self::Route | Self::Refused(_) => None,
+            Self::Route | Self::Refused(_) => {
+                let via = view.policy.identify.via.as_ref().map(|via| via.value(version));
+                HopName { via, is_proxy: false }
+            }
             Self::Configured(pool, _) | Self::Destination(pool, _) => {
-                Some(pool.proxy().identity().via(version))
+                HopName { via: Some(pool.proxy().identity().via(version)), is_proxy: true }
             }
         }
     }

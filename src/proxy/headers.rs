@@ -19,7 +19,9 @@ use http::{HeaderName, HeaderValue, Version, request};
 pub(super) use self::flags::{Expectation, RequestHeaderFlags};
 pub(super) use self::forwarded::address_value;
 use self::overrides::RequestOverrides;
-pub(super) use self::sanitize::{join_cookies, prepare_for_store, sanitize_certificate, upgrade_protocol};
+pub(super) use self::sanitize::{
+    decrement_max_forwards, join_cookies, prepare_for_store, sanitize_certificate, upgrade_protocol,
+};
 pub(super) use self::validate::{InvalidRequest, normalise_length, validate};
 use crate::headers::{FieldLines, Headers};
 use crate::identify::certificate::ClientCertificate;
@@ -54,15 +56,33 @@ pub(super) struct Hop<'a> {
     pub(super) client: ClientAddress,
     /// 128 random bits for the request ID.
     pub(super) random: u128,
-    /// Value of `Via`, if the request came to a forward proxy for another destination.
+    /// Value of `Via` for the upstream.
     pub(super) via: Option<&'a HeaderValue>,
     /// Whether the upstream learns nothing about the client.
     pub(super) hides_client: bool,
 }
 
+/// Name of this hop for requests that arrive in some version of HTTP.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HopName<'a> {
+    /// Value of `Via`.
+    pub(super) via: Option<&'a HeaderValue>,
+    /// Whether it is a proxy that the client has chosen, and not the gateway of a service.
+    pub(super) is_proxy: bool,
+}
+
 /// Changes the headers of an upstream's response into those for the client.
 pub(super) fn prepare_response(headers: &mut Headers) {
     headers.remove_hop_by_hop(identity::is_identity_header);
+}
+
+/// Changes the headers of an upstream's 426 into those for the client: it must list the protocols that are required (RFC
+/// 9110 section 15.5.22). HTTP/2 has no `Upgrade` (RFC 9113 section 8.2.2).
+pub(super) fn prepare_upgrade_required(headers: &mut Headers, is_stream: bool) {
+    if is_stream || !headers.contains(&UPGRADE) {
+        return prepare_response(headers);
+    }
+    prepare_upgrade_response(headers);
 }
 
 /// Changes the headers of an upstream's 101 into those for the client. The protocol is kept, because both sides have
@@ -92,7 +112,7 @@ pub(super) fn prepare_request(
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
     upgrades: &[Box<str>],
-    field_lines: Option<&mut FieldLines>,
+    mut field_lines: Option<&mut FieldLines>,
 ) -> UpgradeAndOverrides {
     if head.uri.authority().is_some() {
         sanitize::to_origin_form(head);
@@ -113,8 +133,10 @@ pub(super) fn prepare_request(
     }
     let overrides =
         if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
-    if let Some(via) = hop.via {
-        headers.append(VIA, via.clone());
+    match (hop.via, field_lines.as_deref_mut().filter(|_| !flags.via)) {
+        (Some(via), Some(lines)) => lines.push(VIA.as_str().as_bytes(), via.as_bytes()),
+        (Some(via), None) => drop(headers.append(VIA, via.clone())),
+        (None, _) => {}
     }
     if !hop.hides_client {
         forwarded::set_forwarded_headers(headers, flags, hop, field_lines);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Method, StatusCode, request};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
@@ -32,6 +32,9 @@ use crate::response::rejection::{RejectionReply, RejectionResponse};
 use crate::rules::selection::{Denial, NOT_DEFERRABLE};
 use crate::upstream::error::UpstreamError;
 
+/// Methods that a proxy for a service forwards, among others.
+const FORWARDED_METHODS: HeaderValue =
+    HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const X_ENVOY_OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
@@ -62,7 +65,7 @@ impl PendingBody {
     }
 }
 
-/// Responds to a request that cannot be forwarded safely. The connection is closed, because the request may have been
+/// Responds to a request that may not be forwarded. The connection is closed, because the request may have been
 /// misread.
 pub(super) fn malformed(
     mut context: Box<RequestContext>,
@@ -71,6 +74,8 @@ pub(super) fn malformed(
     let (status, text) = match unacceptable {
         InvalidRequest::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
         InvalidRequest::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
+        InvalidRequest::UnknownMethod => (StatusCode::NOT_IMPLEMENTED, "method not implemented\n"),
+        InvalidRequest::LastHop => (StatusCode::OK, ""),
         InvalidRequest::TransferEncoding => {
             (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n")
         }
@@ -79,10 +84,15 @@ pub(super) fn malformed(
         }
     };
     context.timer.must_linger();
-    context.respond_with(status, ResponseFlag::DownstreamProtocol);
+    let flag = if status.is_success() { ResponseFlag::None } else { ResponseFlag::DownstreamProtocol };
+    context.respond_with(status, flag);
     context.timer.response_started();
     let close = context.owns_connection();
     let mut reply = plain(context, status, text);
+    if matches!(unacceptable, InvalidRequest::Method | InvalidRequest::LastHop) {
+        // Required with 405 (RFC 9110 section 15.5.6).
+        reply.headers.set(&ALLOW, &FORWARDED_METHODS);
+    }
     announce_close(close, &mut reply.headers);
     reply
 }

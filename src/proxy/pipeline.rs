@@ -25,6 +25,7 @@ use super::stages::{identify_request, log_headers, prepare, record_admission, re
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::headers::take_head;
+use crate::http1::head::ReceivedHead;
 use crate::identify::{Attributes, client_ip};
 use crate::in_place;
 use crate::limiter::timestamp::Timestamp;
@@ -42,17 +43,19 @@ const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// Everything up to a rejection runs synchronously. Only a request that is forwarded or waits needs a future.
 ///
-/// `head` is passed by reference because it is large. Afterwards, it may be changed or empty.
+/// `head` is passed by reference because it is large. Afterwards, it may be changed or empty. `received` is the head as it
+/// arrived over HTTP/1.1.
 pub(super) fn handle(
     connection: &Rc<DownstreamConnection>,
     head: &mut request::Parts,
     body: DownstreamBody,
+    received: ReceivedHead,
 ) -> RequestOutcome<
     impl Future<Output = DownstreamResponse> + use<>,
     impl Future<Output = DownstreamResponse> + use<>,
 > {
     let (view, now) = (connection.view(), connection.worker.shared.clock.now());
-    let (mut context, trace, admission) = admit(connection, head, now, &view);
+    let (mut context, trace, admission) = admit(connection, head, received, now, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return local_reply::overloaded(context, by, pending).into();
@@ -65,13 +68,13 @@ pub(super) fn handle(
         return local_reply::malformed(context, InvalidRequest::Malformed).into();
     };
     let next_hop = NextHop::of_request(connection, &view, head, &attributes);
-    let hop = connection.hop(attributes.client, connection.request_bits(), next_hop.via(head.version));
+    let hop = next_hop.hop(connection, &view, head.version, attributes.client);
     set_client(&mut context, &hop, flags, &view, &attributes);
     if let NextHop::Refused(refusal) = next_hop {
         let unread = log_rejection(&mut context, head, flags, &hop, body);
         return local_reply::refused(context, refusal, unread).into();
     }
-    let mut deferral = None;
+    let (mut deferral, has_body) = (None, !body.is_end_stream());
     let mut pending = match select(&context, &view, head, &attributes, &mut deferral) {
         Selection::Exempt(rule) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
@@ -88,7 +91,6 @@ pub(super) fn handle(
         }
     };
     set_route(&mut context, &view.policy, pending.rules(), &attributes);
-    let has_body = !body.is_end_stream();
     let incoming = IncomingRequest::new(head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
@@ -143,6 +145,7 @@ fn take_delayed_memory(context: &mut RequestContext, head: &request::Parts) -> b
 fn admit(
     connection: &Rc<DownstreamConnection>,
     head: &mut request::Parts,
+    received: ReceivedHead,
     now: Timestamp,
     view: &Rc<GenerationView>,
 ) -> (Box<RequestContext>, Option<TraceContext>, Result<(), LoadShed>) {
@@ -155,6 +158,7 @@ fn admit(
     let mut context = RequestContext::new(connection, timer, now);
     let trace = start_log(&mut context, head, view);
     context.is_grpc = grpc::is_grpc_call(head);
+    context.received = received;
     context.upgrade.is_extended_connect = is_extended_connect;
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
@@ -174,6 +178,7 @@ fn validate(
     headers::normalise_length(head)?;
     let accepts_connect = head.method == Method::CONNECT && view.forward_proxy(connection.listener).is_some();
     let flags = headers::validate(head, connection.limits.headers, accepts_connect)?;
+    headers::decrement_max_forwards(&mut head.headers, flags)?;
     if accepts_connect {
         expect_tunnel(context);
     }
@@ -198,7 +203,7 @@ fn set_client(
     attributes: &Attributes<'_>,
 ) {
     let ip = hop.client.ip;
-    context.hides_client = hop.hides_client;
+    (context.hides_client, context.is_proxied) = (hop.hides_client, hop.hides_client);
     context.connection.worker.warn_of_untrusted_proxy(hop, flags);
     context.client = client_ip::network(ip, 32, view.policy.identify.ipv6_prefix);
     if let Some(location) = view.locate(ip) {

@@ -91,8 +91,8 @@ impl QueuedRequest {
         }
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
         if let Ok(attributes) = stages::identify_request(&connection, head, &view.policy.identify, now) {
-            let via = NextHop::of_request(&connection, view, head, &attributes).via(head.version);
-            let hop = connection.hop(attributes.client, connection.request_bits(), via);
+            let next_hop = NextHop::of_request(&connection, view, head, &attributes);
+            let hop = next_hop.hop(&connection, view, head.version, attributes.client);
             stages::log_headers(context, &mut head.clone(), *flags, &hop);
         }
     }
@@ -109,7 +109,7 @@ impl QueuedRequest {
             return Err(local_reply::malformed(context, InvalidRequest::Malformed));
         };
         let next_hop = NextHop::of_request(&connection, &view, &head, &attributes);
-        let hop = connection.hop(attributes.client, connection.request_bits(), next_hop.via(head.version));
+        let hop = next_hop.hop(&connection, &view, head.version, attributes.client);
         let has_body = !body.is_end_stream();
         let incoming =
             IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
@@ -139,8 +139,7 @@ impl QueuedRequest {
         let mut cached = CachedFallbacks::default();
         if let Ok(attributes) = stages::identify_request(&connection, &head, &view.policy.identify, now) {
             let next_hop = NextHop::of_request(&connection, &view, &head, &attributes);
-            let via = next_hop.via(head.version);
-            let hop = connection.hop(attributes.client, connection.request_bits(), via);
+            let hop = next_hop.hop(&connection, &view, head.version, attributes.client);
             let has_body = !body.is_end_stream();
             let incoming =
                 IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);

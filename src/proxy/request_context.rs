@@ -17,6 +17,7 @@ pub(super) use self::response_flag::ResponseFlag;
 use super::connection::DownstreamConnection;
 use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
+use crate::http1::head::ReceivedHead;
 use crate::identify::geo::GeoLocation;
 use crate::in_place;
 use crate::limiter::timestamp::Timestamp;
@@ -39,6 +40,8 @@ pub(super) struct RequestContext {
     pub(super) is_grpc: bool,
     /// Whether the upstream learns nothing about the client.
     pub(super) hides_client: bool,
+    /// Whether Weir is a proxy that the client has chosen, and not the gateway of a service.
+    pub(super) is_proxied: bool,
     /// The client's address or network, by which an upstream distributes its requests.
     pub(super) client: IpAddr,
     /// Location of the client, if there is a database of countries.
@@ -71,6 +74,8 @@ pub(super) struct RequestContext {
     pub(super) followed: Option<Box<FollowedLimits>>,
     /// Records the response for requests that are rejected later.
     pub(super) recorder: Option<Box<Recorder>>,
+    /// Head of the request as it arrived over HTTP/1.1, until it has been forwarded.
+    pub(super) received: ReceivedHead,
     /// Data for the access log and spans, if either is enabled.
     pub(super) log: Option<Box<LogRecord>>,
 }
@@ -120,6 +125,7 @@ impl RequestContext {
             delayed_memory: None,
             is_grpc: false,
             hides_client: false,
+            is_proxied: false,
             client: connection.peer,
             location: None,
             upgrade: UpgradeRequest::default(),
@@ -138,6 +144,7 @@ impl RequestContext {
             settlement: None,
             followed: None,
             recorder: None,
+            received: ReceivedHead::default(),
             log: None,
         })
     }

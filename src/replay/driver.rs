@@ -173,6 +173,7 @@ impl LogReport {
             unreadable_examples: Vec::new(),
             implausible_examples: Vec::new(),
             error: None,
+            found: log.found.clone(),
         }
     }
 

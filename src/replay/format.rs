@@ -6,6 +6,7 @@
 pub(super) mod fields;
 pub(super) mod scan;
 pub(super) mod time;
+pub(super) mod translate;
 
 mod combined;
 mod envoy;

@@ -3,6 +3,7 @@
 use http::HeaderName;
 
 use super::format::fields::FieldNames;
+use super::format::translate::Translator;
 use super::format::{LineParser, LogFormat};
 use super::record::{LoggedRequest, ParsedBlock};
 use super::stream::parse_block;
@@ -54,6 +55,18 @@ pub fn combined_log(data: &[u8]) {
     check_format(LogFormat::Combined, data);
 }
 
+/// Lines in wrappers and in formats of other programs. Each becomes one line, and what it becomes is read as any other.
+pub fn translated_log(data: &[u8]) {
+    let (mut translator, mut translated) = (Translator::default(), Vec::new());
+    for line in data.split(|byte| *byte == b'\n') {
+        let start = translated.len();
+        translator.translate(line, &mut translated);
+        assert!(!translated[start..].contains(&b'\n'), "a line becomes several");
+        translated.push(b'\n');
+    }
+    LogFormat::ALL.into_iter().for_each(|format| check_format(format, &translated));
+}
+
 /// Lines of JSON objects. What is accepted as such and is valid JSON has the same path for a JSON parser.
 pub fn json_log(data: &[u8]) {
     check_format(LogFormat::Json, data);
@@ -64,7 +77,18 @@ pub fn json_log(data: &[u8]) {
         parse_block(&mut block, &mut LineParser::new(LogFormat::Json, &names), &mut 0, 0);
         let path = object.get("path").and_then(serde_json::Value::as_str);
         // A repeated or an empty name, and other names of the same field, may come first.
-        let others = ["request_uri", "uri", "url", "RequestPath", "request"];
+        let others = [
+            "request_uri",
+            "uri",
+            "url",
+            "RequestPath",
+            "request",
+            "x-envoy-origin-path",
+            ":path",
+            "resourcePath",
+            "httpRequest",
+            "properties",
+        ];
         let is_only = others.iter().all(|other| !object.contains_key(*other))
             && line.windows(6).filter(|text| *text == b"\"path\"").count() == 1
             && !line.contains(&b'\\');

@@ -2,6 +2,7 @@
 
 mod gzip;
 mod lookahead;
+mod translated;
 mod zstd;
 
 use std::fs::File;
@@ -12,10 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::gzip::GzipReader;
 use self::lookahead::Lookahead;
+use self::translated::{TranslatedReader, translate_lines};
 use self::zstd::ZstdReader;
 use super::ReplayError;
 use super::format::fields::FieldNames;
+use super::format::translate::Translator;
 use super::format::{LineParser, LogFormat, next_line};
+use crate::identify::recorded::RecordedAddress;
 use crate::limiter::timestamp::Timestamp;
 
 /// Bytes at the beginning of a log from which its format is detected.
@@ -26,6 +30,11 @@ const MAX_HEAD_SIZE: usize = 16 << 20;
 const BLOCK_SIZE: usize = 256 << 10;
 /// Maximum length of a line, in bytes. Longer ones are counted as unreadable.
 pub(super) const MAX_LINE_LENGTH: usize = 64 << 10;
+
+/// Lines whose fields are shown if no line has a request, fields that are shown, and the length of their names.
+const MAX_LINES_FOR_FIELDS: usize = 50;
+const MAX_SHOWN_FIELDS: usize = 30;
+const MAX_SHOWN_NAME: usize = 80;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Bytes from which compression is recognised.
@@ -45,7 +54,27 @@ pub(super) struct LogInput {
     pub(super) first: Option<Timestamp>,
     /// Size of the file, in bytes; `None` if it is not known.
     pub(super) size: Option<u64>,
+    /// What was looked for and found, if no line of the beginning has a request.
+    pub(super) found: Option<String>,
     source: LogOrigin,
+    /// Whether lines are translated before they are read.
+    is_translated: bool,
+}
+
+/// What the beginning of a log contains.
+#[derive(Debug, Default)]
+struct HeadContents {
+    format: Option<LogFormat>,
+    /// Earliest arrival of a request.
+    first: Option<Timestamp>,
+    /// Lines that are not empty, and those with a request.
+    lines: usize,
+    requests: usize,
+    /// Requests with an address.
+    addresses: usize,
+    is_translated: bool,
+    /// Names of fields.
+    fields: Vec<String>,
 }
 
 /// Where the rest of a log comes from.
@@ -96,24 +125,25 @@ impl LogInput {
             None => Box::new(CountedReader { inner: raw, bytes: Arc::clone(bytes) }),
         };
         let mut head = Lookahead::new(decompressed(counted).map_err(failed)?);
-        let (mut size_of_head, mut found) = (HEAD_SIZE, (None, None));
-        while found.1.is_none() && size_of_head <= MAX_HEAD_SIZE && !head.is_end() {
+        let (mut size_of_head, mut contents) = (HEAD_SIZE, HeadContents::default());
+        while contents.requests == 0 && size_of_head <= MAX_HEAD_SIZE && !head.is_end() {
             head.fill(size_of_head).map_err(failed)?;
-            found = examine(&head, format, names);
+            contents = examine(&head, format, names);
             size_of_head *= 4;
         }
-        let (format, first) = found;
+        let found = (contents.requests == 0 && contents.lines > 0).then(|| contents.describe());
+        let HeadContents { format, first, is_translated, .. } = contents;
         if format.is_none() && !head.bytes().trim_ascii().is_empty() {
             return Err(match head.into_error() {
                 Some(error) => failed(error),
-                None => ReplayError::UnknownFormat(name),
+                None => ReplayError::UnknownFormat(name, found.unwrap_or_default()),
             });
         }
         let source = match size {
             Some(_) => LogOrigin::File(path.to_owned()),
             None => LogOrigin::Stream(head.into_reader()),
         };
-        Ok(Self { name, format, first, size, source })
+        Ok(Self { name, format, first, size, found, source, is_translated })
     }
 
     /// Returns a reader of the whole log. `bytes` counts what is read of files.
@@ -125,16 +155,16 @@ impl LogInput {
                 decompressed(Box::new(file))?
             }
         };
+        let source = match self.is_translated {
+            true => Box::new(TranslatedReader::new(source)),
+            false => source,
+        };
         Ok(BlockReader::new(source))
     }
 }
 
-/// Returns the format of a log with this beginning, unless it is given, and the earliest arrival of a request.
-fn examine(
-    head: &Lookahead,
-    format: Option<LogFormat>,
-    names: &FieldNames,
-) -> (Option<LogFormat>, Option<Timestamp>) {
+/// Returns what the beginning of a log contains. Its lines are translated if more of them then have a request.
+fn examine(head: &Lookahead, format: Option<LogFormat>, names: &FieldNames) -> HeadContents {
     let bytes = head.bytes();
     // A last line that is cut off says nothing about the format.
     let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
@@ -142,18 +172,98 @@ fn examine(
         None if head.is_end() => bytes,
         None => &[],
     };
-    let format = format.or_else(|| LogFormat::detect(whole, names));
-    (format, format.and_then(|format| first_time(whole, format, names)))
+    let direct = HeadContents::of_lines(whole, format, names);
+    if direct.requests > direct.lines / 2 && direct.addresses == direct.requests {
+        return direct;
+    }
+    let mut text = Vec::with_capacity(whole.len());
+    translate_lines(whole, &mut Translator::default(), &mut text);
+    let translated = HeadContents::of_lines(&text, format, names);
+    // In the combined format, the time of a wrapper could be the name of a client.
+    if (translated.requests, translated.addresses) > (direct.requests, direct.addresses) {
+        return HeadContents { is_translated: true, ..translated };
+    }
+    // A payload says more about what is missing than its wrapper.
+    let fields = if text == whole { direct.fields } else { translated.fields };
+    HeadContents { fields, ..direct }
 }
 
-/// Returns the earliest arrival of a request in `head`.
-fn first_time(head: &[u8], format: LogFormat, names: &FieldNames) -> Option<Timestamp> {
-    let (mut data, mut headers, mut at) = (head.to_vec(), Vec::new(), 0);
-    let mut parser = LineParser::new(format, names);
-    std::iter::from_fn(|| next_line(head, &mut at))
-        .filter_map(|line| parser.parse(&mut data, &line, &mut headers).ok())
-        .map(|request| request.start)
-        .min()
+impl HeadContents {
+    /// Reads lines in a format, or in the one in which most of them are readable.
+    fn of_lines(lines: &[u8], format: Option<LogFormat>, names: &FieldNames) -> Self {
+        let detected = format.or_else(|| LogFormat::detect(lines, names));
+        let read = |format| Self { format: Some(format), ..Self::in_format(lines, format, names) };
+        let mut best = detected.map(read).unwrap_or_default();
+        if best.requests == 0 && format.is_none() {
+            // Other records in a readable format may outnumber the requests.
+            let others = LogFormat::ALL.into_iter().map(read).filter(|other| other.requests > 0);
+            best = others.max_by_key(|other| other.requests).unwrap_or(best);
+        }
+        if best.requests == 0 {
+            best.lines =
+                lines.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
+            best.fields = field_names(lines);
+        }
+        best
+    }
+
+    fn in_format(lines: &[u8], format: LogFormat, names: &FieldNames) -> Self {
+        let (mut data, mut headers, mut at) = (lines.to_vec(), Vec::new(), 0);
+        let mut parser = LineParser::new(format, names);
+        let mut contents = Self::default();
+        while let Some(line) = next_line(lines, &mut at) {
+            contents.lines += usize::from(!line.is_empty());
+            if let Ok(request) = parser.parse(&mut data, &line, &mut headers) {
+                contents.requests += 1;
+                contents.addresses += usize::from(request.address != RecordedAddress::Unknown);
+                contents.first = Some(contents.first.map_or(request.start, |first| first.min(request.start)));
+            }
+        }
+        contents
+    }
+
+    /// Describes what was looked for in vain.
+    fn describe(&self) -> String {
+        const LOOKED_FOR: &str = "looked for lines in the formats envoy, combined and json and in those of other programs, in \
+            JSON for a time (`time`, `start_time`, `timestamp`, …) and a path (`path`, `request_uri`, `url`, …) or a request line \
+            (`request`)";
+        match self.fields.is_empty() {
+            true => format!("{LOOKED_FOR}, and found no JSON object with fields"),
+            false => format!("{LOOKED_FOR}, and found the fields {} (see --field)", self.fields.join(", ")),
+        }
+    }
+}
+
+/// Returns the names of the fields of JSON objects in these lines, nested ones joined by dots.
+fn field_names(lines: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in
+        lines.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{")).take(MAX_LINES_FOR_FIELDS)
+    {
+        if let Ok(serde_json::Value::Object(members)) = serde_json::from_slice(line) {
+            collect_names("", &members, &mut found);
+        }
+    }
+    found
+}
+
+fn collect_names(
+    prefix: &str,
+    members: &serde_json::Map<String, serde_json::Value>,
+    found: &mut Vec<String>,
+) {
+    for (name, value) in members {
+        let name = format!("{prefix}{}", name.escape_debug());
+        match value {
+            serde_json::Value::Object(inner) if prefix.matches('.').count() < 2 => {
+                collect_names(&format!("{name}."), inner, found);
+            }
+            _ if found.len() < MAX_SHOWN_FIELDS && name.len() <= MAX_SHOWN_NAME && !found.contains(&name) => {
+                found.push(name);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Returns a reader of the decompressed contents, from the first line on. Compression is recognised by the first bytes.

@@ -75,6 +75,9 @@ pub struct LogReport {
     pub implausible_examples: Vec<UnreadableLine>,
     /// Why it cannot be read to its end.
     pub error: Option<String>,
+    /// What was looked for and found, if no line of its beginning has a request.
+    #[serde(skip)]
+    pub found: Option<String>,
 }
 
 /// What one rule did.

@@ -4,6 +4,7 @@
 //! [`TlsClient`] has a bounded session cache of its own, which all workers share.
 
 mod error;
+mod pinned;
 mod skip_verification;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 pub use self::error::{ClientHandshakeError, ClientHandshakeErrorKind};
+use self::pinned::PinnedServerVerification;
 use self::skip_verification::SkipServerVerification;
 use super::key_pair::CertificateKeyPair;
 use super::pem::Authorities;
@@ -143,6 +145,13 @@ impl TlsClient {
     }
 }
 
+/// Returns the verifier of certificates that these authorities have issued.
+fn chains(authorities: &Authorities) -> Result<Arc<WebPkiServerVerifier>, rustls::Error> {
+    let roots = Arc::clone(&authorities.store);
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+    verifier.map_err(|error| rustls::Error::General(error.to_string()))
+}
+
 fn config(
     settings: &TlsClientSettings,
     protocol: Option<AlpnProtocol>,
@@ -150,10 +159,10 @@ fn config(
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])?;
     let builder = match &settings.verification {
-        ServerVerification::System(authorities) | ServerVerification::Configured { authorities, .. } => {
-            let roots = Arc::clone(&authorities.store);
-            let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
-            builder.with_webpki_verifier(verifier.map_err(|error| rustls::Error::General(error.to_string()))?)
+        ServerVerification::System(authorities) => builder.with_webpki_verifier(chains(authorities)?),
+        ServerVerification::Configured { authorities, .. } => {
+            let pinned = PinnedServerVerification::new(chains(authorities)?, Arc::clone(authorities));
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(pinned))
         }
         ServerVerification::Disabled => {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(SkipServerVerification::new()))

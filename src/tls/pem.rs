@@ -114,6 +114,12 @@ impl Authorities {
         Ok(Self { store: Arc::new(store), info: facts, certificates })
     }
 
+    /// Returns the fields of a certificate that is itself one of these.
+    pub fn info_of(&self, certificate: &CertificateDer<'_>) -> Option<&CertificateInfo> {
+        let index = self.certificates.iter().position(|own| own == certificate)?;
+        self.info.get(index)
+    }
+
     /// Loads the system's certificate authorities from the usual places (`SSL_CERT_FILE` and `SSL_CERT_DIR` override
     /// them); `None` if there are none. `facts` stays empty: there are many, and all of them are well known.
     pub fn from_system() -> Option<Self> {

@@ -17,13 +17,21 @@ pub struct Http2Body {
     /// Remaining bytes, if the message has a `content-length`; the connection checks that it is right.
     left: Option<u64>,
     data_ended: bool,
+    /// The client waits for `100 Continue`.
+    expects_continue: bool,
 }
 
 impl Http2Body {
     /// Creates the body of a message with these headers.
     pub fn new(headers: &HeaderMap, stream: ReceiveStream) -> Self {
         let left = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        Self { stream, left, data_ended: false }
+        Self { stream, left, data_ended: false, expects_continue: false }
+    }
+
+    /// Sends `100 Continue` when the body is read and has not arrived, if `expects_continue`.
+    #[must_use]
+    pub fn with_expectation(self, expects_continue: bool) -> Self {
+        Self { expects_continue, ..self }
     }
 }
 
@@ -36,7 +44,11 @@ impl Body for Http2Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Http2Error>>> {
         if !self.data_ended {
-            match ready!(self.stream.poll_data(cx)) {
+            let polled = self.stream.poll_data(cx);
+            if polled.is_pending() && std::mem::take(&mut self.expects_continue) {
+                self.stream.send_continue();
+            }
+            match ready!(polled) {
                 Some(Ok(data)) => {
                     self.stream.release(data.len());
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));

@@ -10,7 +10,8 @@ use crate::tls::client::{ClientHandshakeError, ClientHandshakeErrorKind, TlsClie
 use crate::tls::{AlpnProtocol, SessionStart};
 use crate::transport::Transport;
 
-/// Connects to `host` of `cluster` for `protocol`; over TLS if `client` is given.
+/// Connects to `host` of `cluster` for `protocol`; over TLS if `client` is given, with the server name `name` in place of
+/// the host of the address.
 ///
 /// # Errors
 /// Any error of the system, or a [`ClientHandshakeError`] inside it.
@@ -18,13 +19,14 @@ pub(super) async fn connect(
     cluster: &Cluster,
     host: &UpstreamHost,
     client: Option<&TlsClient>,
+    name: Option<&str>,
     protocol: AlpnProtocol,
 ) -> io::Result<Transport> {
     let stream = open(&host.target).await?;
     match client {
         None => Ok(stream),
         // Boxed, because its future is large and connections without TLS do not need it.
-        Some(client) => Box::pin(handshake(cluster, host, client, stream, protocol)).await,
+        Some(client) => Box::pin(handshake(cluster, host, client, name, stream, protocol)).await,
     }
 }
 
@@ -41,13 +43,14 @@ async fn handshake(
     cluster: &Cluster,
     host: &UpstreamHost,
     client: &TlsClient,
+    name: Option<&str>,
     stream: Transport,
     protocol: AlpnProtocol,
 ) -> io::Result<Transport> {
     let mut counted =
         HandshakeRecorder { metrics: &cluster.metrics, outcome: Err(ClientHandshakeErrorKind::Unfinished) };
     let upstream = &cluster.settings().name;
-    match client.connect(stream, host.authority_host(), protocol).await {
+    match client.connect(stream, name.unwrap_or_else(|| host.authority_host()), protocol).await {
         Ok((stream, start)) => {
             counted.outcome = Ok(start);
             if host.has_tls_failed.swap(false, Ordering::Relaxed) {

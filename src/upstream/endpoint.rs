@@ -35,6 +35,7 @@ use crate::http1::client::conn::{NoResponse, ResponseHeadReader};
 use crate::http1::client::response_head::ResponseHead;
 use crate::http1::client::upload::Http1Upload;
 use crate::http1::decoder::BodyDecoder;
+use crate::http1::head::ReceivedHead;
 use crate::http1::interim::InterimResponses;
 use crate::in_place;
 use crate::telemetry::metrics::{EndpointMetrics, UpstreamOverflow};
@@ -52,6 +53,8 @@ pub struct Endpoint {
     metrics: Rc<EndpointMetrics>,
     /// TLS client of all its connections, if they use TLS.
     tls: Option<Arc<TlsClient>>,
+    /// Server name in TLS, in place of the host of the address.
+    server_name: Option<Rc<str>>,
     requests: Rc<EndpointRequests>,
 }
 
@@ -61,6 +64,7 @@ impl Endpoint {
         cluster: &Arc<Cluster>,
         host: &Arc<UpstreamHost>,
         tls: Option<Arc<TlsClient>>,
+        server_name: Option<Rc<str>>,
         metrics: EndpointMetrics,
     ) -> Self {
         // The pools count whole seconds, so a fraction is rounded up.
@@ -74,6 +78,7 @@ impl Endpoint {
             host: Arc::clone(host),
             metrics,
             tls,
+            server_name,
             requests: EndpointRequests::new(cluster, host),
         }
     }
@@ -230,8 +235,8 @@ impl Endpoint {
             .map_err(|_| self.overflow(UpstreamOverflow::Client))
     }
 
-    /// Sends a request and waits for the response's header section; the body is streamed. Interim responses are
-    /// appended to `interims`. Dropping the future closes the connection or, over HTTP/2, resets the stream.
+    /// Sends a request and waits for the response's header section; the body is streamed. Names of headers are spelt as in
+    /// `received`. Interim responses are appended to `interims`. Dropping the future closes the connection or, over HTTP/2, resets the stream.
     ///
     /// # Errors
     /// [`SendError`] if no response arrived, or it was malformed.
@@ -239,6 +244,7 @@ impl Endpoint {
         &self,
         line: PooledConnection,
         request: &OutgoingRequest,
+        received: &ReceivedHead,
         body: B,
         interims: &InterimResponses,
     ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
@@ -250,7 +256,9 @@ impl Endpoint {
         let mut response = match kind {
             ConnectionKind::Echo => echo::respond(request, body),
             ConnectionKind::Http1 { connection, is_reused } => {
-                self.send_by_http1(connection, is_reused, request, body, interims).await?
+                let upload = Http1Upload::new(&request.head, received, &request.added_headers, body);
+                let waiting = ResponseHeadReader::new(request.head.method == Method::HEAD, interims);
+                self.send_by_http1(connection, is_reused, upload, waiting).await?
             }
             // Boxed, because its future is large and HTTP/1.1 requests do not need it.
             ConnectionKind::Http2(permit) => {
@@ -285,17 +293,13 @@ impl Endpoint {
         &self,
         mut connection: Box<Http1Connection>,
         is_reused: bool,
-        request: &OutgoingRequest,
-        body: B,
-        interims: &InterimResponses,
+        mut upload: Http1Upload<B>,
+        mut waiting: ResponseHeadReader<'_>,
     ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let mut upload = Http1Upload::new(&request.head, &request.added_headers, body);
-        let to_head = request.head.method == Method::HEAD;
-        let mut waiting = ResponseHeadReader::new(to_head, interims);
         // A request that cannot be repeated must not be sent on a connection that has been closed without notice yet.
         let is_gone = is_reused && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
         let sent = match is_gone {
@@ -393,7 +397,8 @@ impl Endpoint {
     }
 
     async fn open_transport(&self, protocol: AlpnProtocol) -> Result<Transport, UpstreamError> {
-        let opening = connect::connect(&self.cluster, &self.host, self.tls.as_deref(), protocol);
+        let (tls, name) = (self.tls.as_deref(), self.server_name.as_deref());
+        let opening = connect::connect(&self.cluster, &self.host, tls, name, protocol);
         let opened = match tokio::time::timeout(self.connect_timeout(), opening).await {
             Ok(opened) => opened.map_err(UpstreamError::Connect),
             Err(_) => Err(UpstreamError::ConnectTimeout),

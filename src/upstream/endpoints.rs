@@ -19,6 +19,8 @@ pub(super) struct Endpoints {
     next_index: Cell<usize>,
     random: RefCell<fastrand::Rng>,
     metrics: Arc<Metrics>,
+    /// Server name in TLS, in place of the host of the address.
+    server_name: Option<Rc<str>>,
 }
 
 #[derive(Debug)]
@@ -30,8 +32,8 @@ struct EndpointSet {
 }
 
 impl Endpoints {
-    /// Creates the endpoints of `cluster`, without connections.
-    pub(super) fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>) -> Self {
+    /// Creates the endpoints of `cluster`, without connections. `server_name` replaces the host of the address in TLS.
+    pub(super) fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>, server_name: Option<Rc<str>>) -> Self {
         let mut random = fastrand::Rng::new();
         // A random start, so that not all workers begin with the same endpoint.
         let turn = Cell::new(random.usize(..));
@@ -40,6 +42,7 @@ impl Endpoints {
             next_index: turn,
             random: RefCell::new(random),
             metrics: Arc::clone(metrics),
+            server_name,
         };
         endpoints.rebuild(cluster);
         endpoints
@@ -149,7 +152,7 @@ impl Endpoints {
                 .find(|endpoint| endpoint.is_for(host) && endpoint.is_secured_by(tls.as_ref()));
             let fresh = || {
                 let metrics = self.metrics.endpoint(&settings.name, &host.name);
-                Rc::new(Endpoint::new(cluster, host, tls.clone(), metrics))
+                Rc::new(Endpoint::new(cluster, host, tls.clone(), self.server_name.clone(), metrics))
             };
             kept.map_or_else(fresh, Rc::clone)
         };

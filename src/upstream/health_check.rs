@@ -11,6 +11,7 @@ use super::cluster::Cluster;
 use super::connect;
 use super::host::{ConnectTarget, FAILED_CHECK, UpstreamHost};
 use super::http2;
+use super::server_names;
 use super::settings::HealthCheck;
 use crate::jitter::jittered;
 use crate::tls::AlpnProtocol;
@@ -90,9 +91,11 @@ impl CheckHistory {
 async fn check(cluster: &Cluster, host: &UpstreamHost, settings: &HealthCheck) -> io::Result<()> {
     let protocol = if cluster.settings().http2 { AlpnProtocol::Http2 } else { AlpnProtocol::Http1 };
     let client = cluster.tls();
-    let stream = connect::connect(cluster, host, client.as_deref(), protocol).await?;
-    let Some(path) = &settings.path else { return Ok(()) };
     let authority = settings.host.as_ref().unwrap_or(&host.hostname);
+    let name = settings.host.as_ref().filter(|_| cluster.settings().server_name_from_host);
+    let name = name.and_then(|name| server_names::name_of_host(name));
+    let stream = connect::connect(cluster, host, client.as_deref(), name.as_deref(), protocol).await?;
+    let Some(path) = &settings.path else { return Ok(()) };
     let status = match protocol {
         AlpnProtocol::Http1 => check_http1(stream, path, authority).await?,
         AlpnProtocol::Http2 => {

@@ -42,6 +42,8 @@ pub struct UpstreamSettings {
     pub retries: Retries,
     /// How the head of a request is changed.
     pub rewrite: HeadRewrite,
+    /// Whether the server name of TLS is the host of each request, and not that of the address.
+    pub server_name_from_host: bool,
 }
 
 /// How the head of a request is changed before it is sent to an upstream.

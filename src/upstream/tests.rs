@@ -41,6 +41,7 @@ pub(super) fn settings(addresses: &[(&str, u16)]) -> UpstreamSettings {
         panic_threshold: 50,
         limits,
         rewrite: HeadRewrite::default(),
+        server_name_from_host: false,
         retries: Retries {
             attempts: 0,
             on: RetryOn::default(),

@@ -64,7 +64,7 @@ fn invalid_hop_stops_at_the_last_trusted_proxy() {
     let weir = start_admitting_once(TRUSTED_PROXIES);
     // Each of these is counted as 10.0.0.5, the proxy that wrote it, so that a client cannot obtain new counters.
     let unreadable =
-        ["unknown, 10.0.0.5", "a.b.c.d, 10.0.0.5", "192.0.2.1, , 10.0.0.5", "fe80::1%eth0, 10.0.0.5"];
+        ["unknown, 10.0.0.5", "a.b.c.d, 10.0.0.5", "192.0.2.1, -, 10.0.0.5", "fe80::1%eth0, 10.0.0.5"];
     assert_eq!(statuses_for_xff(&weir, &unreadable), [200, 429, 429, 429]);
 }
 

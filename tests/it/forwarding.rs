@@ -6,6 +6,7 @@ mod faults;
 mod headers;
 mod http1_upstream;
 mod interim_responses;
+mod intermediary;
 mod last_responses;
 mod truncated_responses;
 

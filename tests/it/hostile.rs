@@ -47,6 +47,7 @@ fn without_added_headers(recorded: &[u8]) -> Vec<u8> {
         match line.trim_end().split_once(": ") {
             Some(("x-forwarded-for" | "x-envoy-external-address", value)) => value == "127.0.0.1",
             Some(("x-forwarded-proto", value)) => value == "http",
+            Some(("via", value)) => matches!(value, "1.0 weir" | "1.1 weir" | "2 weir"),
             Some(("x-envoy-expected-rq-timeout-ms", value)) => value.parse::<u32>().is_ok(),
             Some(("x-request-id", value)) => {
                 value.len() == 36 && value.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())

@@ -2,6 +2,7 @@
 
 mod damaged;
 mod disorder;
+mod formats;
 mod live;
 mod reports;
 

@@ -3,6 +3,7 @@
 mod client_certificates;
 mod handshake_limits;
 mod rotation;
+mod self_signed;
 mod upstream;
 
 use std::path::Path;

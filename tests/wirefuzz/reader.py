@@ -197,8 +197,12 @@ def persists(message, version):
 
 def check_codings(values, message):
     """Checks that the last coding is `chunked`. Other codings before it are an oddity."""
-    codings = [coding.strip(BLANK).lower() for coding in b",".join(values).split(b",")]
-    if codings[-1] != b"chunked":
+    elements = [coding.strip(BLANK).lower() for coding in b",".join(values).split(b",")]
+    # RFC 9110 section 5.6.1.2.
+    codings = [coding for coding in elements if coding]
+    if len(codings) < len(elements):
+        message.oddities.append("empty elements of transfer-encoding")
+    if not codings or codings[-1] != b"chunked":
         raise Broken("transfer-encoding that is not chunked", message)
     if codings != [b"chunked"]:
         message.oddities.append("several transfer codings")

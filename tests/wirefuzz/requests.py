@@ -14,7 +14,7 @@ ABSOLUTE = re.compile(rb"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^#]*)(#.*)?", r
 OWN = {
     b"connection", b"keep-alive", b"te", b"transfer-encoding", b"upgrade", b"proxy-authorization", b"proxy-authenticate",
     b"proxy-connection", b"http2-settings", b"expect", b"host", b"content-length", b"trailer", b"forwarded", b"x-real-ip",
-    b"x-original-url", b"x-rewrite-url", b"x-request-id",
+    b"x-original-url", b"x-rewrite-url", b"x-request-id", b"via", b"max-forwards",
 }
 OWN_PREFIXES = (b"x-forwarded-", b"x-envoy-", b"x-weir-")
 NEVER_UPSTREAM = (
@@ -222,6 +222,9 @@ def effective_host(request):
     absolute = ABSOLUTE.fullmatch(target)
     if not absolute:
         return (hosts[0] if hosts else b""), target.partition(b"#")[0]
+    if request.start[0] == b"OPTIONS" and not absolute[3]:
+        # RFC 9112 section 3.2.4.
+        return absolute[2], b"*"
     path = absolute[3] if absolute[3].startswith(b"/") else b"/" + absolute[3]
     return absolute[2], path
 

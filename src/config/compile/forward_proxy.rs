@@ -139,6 +139,7 @@ fn compile_connections(
         },
         retries: retries::compile(None, at, report),
         rewrite: HeadRewrite { hides_client: true, ..HeadRewrite::default() },
+        server_name_from_host: false,
     }
 }
 

@@ -17,6 +17,7 @@ use crate::store::settings::{Credentials, SentinelSettings, SingleServer, StoreS
 const STORE_PEER: TlsPeer<'_> = TlsPeer {
     hosts: Vec::new(),
     is_secure: false,
+    has_requests: false,
     tls_hint: "write `rediss://host:port` for TLS",
     name: "the store",
     risk: "any server that answers the connection is accepted as the store and can grant arbitrary limits",

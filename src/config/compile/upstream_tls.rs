@@ -15,9 +15,41 @@ use crate::tls::client::{ServerVerification, TlsClientSettings};
 use crate::tls::pem::Authorities;
 use crate::upstream::UpstreamAddress;
 
+/// Server name that stands for the host of each request.
+const FROM_HOST: &str = "from_host";
+
+/// Whether the server name is the host of each request.
+pub(super) fn is_name_from_host(raw: &raw::UpstreamTls) -> bool {
+    raw.server_name.as_deref() == Some(FROM_HOST)
+}
+
 /// Compiles the TLS settings of the map at `at` for `urls`, which are given at `address`. `None` for
 /// plaintext, or if there is a problem.
 pub(super) fn compile_client(
+    raw: Option<&raw::UpstreamTls>,
+    urls: &[UpstreamUrl],
+    at: ConfigPath<'_>,
+    address: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<TlsClientSettings> {
+    compile_peer(UPSTREAM_PEER, raw, urls, at, address, files, report)
+}
+
+/// As [`compile_client`], for an upstream of requests, whose hosts may be the server names.
+pub(super) fn compile_upstream(
+    raw: Option<&raw::UpstreamTls>,
+    urls: &[UpstreamUrl],
+    at: ConfigPath<'_>,
+    address: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<TlsClientSettings> {
+    compile_peer(TlsPeer { has_requests: true, ..UPSTREAM_PEER }, raw, urls, at, address, files, report)
+}
+
+fn compile_peer(
+    peer: TlsPeer<'_>,
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
     at: ConfigPath<'_>,
@@ -35,7 +67,7 @@ pub(super) fn compile_client(
         UpstreamAddress::Tcp { host, .. } => Some(&**host),
         UpstreamAddress::Unix(_) | UpstreamAddress::Echo => None,
     });
-    let peer = TlsPeer { hosts: hosts.collect(), is_secure, ..UPSTREAM_PEER };
+    let peer = TlsPeer { hosts: hosts.collect(), is_secure, ..peer };
     compile_settings(raw, &peer, at, address, files, report)
 }
 
@@ -45,6 +77,8 @@ pub(super) struct TlsPeer<'a> {
     pub(super) hosts: Vec<&'a str>,
     /// Whether connections use TLS.
     pub(super) is_secure: bool,
+    /// Whether it is an upstream of requests, whose hosts may be the server names.
+    pub(super) has_requests: bool,
     /// Hint on how addresses with TLS are written.
     pub(super) tls_hint: &'static str,
     /// Name of the server in messages.
@@ -56,6 +90,7 @@ pub(super) struct TlsPeer<'a> {
 const UPSTREAM_PEER: TlsPeer<'_> = TlsPeer {
     hosts: Vec::new(),
     is_secure: false,
+    has_requests: false,
     tls_hint: "write `https://host:port` for TLS",
     name: "the upstream",
     risk: "any server that answers the connection is accepted as the upstream and receives its requests",
@@ -88,6 +123,15 @@ pub(super) fn compile_settings(
         load_key_pair(raw.certificate.as_deref(), raw.key.as_deref(), peer.name, tls_at, files, report)
     });
     let name = match &raw.server_name {
+        Some(_) if is_name_from_host(raw) && peer.has_requests => Some(None),
+        Some(_) if is_name_from_host(raw) => {
+            let fault = ValueError::new("`from_host` is possible for `upstream` and `upstreams` only");
+            report.add_value_error(
+                tls_at.key("server_name"),
+                fault.with_hint("write the name in the certificate"),
+            );
+            None
+        }
         Some(name) => report.ok_or_report(tls_at.key("server_name"), parse_server_name(name)).map(Some),
         None => Some(None).filter(|_| check_host_names(peer, address, report)),
     };

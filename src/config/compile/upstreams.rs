@@ -170,7 +170,7 @@ fn compile_with_urls(
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<CompiledUpstream> {
-    let tls = upstream_tls::compile_client(raw.tls.as_deref(), &urls, at, at.key("address"), files, report);
+    let tls = upstream_tls::compile_upstream(raw.tls.as_deref(), &urls, at, at.key("address"), files, report);
     let addresses = urls.into_iter().map(|place| place.address).collect();
     Some((compile_settings(addresses, name, raw, at, report)?, tls))
 }
@@ -209,6 +209,7 @@ fn compile_settings(
                 .and_then(|prefix| report.ok_or_report(at.key("strip_prefix"), parse_prefix(prefix))),
             hides_client: !raw.client_headers.unwrap_or(true),
         },
+        server_name_from_host: raw.tls.as_ref().is_some_and(|tls| upstream_tls::is_name_from_host(tls)),
         name: name.or_else(|| Some(addresses.first()?.to_string().into())).unwrap_or_default(),
         addresses: addresses.into(),
     };

@@ -71,8 +71,8 @@ pub struct UpstreamTls {
     pub certificate: Option<String>,
     /// File with the private key of `certificate` in PEM, not encrypted.
     pub key: Option<String>,
-    /// Host name or IP address that the server's certificate must contain. A host name is also sent as SNI. Default:
-    /// the host of the address.
+    /// Host name or IP address that the server's certificate must contain. A host name is also sent as SNI. For an
+    /// upstream also `from_host`: the host of each request. Default: the host of the address.
     pub server_name: Option<String>,
     /// Whether the server's certificate is verified. `insecure` turns verification off, so that any server is
     /// trusted.

@@ -128,6 +128,13 @@ pub struct UpstreamAddress(pub String);
 #[cfg_attr(test, schemars(extend("title" = "destination", "examples" = ["api.example.com", "*.example.com:443", "10.2.0.0/16"])))]
 pub struct Destination(pub String);
 
+/// Name of a hop in `Via`: a token, or `disabled`.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(transparent)]
+#[cfg_attr(test, schemars(extend("title" = "name of a hop", "examples" = ["weir", "edge-1"])))]
+pub struct ViaName(pub String);
+
 /// Name of a listener.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]

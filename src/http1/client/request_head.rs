@@ -6,13 +6,16 @@ use hyper::body::Body;
 
 use crate::headers::{FieldLines, write_field};
 use crate::http1::framing::{self, BodyFraming};
+use crate::http1::head::ReceivedHead;
 
 /// Bytes reserved for a head; enough for most.
 const TYPICAL_HEAD_SIZE: usize = 1024;
 
-/// Writes a head, with `added_headers` after those of the request, and returns the framing of the body.
+/// Writes a head, with `added_headers` after those of the request, and returns the framing of the body. Names of fields
+/// are spelt as in the `received` head.
 pub fn write(
     parts: &request::Parts,
+    received: &ReceivedHead,
     added_headers: &FieldLines,
     body: &impl Body,
     out: &mut Vec<u8>,
@@ -23,21 +26,27 @@ pub fn write(
     write_target(&parts.uri, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let coding = body_framing(&parts.headers, body);
-    let mut has_length = false;
+    let mut length_name = None;
     for (name, value) in &parts.headers {
         match *name {
             // Only one header may frame the body; it is written below.
-            CONTENT_LENGTH => has_length = true,
+            CONTENT_LENGTH => {
+                length_name =
+                    Some(received.spelling_of(CONTENT_LENGTH.as_str().as_bytes(), value.as_bytes()));
+            }
             TRANSFER_ENCODING => {}
-            _ => write_field(name.as_str().as_bytes(), value.as_bytes(), out),
+            _ => received.write_field(name, value, out),
         }
     }
     out.extend_from_slice(added_headers.as_bytes());
     match &coding {
         BodyFraming::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         // Without a body, a length is sent only if the client sent one.
-        BodyFraming::Length(0) if !has_length => {}
-        BodyFraming::Length(octets) => framing::write_content_length(*octets, out),
+        BodyFraming::Length(0) if length_name.is_none() => {}
+        BodyFraming::Length(octets) => {
+            let name = length_name.unwrap_or(CONTENT_LENGTH.as_str().as_bytes());
+            write_field(name, itoa::Buffer::new().format(*octets).as_bytes(), out);
+        }
         BodyFraming::Close => {}
     }
     out.extend_from_slice(b"\r\n");

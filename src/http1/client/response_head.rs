@@ -5,12 +5,13 @@ use std::mem::MaybeUninit;
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, StatusCode};
+use smallvec::SmallVec;
 
 use crate::headers::{Headers, RawHeaders};
 use crate::http1::chunked::ChunkedDecoder;
 use crate::http1::content_length;
 use crate::http1::decoder::BodyDecoder;
-use crate::http1::head::{FieldSpan, FieldSpans, may_be_complete};
+use crate::http1::head::{FieldSpan, FieldSpans, list_elements, may_be_complete};
 use crate::http1::interim::InterimResponses;
 use crate::http1::malformed::MalformedMessage;
 
@@ -182,9 +183,13 @@ enum HeaderScope {
 /// Framing of the body and persistence of the connection, as the headers declare them.
 #[derive(Debug, Default)]
 struct ResponseFraming {
+    /// There is a `Transfer-Encoding`. `chunked`: its only coding is chunked.
+    has_transfer_encoding: bool,
     chunked: bool,
     content_length: Option<u64>,
     has_close: bool,
+    /// Fields that `Connection` names.
+    nominated: SmallVec<[HeaderName; 1]>,
 }
 
 impl ResponseFraming {
@@ -193,32 +198,37 @@ impl ResponseFraming {
         let is = |known: &HeaderName| name.eq_ignore_ascii_case(known.as_str().as_bytes());
         match name.len() {
             14 if is(&CONTENT_LENGTH) => {
-                for number in value.split(|byte| *byte == b',') {
-                    let octets =
-                        content_length::parse(number.trim_ascii()).ok_or(MalformedMessage::ContentLength)?;
+                // A list of equal lengths is one length (RFC 9112 section 6.3).
+                for number in list_elements(value) {
+                    let octets = content_length::parse(number).ok_or(MalformedMessage::ContentLength)?;
                     if *self.content_length.get_or_insert(octets) != octets {
                         return Err(MalformedMessage::ContentLength);
                     }
                 }
-                Ok(HeaderScope::Framing)
+                let has_length = self.content_length.is_some();
+                has_length.then_some(HeaderScope::Framing).ok_or(MalformedMessage::ContentLength)
             }
             17 if is(&TRANSFER_ENCODING) => {
-                if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(MalformedMessage::TransferEncoding);
+                self.has_transfer_encoding = true;
+                for coding in list_elements(value) {
+                    if self.chunked || !coding.eq_ignore_ascii_case(b"chunked") {
+                        return Err(MalformedMessage::TransferEncoding);
+                    }
+                    self.chunked = true;
                 }
-                self.chunked = true;
                 Ok(HeaderScope::HopByHop)
             }
             // The most frequent case.
             10 if is(&CONNECTION) && value.eq_ignore_ascii_case(b"keep-alive") => Ok(HeaderScope::HopByHop),
             10 if is(&CONNECTION) => {
                 let mut concerns = HeaderScope::HopByHop;
-                for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                for option in list_elements(value) {
                     if option.eq_ignore_ascii_case(b"close") {
                         self.has_close = true;
                     } else if !option.eq_ignore_ascii_case(b"keep-alive") {
                         // It names headers that must not be forwarded either, so it is kept for their removal.
                         concerns = HeaderScope::EndToEnd;
+                        self.nominated.extend(HeaderName::from_bytes(option).ok());
                     }
                 }
                 Ok(concerns)
@@ -229,9 +239,9 @@ impl ResponseFraming {
     }
 
     fn body_decoder(&self, is_1_1: bool) -> Result<BodyDecoder, MalformedMessage> {
-        match (self.chunked, self.content_length) {
-            (true, _) if !is_1_1 => Err(MalformedMessage::TransferEncoding),
-            (true, _) => Ok(BodyDecoder::Chunked(ChunkedDecoder::default())),
+        match (self.has_transfer_encoding, self.content_length) {
+            (true, _) if !(is_1_1 && self.chunked) => Err(MalformedMessage::TransferEncoding),
+            (true, _) => Ok(BodyDecoder::Chunked(ChunkedDecoder::without(self.nominated.as_slice().into()))),
             (false, Some(octets)) => Ok(BodyDecoder::Length(octets)),
             (false, None) => Ok(BodyDecoder::Close),
         }
@@ -248,8 +258,10 @@ impl ResponseFraming {
 fn parse(read: &[u8], spans: &mut FieldSpans) -> Result<Option<StatusLine>, MalformedMessage> {
     let mut room = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
-    let parsed =
-        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, read, &mut room);
+    let mut config = httparse::ParserConfig::default();
+    // A proxy removes white space before the colon from a response (RFC 9112 section 5.1).
+    config.allow_spaces_after_header_name_in_responses(true);
+    let parsed = config.parse_response_with_uninit_headers(&mut response, read, &mut room);
     let httparse::Status::Complete(end) = parsed.map_err(MalformedMessage::Head)? else { return Ok(None) };
     if end > MAX_HEAD_SIZE {
         return Err(MalformedMessage::FieldsTooLarge);

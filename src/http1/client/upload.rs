@@ -10,6 +10,7 @@ use tokio::io::AsyncWrite;
 use super::request_head;
 use crate::headers::FieldLines;
 use crate::http1::encoder::{EncodeError, Encoder};
+use crate::http1::head::ReceivedHead;
 use crate::http1::write_buf::WriteBuf;
 
 /// A request, as far as it is still to be sent.
@@ -28,9 +29,9 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     /// Creates an upload of which nothing has been sent.
-    pub fn new(parts: &request::Parts, added_headers: &FieldLines, body: B) -> Self {
+    pub fn new(parts: &request::Parts, received: &ReceivedHead, added_headers: &FieldLines, body: B) -> Self {
         let mut write_buf = WriteBuf::default();
-        let coding = request_head::write(parts, added_headers, &body, write_buf.buffer_mut());
+        let coding = request_head::write(parts, received, added_headers, &body, write_buf.buffer_mut());
         let repeatable = body.is_end_stream() && parts.method.is_idempotent();
         Self { encoder: Encoder::new(write_buf, coding, body), repeatable, broken: false }
     }

@@ -7,13 +7,16 @@ use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TE, TRANSFER_ENCODING};
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
-use crate::headers::empty_head;
+use crate::headers::{empty_head, nominated_fields};
 use crate::http1::chunked::ChunkedDecoder;
 use crate::http1::content_length;
 use crate::http1::decoder::BodyDecoder;
-use crate::http1::head::{FieldSpan, FieldSpans, has_token, may_be_complete, range, span_of};
+use crate::http1::head::{
+    FieldSpan, FieldSpans, ReceivedHead, has_token, list_elements, may_be_complete, range, span_of,
+};
 use crate::http1::malformed::MalformedMessage;
 use crate::http1::memory_pool;
 
@@ -42,6 +45,8 @@ pub struct RequestHead {
     pub expects_continue: bool,
     /// Properties of the request that its response depends on.
     pub info: RequestInfo,
+    /// The head as it was received.
+    pub received: ReceivedHead,
 }
 
 /// Properties of a request that its response depends on.
@@ -101,9 +106,10 @@ impl RequestHeadDecoder {
                 self.scanned = 0;
                 let bytes = read.split_to(start.end).freeze();
                 let completed = complete(start, &bytes, &places, head);
-                if completed.is_err() {
+                match (&completed, head) {
+                    (Ok(()), Some(head)) => head.received = bytes.into(),
                     // Put back for the log.
-                    *read = BytesMut::from(&bytes[..]);
+                    _ => *read = BytesMut::from(&bytes[..]),
                 }
                 return completed;
             }
@@ -123,7 +129,10 @@ fn complete(
     head: &mut Option<RequestHead>,
 ) -> Result<(), MalformedMessage> {
     let RequestLine { method, target, is_http11: is_1_1, end: _ } = start;
-    let uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| MalformedMessage::Target)?;
+    let mut uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| MalformedMessage::Target)?;
+    if method == Method::OPTIONS && is_without_path(&bytes[range(target)]) {
+        uri = with_asterisk(uri).ok_or(MalformedMessage::Target)?;
+    }
     let mut headers = memory_pool::header_map();
     headers.reserve(spans.len());
     let mut meaning = RequestFraming { is_http11: is_1_1, keep_alive: is_1_1, ..RequestFraming::default() };
@@ -133,7 +142,7 @@ fn complete(
             headers.append(name, value);
         }
     }
-    let length = meaning.body_decoder()?;
+    let length = meaning.body_decoder(&headers)?;
     let expects = meaning.expects_continue && is_1_1 && !length.is_complete();
     let (by_head, by_connect) = (method == Method::HEAD, method == Method::CONNECT);
     let asked = RequestInfo {
@@ -144,7 +153,9 @@ fn complete(
         is_connect: by_connect,
     };
     let parts = empty_head();
-    let head = head.insert(RequestHead { parts, decoder: length, expects_continue: expects, info: asked });
+    let received = ReceivedHead::default();
+    let head =
+        head.insert(RequestHead { parts, decoder: length, expects_continue: expects, info: asked, received });
     let parts = &mut head.parts;
     parts.method = method;
     parts.uri = uri;
@@ -185,7 +196,10 @@ impl RequestFraming {
                     return Err(MalformedMessage::TransferEncoding);
                 }
                 self.has_transfer_encoding = true;
-                self.chunked = ends_in_chunks(value);
+                if let Some(last) = list_elements(value.as_bytes()).last() {
+                    // A value that is not text cannot be a list of codings.
+                    self.chunked = last.eq_ignore_ascii_case(b"chunked") && value.as_bytes().is_ascii();
+                }
                 if self.content_length.take().is_some() {
                     headers.remove(CONTENT_LENGTH);
                 }
@@ -211,17 +225,20 @@ impl RequestFraming {
                 self.has_close |= has_token(value.as_bytes(), "close");
                 self.keep_alive |= has_token(value.as_bytes(), "keep-alive");
             }
-            EXPECT => self.expects_continue = value.as_bytes().eq_ignore_ascii_case(b"100-continue"),
+            EXPECT => self.expects_continue |= has_token(value.as_bytes(), "100-continue"),
             TE => self.accepts_trailers |= has_token(value.as_bytes(), "trailers"),
             _ => {}
         }
         Ok(true)
     }
 
-    fn body_decoder(&self) -> Result<BodyDecoder, MalformedMessage> {
+    fn body_decoder(&self, headers: &HeaderMap) -> Result<BodyDecoder, MalformedMessage> {
         match (self.has_transfer_encoding, self.content_length) {
             (true, _) if !self.chunked => Err(MalformedMessage::TransferEncoding),
-            (true, _) => Ok(BodyDecoder::Chunked(ChunkedDecoder::default())),
+            (true, _) => {
+                let values = headers.get_all(CONNECTION).into_iter().map(HeaderValue::as_bytes);
+                Ok(BodyDecoder::Chunked(ChunkedDecoder::without(nominated_fields(values))))
+            }
             (false, octets) => Ok(BodyDecoder::Length(octets.unwrap_or(0))),
         }
     }
@@ -233,10 +250,17 @@ impl RequestFraming {
     }
 }
 
-fn ends_in_chunks(value: &HeaderValue) -> bool {
-    // A value that is not text cannot be a list of codings.
-    let last = value.to_str().unwrap_or_default().rsplit(',').next().unwrap_or_default();
-    last.trim_ascii().eq_ignore_ascii_case("chunked")
+/// Whether a target in absolute-form has neither a path nor a query. A `Uri` does not tell that from the path `/`.
+fn is_without_path(target: &[u8]) -> bool {
+    let authority = target.windows(3).position(|mark| mark == b"://").map(|mark| &target[mark + 3..]);
+    authority.is_some_and(|authority| !authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#')))
+}
+
+/// Returns the target of an OPTIONS request for a server as a whole: the last proxy sends `*` (RFC 9112 section 3.2.4).
+fn with_asterisk(uri: Uri) -> Option<Uri> {
+    let mut parts = uri.into_parts();
+    parts.path_and_query = Some(PathAndQuery::from_static("*"));
+    Uri::from_parts(parts).ok()
 }
 
 /// Parses a complete head and stores the positions of its headers in `places`. `None` if the head is incomplete.

@@ -1,8 +1,8 @@
 //! Encoder of a response's head, and the framing of its body (RFC 9112 section 6).
 
 use bytes::BytesMut;
-use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
+use http::{HeaderName, StatusCode};
 use hyper::body::Body;
 
 use super::request_head::RequestInfo;
@@ -37,7 +37,7 @@ pub fn write(
     out: &mut Vec<u8>,
 ) -> WrittenHead {
     out.reserve(TYPICAL_HEAD_SIZE);
-    write_status_line(request.is_http11, status, out);
+    write_status_line(status, out);
     // RFC 9110 section 9.3.6: a successful response to CONNECT has neither content nor a header that frames it.
     let becomes_tunnel =
         status == StatusCode::SWITCHING_PROTOCOLS || (request.is_connect && status.is_success());
@@ -47,6 +47,19 @@ pub fn write(
     let (mut says_close, is_dated) = (false, headers.has_date());
     match headers.writable() {
         WritableHeaders::Raw(raw) => raw.write(out),
+        WritableHeaders::Lines(lines) => {
+            for (name, value) in lines.iter() {
+                match FieldMeaning::of_name(name) {
+                    FieldMeaning::Framing => continue,
+                    FieldMeaning::Trailer if !matches!(coding, BodyFraming::Chunked(_)) => continue,
+                    FieldMeaning::Connection if has_token(value, "close") => {
+                        (says_close, keeps) = (true, false);
+                    }
+                    FieldMeaning::Connection | FieldMeaning::Trailer | FieldMeaning::Other => {}
+                }
+                write_field(name, value, out);
+            }
+        }
         WritableHeaders::Map(map) => {
             for (name, value) in map {
                 match *name {
@@ -67,7 +80,7 @@ pub fn write(
         BodyFraming::Length(_) | BodyFraming::Close => {}
     }
     match (request.is_http11, keeps) {
-        (true, false) if !says_close && !becomes_tunnel => out.extend_from_slice(b"connection: close\r\n"),
+        (_, false) if !says_close && !becomes_tunnel => out.extend_from_slice(b"connection: close\r\n"),
         (false, true) => out.extend_from_slice(b"connection: keep-alive\r\n"),
         _ => {}
     }
@@ -76,6 +89,30 @@ pub fn write(
     }
     out.extend_from_slice(b"\r\n");
     WrittenHead { framing: coding, has_body: !bodiless && !body.is_end_stream(), keep_alive: keeps }
+}
+
+/// What a header means to the encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldMeaning {
+    /// It frames the body.
+    Framing,
+    Trailer,
+    Connection,
+    Other,
+}
+
+impl FieldMeaning {
+    /// Returns the meaning of a header whose name may be in any case.
+    fn of_name(name: &[u8]) -> Self {
+        let is = |known: &HeaderName| name.eq_ignore_ascii_case(known.as_str().as_bytes());
+        match name.len() {
+            14 if is(&CONTENT_LENGTH) => Self::Framing,
+            17 if is(&TRANSFER_ENCODING) => Self::Framing,
+            7 if is(&TRAILER) => Self::Trailer,
+            10 if is(&CONNECTION) => Self::Connection,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Returns the status code of the response to a malformed request.
@@ -90,7 +127,7 @@ pub fn error_status(malformed: MalformedMessage) -> StatusCode {
 /// Writes an interim response (RFC 9110 section 15.2).
 pub fn write_interim(interim: &InterimResponse, out: &mut BytesMut) {
     let mut head = Vec::new();
-    write_status_line(true, interim.status, &mut head);
+    write_status_line(interim.status, &mut head);
     for (name, value) in &interim.headers {
         write_field(name.as_str().as_bytes(), value.as_bytes(), &mut head);
     }
@@ -100,14 +137,15 @@ pub fn write_interim(interim: &InterimResponse, out: &mut BytesMut) {
 
 /// Writes the last response of a connection, sent to a malformed request.
 pub fn write_error(status: StatusCode, write_date: impl Fn(&mut Vec<u8>), out: &mut Vec<u8>) {
-    write_status_line(true, status, out);
+    write_status_line(status, out);
     out.extend_from_slice(b"connection: close\r\ncontent-length: 0\r\n");
     write_date(out);
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_status_line(is_1_1: bool, status: StatusCode, out: &mut Vec<u8>) {
-    out.extend_from_slice(if is_1_1 { b"HTTP/1.1 " } else { b"HTTP/1.0 " });
+/// Writes the first line, with the version of the sender and not of the client (RFC 9112 section 2.3).
+fn write_status_line(status: StatusCode, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status.as_str().as_bytes());
     out.push(b' ');
     // The reason phrase is optional, but many clients expect one.

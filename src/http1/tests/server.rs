@@ -14,8 +14,8 @@ use proptest::prelude::*;
 use tokio::io::AsyncReadExt as _;
 
 use super::{
-    Pieces, ReadBody, duplex_pair, end_to_end, has_bare_lf_trailers, messages, read_body, run_local,
-    send_in_pieces,
+    Pieces, ReadBody, duplex_pair, end_to_end, has_bare_lf_trailers, has_empty_element, messages, read_body,
+    run_local, send_in_pieces,
 };
 use crate::http1::head::may_be_complete;
 use crate::http1::malformed::MalformedMessage;
@@ -159,6 +159,9 @@ proptest! {
 
     #[test]
     fn connections_are_decoded_as_by_hyper(bytes in connections(), cuts in vec(any::<usize>(), 0..5)) {
+        if has_empty_element(&bytes) {
+            return Ok(());
+        }
         let mut pieces = Pieces::new(&bytes, &cuts);
         let (mut ours, end) = read_by_weir(&mut pieces);
         let mut theirs = read_by_hyper(&bytes, &cuts);

@@ -41,10 +41,6 @@ type DownstreamConn = server::conn::ServerConn<DownstreamIo>;
 /// Body of a request, read from its connection.
 pub(in crate::proxy) type Http1Body = server::conn::IncomingBody<DownstreamIo>;
 
-/// Response to a request whose head timed out (RFC 9110 section 15.5.9).
-const REQUEST_TIMEOUT_RESPONSE: &[u8] =
-    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-
 /// Serves a connection until it ends, or has had no request for a while. Returns its stream in the second case.
 // Not an async function: its future would have room for `stream` as long as it exists.
 pub(super) fn serve(
@@ -106,7 +102,10 @@ pub(super) fn send_request_timeout(
     stream: &mut DownstreamIo,
     read: &[u8],
 ) {
-    stream.write_raw(REQUEST_TIMEOUT_RESPONSE);
+    let mut response = Vec::new();
+    let status = StatusCode::REQUEST_TIMEOUT;
+    response_head::write_error(status, |out| connection.worker.date.write(out), &mut response);
+    stream.write_raw(&response);
     let read = if read.is_empty() { stream.peeked() } else { read };
     malformed::record_request(connection, StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, read);
 }
@@ -226,9 +225,11 @@ fn poll_requests(
             Poll::Pending if connection.timer.is_quiet() => return Poll::Ready(Ok(ConnectionStep::Quiet)),
             Poll::Pending => return Poll::Pending,
         }
-        let Some(RequestHead { parts, decoder: length, expects_continue, info }) = &mut head else {
+        let Some(RequestHead { parts, decoder: length, expects_continue, info, received }) = &mut head else {
             return Poll::Ready(Ok(ConnectionStep::Close));
         };
+        // RFC 9112 section 9.3: an HTTP/1.0 client may not know that `Keep-Alive` concerns its connection to the proxy.
+        info.keep_alive &= info.is_http11 || !connection.is_forward_proxy();
         let info = *info;
         let body = if length.is_complete() {
             DownstreamBody::None
@@ -238,7 +239,7 @@ fn poll_requests(
             DownstreamBody::Http1(Http1Body::new(conn))
         };
         connection.interims.start_request(info.is_http11);
-        let outcome = pipeline::handle(connection, parts, body);
+        let outcome = pipeline::handle(connection, parts, body, std::mem::take(received));
         // The target and values of headers are slices of the read buffer, which is released with the response.
         head = None;
         match outcome {

@@ -73,7 +73,7 @@ impl PendingCall {
             log_headers(context, &mut head.clone(), flags, hop);
         }
         // A target that names the destination is kept for the forward proxy, which checks it again.
-        headers::prepare_for_store(head, hop.via.is_some());
+        headers::prepare_for_store(head, hop.hides_client);
         let id = format_id(hop.random);
         let id = HeaderValue::from_str(&id).ok()?;
         head.headers.entry(IDEMPOTENCY_KEY).or_insert_with(|| id.clone());

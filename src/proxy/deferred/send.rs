@@ -17,6 +17,7 @@ use crate::deferred::SendOutcome;
 use crate::deferred::call::StoredCall;
 use crate::deferred::handle::{Dispatch, Reporter};
 use crate::headers::empty_head;
+use crate::http1::head::ReceivedHead;
 use crate::limits::ProviderSignals;
 use crate::listener::{ListenerLimits, ProxyProtocol};
 use crate::proxy::body::DownstreamBody;
@@ -113,7 +114,7 @@ async fn send(connection: Rc<DownstreamConnection>, call: Arc<StoredCall>) {
 /// Runs the request through the pipeline and reads its response. The status alone decides what happens to the call, so
 /// a response that breaks off later does not matter.
 async fn respond(connection: &Rc<DownstreamConnection>, mut head: request::Parts, body: DownstreamBody) {
-    let mut response = match pipeline::handle(connection, &mut head, body) {
+    let mut response = match pipeline::handle(connection, &mut head, body, ReceivedHead::default()) {
         RequestOutcome::Response(response) => response,
         RequestOutcome::Pending(handling) => handling.await,
     };

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::header::{CONNECTION, UPGRADE};
-use http::{StatusCode, request};
+use http::{HeaderValue, StatusCode, request};
 use smallvec::SmallVec;
 
 use super::plan::RetryPlan;
 use crate::headers::Response;
+use crate::http1::head::list_elements;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::ProviderSignals;
 use crate::proxy::adaptive;
@@ -81,7 +82,8 @@ pub(in crate::proxy) fn attempt(
             context.timer.set_awaits_cost(awaits_cost);
             let answered = {
                 // Pinned in place: a future passed by value would take space in each future on the way.
-                let sending = pin!(attempt.endpoint.send(line, request, body, &context.connection.interims));
+                let interims = &context.connection.interims;
+                let sending = pin!(attempt.endpoint.send(line, request, &context.received, body, interims));
                 match plan.per_try_timeout {
                     None => with_request_timeout(&context.timer, sending).await,
                     Some(each) => {
@@ -154,7 +156,13 @@ fn is_expected_protocol(
     match response.status {
         StatusCode::SWITCHING_PROTOCOLS => {
             let wanted = context.upgrade.protocol.as_ref().zip(response.headers.get(&UPGRADE));
-            wanted.is_some_and(|(wanted, got)| wanted.as_bytes().eq_ignore_ascii_case(got))
+            let is_only = |wanted: &HeaderValue, got| {
+                let mut protocols = list_elements(got);
+                let is_wanted =
+                    protocols.next().is_some_and(|protocol| wanted.as_bytes().eq_ignore_ascii_case(protocol));
+                is_wanted && protocols.next().is_none()
+            };
+            wanted.is_some_and(|(wanted, got)| is_only(wanted, got))
         }
         status => !(context.requires_upgrade() && status.is_success()),
     }

@@ -16,6 +16,9 @@ pub(in crate::proxy) struct RequestHeaderFlags {
     pub(super) forwarded_proto: bool,
     pub(super) request_id: bool,
     pub(super) external: bool,
+    pub(super) via: bool,
+    /// `Max-Forwards` of an OPTIONS request.
+    pub(super) max_forwards: bool,
     pub(super) client_cert: bool,
     pub(super) overrides: bool,
     /// Headers whose names may imitate those that Weir sets.

@@ -40,6 +40,19 @@ pub(in crate::proxy) fn sanitize_trailers(fields: &mut HeaderMap) {
     }
 }
 
+/// Removes trailers of a response that must not be sent as trailers. Those for a connection would make an HTTP/2 response
+/// malformed (RFC 9113 section 8.2.2).
+pub(in crate::proxy) fn remove_forbidden_trailers(fields: &mut HeaderMap) {
+    if fields.keys().all(headers::may_be_trailer) {
+        return;
+    }
+    let doomed: Vec<HeaderName> =
+        fields.keys().filter(|name| !headers::may_be_trailer(name)).cloned().collect();
+    for name in doomed {
+        fields.remove(name);
+    }
+}
+
 fn may_be_trailer(name: &HeaderName) -> bool {
     headers::may_be_trailer(name) && !is_identity_header(&name.as_str().replace('_', "-"))
 }

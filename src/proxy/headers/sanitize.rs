@@ -1,14 +1,17 @@
 //! Removes what must not be forwarded: hop-by-hop headers and headers that only this proxy may set. Also joins cookie
 //! headers that HTTP/2 has split.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, MAX_FORWARDS, TE, TRANSFER_ENCODING, UPGRADE,
+};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use super::flags::RequestHeaderFlags;
+use super::validate::InvalidRequest;
 use super::{X_FORWARDED_CLIENT_CERT, identity};
 use crate::headers;
-use crate::http1::head::has_token;
+use crate::http1::head::{has_token, list_elements, parse_number};
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 
 const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
@@ -50,7 +53,7 @@ pub(in crate::proxy) fn sanitize_certificate(
 
 /// Removes hop-by-hop headers, and those that only this proxy may set.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let wants_trailers = headers.get(TE).is_some_and(|te| has_token(te.as_bytes(), "trailers"));
+    let wants_trailers = headers.get_all(TE).iter().any(|te| has_token(te.as_bytes(), "trailers"));
     headers::remove_hop_by_hop(headers, identity::is_identity_header);
     // The proxy sends `100 Continue` itself.
     headers.remove(EXPECT);
@@ -62,7 +65,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the protocol that a client asks for, if it is one of `upgrades`. Others, above all `h2c`, could carry
+/// Returns the first protocol that a client offers and that is one of `upgrades`. Others, above all `h2c`, could carry
 /// requests that bypass the rules.
 pub(in crate::proxy) fn upgrade_protocol(
     method: &Method,
@@ -70,16 +73,17 @@ pub(in crate::proxy) fn upgrade_protocol(
     headers: &HeaderMap,
     upgrades: &[Box<str>],
 ) -> Option<HeaderValue> {
-    let mut protocols = headers.get_all(UPGRADE).iter();
-    let (protocol, others) = (protocols.next()?, protocols.next());
-    let is = |name: &str| protocol.as_bytes().eq_ignore_ascii_case(name.as_bytes());
+    let mut offered = headers.get_all(UPGRADE).iter().flat_map(|value| list_elements(value.as_bytes()));
+    let protocol = offered
+        .find(|protocol| upgrades.iter().any(|name| protocol.eq_ignore_ascii_case(name.as_bytes())))?;
+    let is_websocket = protocol.eq_ignore_ascii_case(b"websocket");
     let asks = headers.get_all(CONNECTION).iter().any(|value| has_token(value.as_bytes(), "upgrade"));
     let has_body = headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
         || headers.contains_key(TRANSFER_ENCODING);
     // WebSocket requires GET (RFC 6455 section 4.1); other protocols also use POST.
-    let is_fit = *method == Method::GET || !is("websocket");
-    let fits = version != Version::HTTP_10 && is_fit && asks && !has_body && others.is_none();
-    (fits && upgrades.iter().any(|name| is(name))).then(|| protocol.clone())
+    let is_fit = *method == Method::GET || !is_websocket;
+    let fits = version != Version::HTTP_10 && is_fit && asks && !has_body;
+    HeaderValue::from_bytes(protocol).ok().filter(|_| fits)
 }
 
 /// Changes a request into the form in which it is stored, to be sent later as an HTTP/1.1 request: the target in
@@ -112,4 +116,30 @@ pub(super) fn to_origin_form(head: &mut request::Parts) {
         _ => Some(target.clone()),
     });
     head.uri = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// Decrements `Max-Forwards` of an OPTIONS request (RFC 9110 section 7.6.2). A value that is not a number has no meaning
+/// and is left.
+///
+/// # Errors
+/// [`InvalidRequest::LastHop`] if it is 0.
+pub(in crate::proxy) fn decrement_max_forwards(
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+) -> Result<(), InvalidRequest> {
+    if !flags.max_forwards {
+        return Ok(());
+    }
+    let value = headers.get(MAX_FORWARDS).map_or(&[][..], HeaderValue::as_bytes);
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return Ok(());
+    }
+    // A number beyond 64 bits is the largest one that this hop supports.
+    match parse_number(value).unwrap_or(u64::MAX) {
+        0 => Err(InvalidRequest::LastHop),
+        hops => {
+            headers.insert(MAX_FORWARDS, HeaderValue::from(hops - 1));
+            Ok(())
+        }
+    }
 }

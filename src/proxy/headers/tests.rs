@@ -146,7 +146,8 @@ fn only_a_single_chunked_transfer_coding_is_accepted() {
     assert_eq!(coded(&["Chunked"]), Ok(()));
     assert_eq!(coded(&["chunked", "chunked"]), Err(InvalidRequest::Malformed));
     assert_eq!(coded(&["gzip, chunked"]), Err(InvalidRequest::TransferEncoding));
-    assert_eq!(coded(&["chunked, chunked"]), Err(InvalidRequest::TransferEncoding));
+    assert_eq!(coded(&["chunked, chunked"]), Err(InvalidRequest::Malformed));
+    assert_eq!(coded(&[", chunked ,", ","]), Ok(()));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::flags::RequestHeaderFlags;
 use super::{identity, overrides};
 use crate::headers::is_hop_by_hop;
 use crate::http1::content_length;
+use crate::http1::head::list_elements;
 use crate::identify::{forwarded, host, is_forwarded_method};
 
 /// Reason why a request cannot be forwarded.
@@ -16,6 +17,10 @@ pub(in crate::proxy) enum InvalidRequest {
     Malformed,
     /// The method is not supported: TRACE, or CONNECT to a reverse proxy.
     Method,
+    /// The method is longer than any known one.
+    UnknownMethod,
+    /// `Max-Forwards` is 0: the request may not be forwarded, and this hop responds (RFC 9110 section 7.6.2).
+    LastHop,
     /// The transfer coding is not supported.
     TransferEncoding,
     /// There are too many headers.
@@ -46,12 +51,13 @@ pub(in crate::proxy) fn validate(
     }
     check_target(head, accepts_connect)?;
     let mut flags = RequestHeaderFlags::default();
-    let (mut hosts, mut codings) = (SingleValue::None, SingleValue::None);
+    let mut hosts = SingleValue::None;
+    let mut codings = 0_u32;
     for (name, value) in &head.headers {
         match name.as_str() {
             "host" => hosts.add(value),
             "transfer-encoding" => {
-                codings.add(value);
+                codings = codings.saturating_add(count_codings(value)?);
                 flags.hop_by_hop = true;
             }
             "expect" => {
@@ -60,6 +66,8 @@ pub(in crate::proxy) fn validate(
             }
             // Only this proxy may mark requests as internal or as over a limit.
             "x-envoy-internal" | "x-weir-over-limit" => flags.hop_by_hop = true,
+            "via" => flags.via = true,
+            "max-forwards" => flags.max_forwards = head.method == Method::OPTIONS,
             "x-forwarded-proto" => flags.forwarded_proto = true,
             "x-request-id" => flags.request_id = true,
             "x-envoy-external-address" => flags.external = true,
@@ -75,7 +83,10 @@ pub(in crate::proxy) fn validate(
     if !has_one_host(head, hosts) {
         return Err(InvalidRequest::Malformed);
     }
-    check_transfer_encoding(head, codings)?;
+    // Chunked is the only coding and is applied once (RFC 9112 section 6.1); HTTP/1.0 has none.
+    if codings > 1 || (codings > 0 && head.version == Version::HTTP_10) {
+        return Err(InvalidRequest::Malformed);
+    }
     Ok(flags)
 }
 
@@ -99,10 +110,11 @@ impl<'a> SingleValue<'a> {
 /// Checks the method and the target, which must be in origin-form, in absolute-form, or `*` where that is allowed.
 fn check_target(head: &request::Parts, accepts_connect: bool) -> Result<(), InvalidRequest> {
     if !is_forwarded_method(&head.method) {
-        if accepts_connect && head.method == Method::CONNECT {
-            return check_connect(head);
-        }
-        return Err(InvalidRequest::Method);
+        return match head.method {
+            Method::CONNECT if accepts_connect => check_connect(head),
+            Method::CONNECT | Method::TRACE => Err(InvalidRequest::Method),
+            _ => Err(InvalidRequest::UnknownMethod),
+        };
     }
     // RFC 9113 section 8.3.1: in HTTP/2 the path is required, and begins with a slash even before a query.
     let has_bare_query =
@@ -127,17 +139,15 @@ fn check_connect(head: &request::Parts) -> Result<(), InvalidRequest> {
     (is_authority && !has_content).then_some(()).ok_or(InvalidRequest::Malformed)
 }
 
-/// Checks that chunked is the only transfer coding; HTTP/1.0 has none.
-fn check_transfer_encoding(head: &request::Parts, codings: SingleValue<'_>) -> Result<(), InvalidRequest> {
-    match codings {
-        SingleValue::None => Ok(()),
-        SingleValue::Multiple => Err(InvalidRequest::Malformed),
-        SingleValue::Value(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            Err(InvalidRequest::TransferEncoding)
-        }
-        SingleValue::Value(_) if head.version == Version::HTTP_10 => Err(InvalidRequest::Malformed),
-        SingleValue::Value(_) => Ok(()),
-    }
+/// Returns the number of transfer codings in a value.
+///
+/// # Errors
+/// If one of them is not chunked.
+fn count_codings(value: &HeaderValue) -> Result<u32, InvalidRequest> {
+    list_elements(value.as_bytes()).try_fold(0_u32, |count, coding| {
+        let is_chunked = coding.eq_ignore_ascii_case(b"chunked");
+        is_chunked.then_some(count.saturating_add(1)).ok_or(InvalidRequest::TransferEncoding)
+    })
 }
 
 /// Checks what the HTTP/1.1 decoder checks while reading: the number of headers, and white space around values. The

@@ -1,5 +1,5 @@
-//! Names of the fields of JSON logs: those of Weir, Envoy, nginx, Caddy and Traefik, of the Elastic Common Schema, and
-//! those that the command line adds.
+//! Names of the fields of JSON logs: those of Weir, Envoy, nginx, Caddy and Traefik, of Google Cloud, Azure and the Elastic
+//! Common Schema, and those that the command line adds.
 
 use std::collections::{HashMap, HashSet};
 
@@ -52,7 +52,7 @@ use LogField::{
 };
 
 /// Known names. A dot leads into a nested object.
-const NAMES: [(&str, LogField); 70] = [
+const NAMES: [(&str, LogField); 105] = [
     ("start_time", StartTime),
     ("StartUTC", StartTime),
     ("StartLocal", StartTime),
@@ -123,6 +123,41 @@ const NAMES: [(&str, LogField); 70] = [
     ("referer", Referer),
     ("http_referer", Referer),
     ("request_id", RequestId),
+    ("x-envoy-origin-path", Target),
+    (":path", Target),
+    (":method", Method),
+    ("user-agent", UserAgent),
+    ("x-request-id", RequestId),
+    ("httpRequest.requestMethod", Method),
+    ("httpRequest.requestUrl", Target),
+    ("httpRequest.status", Status),
+    ("httpRequest.remoteIp", ClientIp),
+    ("httpRequest.userAgent", UserAgent),
+    ("httpRequest.referer", Referer),
+    ("httpRequest.requestSize", BytesReceived),
+    ("httpRequest.responseSize", BytesSent),
+    ("properties.clientIP", ClientIp),
+    ("properties.clientIp", ClientIp),
+    ("properties.httpMethod", Method),
+    ("properties.requestUri", Target),
+    ("properties.httpStatus", Status),
+    ("properties.httpStatusCode", Status),
+    ("properties.host", Host),
+    ("properties.hostName", Host),
+    ("properties.userAgent", UserAgent),
+    ("properties.sentBytes", BytesSent),
+    ("properties.timeTaken", Duration(LogDurationUnit::Seconds)),
+    ("httpMethod", Method),
+    ("requestTime", Time),
+    ("resourcePath", Target),
+    ("sourceIp", ClientIp),
+    ("ip", ClientIp),
+    ("request_User-Agent", UserAgent),
+    ("request_Referer", Referer),
+    ("request_X-Forwarded-For", ForwardedFor),
+    ("request.headers.User-Agent", UserAgent),
+    ("request.headers.Referer", Referer),
+    ("request.headers.X-Forwarded-For", ForwardedFor),
 ];
 
 /// Names that `--field` may give another field's meaning.
@@ -164,6 +199,9 @@ impl FieldNames {
             names.insert(header.as_str(), LogField::Header(index));
             names.insert(&format!("http_{underscored}"), LogField::Header(index));
             names.insert(&underscored, LogField::Header(index));
+            let capitalised = capitalised(header);
+            names.insert(&format!("request_{capitalised}"), LogField::Header(index));
+            names.insert(&format!("request.headers.{capitalised}"), LogField::Header(index));
         }
         NAMES.into_iter().for_each(|(name, field)| names.insert(name, field));
         names.insert(X_FORWARDED_FOR.as_str(), ForwardedFor);
@@ -200,6 +238,16 @@ impl FieldNames {
             self.objects.insert(name.as_bytes()[..at].into());
         }
     }
+}
+
+/// Returns the name of a header as Traefik and Caddy write it, such as `X-Api-Key`.
+fn capitalised(header: &HeaderName) -> String {
+    let mut is_first = true;
+    let letters = header.as_str().chars().map(|letter| {
+        let is_start = std::mem::replace(&mut is_first, letter == '-');
+        if is_start { letter.to_ascii_uppercase() } else { letter }
+    });
+    letters.collect()
 }
 
 /// Returns the field that a mapping names; the inner `None` is a header that no rule needs.

@@ -296,7 +296,8 @@ fn keep_first(text: &mut TextSpan, value: TextSpan) {
 }
 
 fn duration(text: &[u8], unit: LogDurationUnit) -> Option<Duration> {
-    let (whole, billionths) = time::decimal(text)?;
+    // Google Cloud writes the unit.
+    let (whole, billionths) = time::decimal(text.strip_suffix(b"s").unwrap_or(text))?;
     let seconds = || Duration::new(whole, billionths as u32);
     Some(match unit {
         LogDurationUnit::Seconds => seconds(),

@@ -47,7 +47,11 @@ impl ReplayReport {
             against: against.map(|against| against.name.clone()),
             counts,
             usable: disorder.is_none(),
-            problems: disorder.into_iter().chain(logs.iter().filter_map(problems::cut_off)).collect(),
+            problems: disorder
+                .into_iter()
+                .chain(logs.iter().filter_map(problems::cut_off))
+                .chain(logs.iter().filter_map(problems::no_request))
+                .collect(),
             logs,
             from: replay.first.map(rfc3339),
             to: replay.first.map(|_| rfc3339(replay.last)),

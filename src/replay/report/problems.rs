@@ -46,6 +46,17 @@ pub(super) fn cut_off(log: &LogReport) -> Option<String> {
     ))
 }
 
+/// Returns why a log has no request, if none of its lines has one.
+pub(super) fn no_request(log: &LogReport) -> Option<String> {
+    let counts = log.counts;
+    let others = counts.unreadable.saturating_add(counts.no_request);
+    if counts.lines == 0 || others < counts.lines || log.error.is_some() {
+        return None;
+    }
+    let found = log.found.as_deref().unwrap_or("see --format and --field");
+    Some(format!("{}: none of {} lines has a request: {found}", log.name, grouped(counts.lines)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -106,12 +106,27 @@ impl ClientHandshakeError {
 fn untrusted(error: &CertificateError) -> String {
     match error {
         CertificateError::UnknownIssuer => {
-            "the server's certificate is not trusted: unknown issuer".to_owned()
+            "the server's certificate is not trusted: unknown issuer (set `ca` to a file with the issuer's certificate, or \
+             with this one)"
+                .to_owned()
         }
         // rustls has no variant of its own for a CA certificate that is used as an end-entity certificate.
         CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            "the server's certificate is not trusted: it is a CA certificate".to_owned()
+            "the server's certificate is not trusted: it is a CA certificate (set `ca` to a file with exactly this \
+             certificate, or issue one with `basicConstraints=CA:FALSE`)"
+                .to_owned()
         }
+        CertificateError::NotValidForNameContext { expected, presented } if presented.is_empty() => format!(
+            "the server's certificate is not trusted: not valid for name {}, it has no subject alternative name (issue \
+             one with `subjectAltName`, or set `ca` to a file with exactly this certificate)",
+            expected.to_str()
+        ),
+        CertificateError::NotValidForNameContext { expected, presented } => format!(
+            "the server's certificate is not trusted: not valid for name {}, only for {} (set `server_name` to a name of \
+             the certificate)",
+            expected.to_str(),
+            presented.join(", ")
+        ),
         other => format!("the server's certificate is not trusted: {other}"),
     }
 }

@@ -35,7 +35,9 @@ fn providers_are_chosen_by_path_and_receive_their_own_host() {
     assert_eq!(fetch(weir.listener("egress"), &request).status, 200);
     let seen = stripe.only_request().head;
     assert_eq!(seen.line, "GET /v1/charges?limit=1 HTTP/1.1");
-    assert_eq!(seen.fields, [("host".to_owned(), "api.stripe.test".to_owned())], "nothing else is added");
+    let fields = [("host", "api.stripe.test"), ("via", "1.1 weir")];
+    let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(seen.fields, fields, "nothing about the client is added");
     assert_eq!(fetch(weir.listener("egress"), &Request::get("/other")).status, 404);
     assert_eq!(fetch(weir.listener("ingress"), &request).status, 200);
     let seen = app.only_request().head;

@@ -1,5 +1,6 @@
-//! Interim responses (RFC 9110 section 15.2): those of the upstream reach HTTP/1.1 clients.
+//! Interim responses (RFC 9110 section 15.2): those of the upstream reach the client, over either protocol.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -106,7 +107,77 @@ fn early_hints_of_an_http2_upstream_reach_http1_clients() {
     let response = Client::connect(weir.address()).get("/");
     let links: Vec<_> = response.interim.iter().map(|head| head.get("link").unwrap()).collect();
     assert_eq!((links, response.body.text().as_str()), (vec!["</a.css>"], "hello"));
-    // The server library for HTTP/2 cannot send interim responses.
+}
+
+/// Returns the interim responses to a GET of `path`, and the body of the final response.
+fn fetch_with_interims(client: &mut H2Client, path: &str) -> (Vec<http::Response<()>>, Vec<u8>) {
+    let (mut response, _) = client.send_request(client.request("GET", path), true);
+    let mut interims = Vec::new();
+    while let Some(interim) = client.block_on(poll_fn(|cx| response.poll_informational(cx))) {
+        interims.push(interim.unwrap());
+    }
+    (interims, client.read_response(response).unwrap().body)
+}
+
+#[test]
+fn early_hints_reach_http2_clients_before_the_final_response() {
+    let go = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&go);
+    let origin = Origin::start(move |turn| {
+        turn.body()?;
+        turn.send(HINTS)?;
+        wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
+        turn.send(HELLO)?;
+        Ok(AfterResponse::Keep)
+    });
+    let weir = start_proxy(&origin);
     let mut client = H2Client::connect(weir.address());
-    assert_eq!(client.fetch(client.request("GET", "/")).body, b"hello");
+    let (mut response, _) = client.send_request(client.request("GET", "/"), true);
+    let hints = client.block_on(poll_fn(|cx| response.poll_informational(cx))).unwrap().unwrap();
+    assert_eq!((hints.status().as_u16(), hints.headers().len()), (103, 1), "no hop-by-hop headers");
+    assert_eq!(hints.headers()["link"], "</a.css>; rel=preload");
+    go.store(true, Ordering::SeqCst);
+    assert_eq!(client.read_response(response).unwrap().body, b"hello");
+}
+
+#[test]
+fn interim_responses_reach_only_their_own_stream() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        let path = turn.head.word(1).to_owned();
+        for _ in 0..3 {
+            turn.send(format!("HTTP/1.1 103 Early Hints\r\nlink: <{path}>\r\n\r\n"))?;
+        }
+        turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{path}", path.len()))?;
+        Ok(AfterResponse::Keep)
+    });
+    let weir = start_proxy(&origin);
+    let mut client = H2Client::connect(weir.address());
+    let sent: Vec<_> = (0..20)
+        .map(|index| client.send_request(client.request("GET", &format!("/{index}")), true).0)
+        .collect();
+    for (index, mut response) in sent.into_iter().enumerate() {
+        let mut links = Vec::new();
+        while let Some(interim) = client.block_on(poll_fn(|cx| response.poll_informational(cx))) {
+            links.push(interim.unwrap().headers()["link"].clone());
+        }
+        assert_eq!(links, vec![format!("</{index}>"); 3]);
+        assert_eq!(client.read_response(response).unwrap().body, format!("/{index}").as_bytes());
+    }
+}
+
+#[test]
+fn interim_responses_to_http2_clients_are_bounded() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        (0..500).try_for_each(|_| turn.send(HINTS))?;
+        turn.send(HELLO)?;
+        Ok(AfterResponse::Keep)
+    });
+    let weir = start_proxy(&origin);
+    let mut client = H2Client::connect(weir.address());
+    for _ in 0..2 {
+        let (interims, body) = fetch_with_interims(&mut client, "/");
+        assert_eq!((interims.len(), body), (8, b"hello".to_vec()));
+    }
 }

@@ -57,7 +57,7 @@ fn sent(
 ) -> (String, Result<(), String>) {
     let body = Frames { frames: frames.into_iter().collect(), length };
     let (parts, body) = request.body(body).unwrap().into_parts();
-    let mut upload = Http1Upload::new(&parts, &FieldLines::default(), body);
+    let mut upload = Http1Upload::new(&parts, &ReceivedHead::default(), &FieldLines::default(), body);
     let (mut out, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
     let ended = loop {
         match upload.poll(&mut out, &mut cx) {
@@ -148,7 +148,7 @@ fn body_that_fails_before_its_first_byte_is_not_retried() {
     for (length, frames) in [(None, vec![broken()]), (Some(3), vec![data("hello")])] {
         let body = Frames { frames: frames.into(), length };
         let (parts, body) = post().body(body).unwrap().into_parts();
-        let mut upload = Http1Upload::new(&parts, &FieldLines::default(), body);
+        let mut upload = Http1Upload::new(&parts, &ReceivedHead::default(), &FieldLines::default(), body);
         assert!(upload.may_retry());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(matches!(upload.poll(&mut Vec::new(), &mut cx), Poll::Ready(Err(EncodeError::Body(_)))));
@@ -163,7 +163,7 @@ fn only_idempotent_requests_without_body_are_repeatable() {
     {
         let body = Frames { frames: VecDeque::new(), length: Some(length) };
         let (parts, body) = Request::builder().method(method).body(body).unwrap().into_parts();
-        let upload = Http1Upload::new(&parts, &FieldLines::default(), body);
+        let upload = Http1Upload::new(&parts, &ReceivedHead::default(), &FieldLines::default(), body);
         assert_eq!(upload.repeatable, repeatable, "{method}");
     }
 }
@@ -173,7 +173,7 @@ fn only_an_unread_body_is_returned_for_retry() {
     let upload = |length, frames: Vec<_>| {
         let (parts, body) =
             Request::post("/").body(Frames { frames: frames.into(), length }).unwrap().into_parts();
-        Http1Upload::new(&parts, &FieldLines::default(), body)
+        Http1Upload::new(&parts, &ReceivedHead::default(), &FieldLines::default(), body)
     };
     let mut cx = Context::from_waker(Waker::noop());
     assert!(upload(Some(2), vec![data("ab")]).into_body().is_some());

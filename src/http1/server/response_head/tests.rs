@@ -122,7 +122,7 @@ fn unknown_length_is_framed_by_chunks_or_by_close() {
     assert_eq!(course.framing, BodyFraming::Chunked(["x-sum".parse().unwrap()].into()));
     let kept = RequestInfo { keep_alive: true, ..GET_HTTP_10 };
     let (text, course) = written(kept, 200, &[("trailer", "x-sum")], &Stream);
-    assert_eq!(text, "HTTP/1.0 200 OK\r\n\r\n");
+    assert_eq!(text, "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n");
     assert_eq!(course, WrittenHead { framing: BodyFraming::Close, has_body: true, keep_alive: false });
 }
 
@@ -167,10 +167,10 @@ fn connection_header_is_sent_once() {
     assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n");
     assert!(!course.keep_alive);
     let (text, course) = written(RequestInfo { keep_alive: true, ..GET_HTTP_10 }, 200, &[], &hello());
-    assert_eq!(text, "HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive\r\n\r\n");
+    assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive\r\n\r\n");
     assert!(course.keep_alive);
     let (text, _) = written(GET_HTTP_10, 200, &[], &hello());
-    assert_eq!(text, "HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n");
+    assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n");
 }
 
 #[test]

@@ -64,7 +64,12 @@ pub(super) fn start(
 
 fn write_headers(headers: &mut Headers, fields: &mut FieldWriter<'_>) {
     match headers.writable() {
-        WritableHeaders::Raw(raw) => raw.for_each_in_lower_case(|name, value| fields.push_raw(name, value)),
+        WritableHeaders::Raw(raw) => {
+            raw.lines().for_each_in_lower_case(|name, value| fields.push_raw(name, value));
+        }
+        WritableHeaders::Lines(lines) => {
+            lines.for_each_in_lower_case(|name, value| fields.push_raw(name, value));
+        }
         WritableHeaders::Map(map) => map.iter().for_each(|(name, value)| fields.push(name, value)),
     }
 }

@@ -5,13 +5,18 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use http::header::EXPECT;
 use http::{Method, Request};
 
 use super::response::{self, StartedResponse};
+use crate::headers::remove_hop_by_hop;
+use crate::http1::head::{ReceivedHead, has_token};
+use crate::http1::interim::InterimRoom;
 use crate::http2::{Http2Error, ReceiveStream, Responder};
 use crate::overload::LoadShed;
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::DownstreamConnection;
+use crate::proxy::headers::identity::is_identity_header;
 use crate::proxy::local_reply::DownstreamResponse;
 use crate::proxy::pipeline;
 use crate::proxy::request_context::UpgradedRequest;
@@ -47,9 +52,14 @@ pub(super) fn start_stream(
     let (body, received) = match is_connect {
         true => (DownstreamBody::None, Some(stream)),
         false if stream.is_end_stream() => (DownstreamBody::None, None),
-        false => (DownstreamBody::Http2(Http2Body::new(&head.headers, stream)), None),
+        false => {
+            let expects = head.headers.get_all(EXPECT).iter();
+            let expects = expects.into_iter().any(|value| has_token(value.as_bytes(), "100-continue"));
+            let body = Http2Body::new(&head.headers, stream).with_expectation(expects);
+            (DownstreamBody::Http2(body), None)
+        }
     };
-    let handling = pipeline::handle(connection, &mut head, body);
+    let handling = pipeline::handle(connection, &mut head, body, ReceivedHead::default());
     let Some(timer) = connection.newest_stream.take() else { return };
     let connection = Rc::clone(connection);
     let mut stream = ServedStream { connection, timer, responder, is_head_request, received, upgraded: None };
@@ -66,12 +76,17 @@ pub(super) fn start_stream(
 impl ServedStream {
     /// Serves the stream to its end.
     async fn run(mut self, mut handling: impl Future<Output = DownstreamResponse> + Unpin + 'static) {
+        let mut room = InterimRoom::default();
         let started = poll_fn(|cx| {
             // The client may have reset the stream, even before the request is sent.
             if self.is_stalled(cx) || self.responder.poll_reset(cx).is_ready() {
                 return Poll::Ready(None);
             }
-            Pin::new(&mut handling).poll(cx).map(|reply| self.respond(reply, cx))
+            self.connection.interims.resume(room);
+            let polled = Pin::new(&mut handling).poll(cx);
+            room = self.connection.interims.suspend();
+            self.send_interims();
+            polled.map(|reply| self.respond(reply, cx))
         })
         .await;
         if started.is_none() && self.timer.awaits_cost() {
@@ -82,6 +97,18 @@ impl ServedStream {
         if let Some(started) = started {
             // Boxed because few responses need it, and its future is large.
             Box::pin(self.finish(started)).await;
+        }
+    }
+
+    /// Sends the interim responses that the upstream has sent to this request since the last call.
+    fn send_interims(&mut self) {
+        if self.connection.interims.is_empty() {
+            return;
+        }
+        for mut interim in self.connection.interims.take_all() {
+            remove_hop_by_hop(&mut interim.headers, is_identity_header);
+            // An error means that the stream has ended, which is noticed elsewhere.
+            let _ = self.responder.send_interim(interim.status, &interim.headers);
         }
     }
 

@@ -1,0 +1,138 @@
+//! Upstreams with certificates as `openssl req -x509` makes them, and server names from the requests' hosts.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::support::pki::Authority;
+use crate::support::tls_front::TlsFront;
+use crate::support::{
+    Client, LISTENER, Origin, Request, Weir, config_with, fetch, get, run_concurrently, wait,
+};
+
+/// Makes a certificate and its key with OpenSSL.
+fn openssl(directory: &Path, name: &str, arguments: &[&str]) -> Arc<ServerConfig> {
+    let (certificate, key) = (directory.join(format!("{name}.crt")), directory.join(format!("{name}.key")));
+    let output = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args(arguments)
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let chain = vec![CertificateDer::from_pem_file(&certificate).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(&key).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap())
+}
+
+/// Starts a proxy for `https://HOST:PORT` with these TLS settings.
+fn start(host: &str, port: u16, tls: &str) -> Weir {
+    let upstream = format!("{{ address: \"https://{host}:{port}\", tls: {{ {tls} }} }}");
+    Weir::start(&config_with(LISTENER, &upstream, ""))
+}
+
+#[test]
+fn self_signed_certificate_that_is_the_given_ca_is_accepted() {
+    let origin = Origin::hello();
+    let directory = tempfile::tempdir().unwrap();
+    for (name, arguments) in [
+        ("plain", &["-days", "30", "-subj", "/CN=localhost"][..]),
+        ("other-name", &["-days", "30", "-subj", "/CN=something"]),
+        ("named", &["-days", "30", "-subj", "/CN=x", "-addext", "subjectAltName=DNS:localhost"]),
+        ("leaf", &["-days", "30", "-subj", "/CN=localhost", "-addext", "basicConstraints=critical,CA:FALSE"]),
+    ] {
+        let front = TlsFront::start(openssl(directory.path(), name, arguments), origin.address());
+        let ca = directory.path().join(format!("{name}.crt"));
+        let weir = start("localhost", front.port(), &format!("ca: {}", ca.display()));
+        let response = get(weir.address(), "/");
+        assert_eq!((response.status, response.body.text().as_str()), (200, "hello"), "{name}");
+    }
+}
+
+#[test]
+fn other_self_signed_certificates_are_rejected_with_the_remedy() {
+    let origin = Origin::hello();
+    let directory = tempfile::tempdir().unwrap();
+    let subject = ["-days", "30", "-subj", "/CN=localhost"];
+    let front = TlsFront::start(openssl(directory.path(), "server", &subject), origin.address());
+    // Of the same name, and with another key.
+    openssl(directory.path(), "same-name", &subject);
+    let named = ["-days", "30", "-subj", "/CN=x", "-addext", "subjectAltName=DNS:b.test"];
+    let other = TlsFront::start(openssl(directory.path(), "named", &named), origin.address());
+    for (port, ca, words) in [
+        (front.port(), "same-name", "(set `ca` to a file with"),
+        (other.port(), "named", "set `server_name` to a name of the certificate"),
+    ] {
+        let ca = directory.path().join(format!("{ca}.crt"));
+        let weir = start("localhost", port, &format!("ca: {}", ca.display()));
+        assert_eq!(get(weir.address(), "/").status, 503, "{words}");
+        wait::until_true("the reason", || weir.log().iter().any(|line| line.contains(words)));
+    }
+    assert!(origin.requests().is_empty());
+}
+
+#[test]
+fn server_name_is_the_host_of_the_request() {
+    let origin = Origin::hello();
+    let directory = tempfile::tempdir().unwrap();
+    let names = "subjectAltName=DNS:a.test,DNS:b.test";
+    let server = openssl(directory.path(), "both", &["-days", "30", "-subj", "/CN=x", "-addext", names]);
+    let front = TlsFront::start(server, origin.address());
+    let ca = directory.path().join("both.crt");
+    let weir = start("127.0.0.1", front.port(), &format!("ca: {}, server_name: from_host", ca.display()));
+    let mut client = Client::connect(weir.address());
+    for host in ["a.test", "B.Test:8443", "a.test", "b.test"] {
+        assert_eq!(client.fetch(&Request::get("/").host(host)).status, 200, "{host}");
+    }
+    let names: Vec<_> = front.handshakes().into_iter().map(|hello| hello.name).collect();
+    assert_eq!(names, [Some("a.test".to_owned()), Some("b.test".to_owned())], "one connection for each name");
+    assert_eq!(
+        fetch(weir.address(), &Request::get("/").host("c.test")).status,
+        503,
+        "not in the certificate"
+    );
+    assert_eq!(origin.requests().len(), 4);
+}
+
+#[test]
+fn connections_for_server_names_are_bounded_and_hosts_of_strangers_displace_none() {
+    let origin = Origin::hello();
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    let front = TlsFront::start(authority.server("a.test", &["http/1.1"], false), origin.address());
+    let ca = authority.write(&directory.path().join("ca.crt"));
+    let weir = start("127.0.0.1", front.port(), &format!("ca: {}, server_name: from_host", ca.display()));
+    assert_eq!(fetch(weir.address(), &Request::get("/").host("a.test")).status, 200);
+    let statuses = run_concurrently(4, |thread| {
+        (0..50)
+            .map(|index| Request::get("/").host(&format!("x{thread}-{index}.test")))
+            .map(|request| fetch(weir.address(), &request).status)
+            .all(|status| status == 503)
+    });
+    assert!(statuses.into_iter().all(|all| all));
+    assert_eq!(fetch(weir.address(), &Request::get("/").host("a.test")).status, 200);
+    assert_eq!(origin.connections(), 1, "the first connection was kept");
+}
+
+#[test]
+fn from_host_is_for_upstreams_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("weir.yaml");
+    let yaml = "listeners: [\"127.0.0.1:0\"]\nupstream: { address: echo }\nrules: []\n\
+                tracing: { otlp: \"https://c.test:4317\", tls: { server_name: from_host } }\n";
+    std::fs::write(&file, yaml).unwrap();
+    let output = crate::support::weir::run(["check", file.to_str().unwrap()]);
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("`from_host` is possible for `upstream` and `upstreams` only"), "{text}");
+}
