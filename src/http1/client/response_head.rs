@@ -70,6 +70,7 @@ impl<'a> ResponseHeadDecoder<'a> {
     /// # Errors
     /// If the bytes are not a valid head, or exceed the limits.
     pub fn decode(&mut self, read: &mut BytesMut) -> Result<Option<ResponseHead>, MalformedMessage> {
+        self.skip_empty_lines(read);
         while self.scanned == 0 || may_be_complete(read, self.scanned) {
             let mut places = FieldSpans::new();
             let Some(start) = parse(read, &mut places)? else { break };
@@ -91,6 +92,18 @@ impl<'a> ResponseHeadDecoder<'a> {
         }
         self.scanned = read.len();
         if self.scanned >= MAX_HEAD_SIZE { Err(MalformedMessage::FieldsTooLarge) } else { Ok(None) }
+    }
+
+    /// Drops empty lines before a head, which the parser ignores. Each would seem to end a head, and all of them would be
+    /// parsed again with every byte that arrives.
+    fn skip_empty_lines(&mut self, read: &mut BytesMut) {
+        let mut rest = &read[..];
+        while let Some(after) = rest.strip_prefix(b"\r\n").or_else(|| rest.strip_prefix(b"\n")) {
+            rest = after;
+        }
+        let skipped = read.len() - rest.len();
+        read.advance(skipped);
+        self.scanned = self.scanned.saturating_sub(skipped);
     }
 
     fn complete(

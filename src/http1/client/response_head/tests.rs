@@ -241,3 +241,15 @@ fn headers_do_not_hold_the_read_buffer() {
     assert!(read.try_reclaim(CAPACITY), "the buffer is held");
     assert_eq!(head.headers.into_map()["date"], "today");
 }
+
+#[test]
+fn empty_lines_before_a_head_are_dropped_as_they_arrive() {
+    let (mut decoder, mut read) = (ResponseHeadDecoder::new(false), BytesMut::new());
+    for _ in 0..1000 {
+        read.extend_from_slice(b"\r\n");
+        assert!(decoder.decode(&mut read).unwrap().is_none());
+        assert!(read.is_empty(), "they would be parsed again");
+    }
+    read.extend_from_slice(b"HTTP/1.1 204 No Content\r\n\r\n");
+    assert_eq!(decoder.decode(&mut read).unwrap().unwrap().status, 204);
+}
