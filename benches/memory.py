@@ -256,7 +256,7 @@ def waiting(args):
         time.sleep(args.seconds)
         result = {
             "sent_kb": sent // 1000, "start_mib": round(weir.start), "peak_mib": round(weir.peak),
-            "waiting": weir.metric("weir_wait_queued"), "alive": weir.process.poll() is None,
+            "waiting": weir.metric("weir_wait_queue_requests"), "alive": weir.process.poll() is None,
         }
         for client in clients:
             client.close()

@@ -44,6 +44,15 @@ fn expired_client_deadline_is_not_refunded() {
 }
 
 #[test]
+fn expired_client_deadline_costs_the_maximum() {
+    let origin = silent_upstream();
+    let upstream = format!("{{ address: \"{}\", timeout: 1h }}", origin.address());
+    let rule = "rules:\n  - { name: tokens, key: [], limit: 150/year, algorithm: fixed_window, cost: { response_header: x-tokens, estimate: 1, max: 100 } }\n";
+    let weir = Weir::start(&config_with(LISTENER, &upstream, rule));
+    assert_eq!(call_statuses(&weir, 3, "50m"), ["4", "4", "8"]);
+}
+
+#[test]
 fn configured_timeout_before_the_client_deadline_is_refunded() {
     let origin = silent_upstream();
     let weir = start_with_refund_rule(&origin, "timeout: 200ms");

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use super::{start_with_rule, start_with_short_timeout};
+use super::start_with_rule;
 use crate::support::h2::H2Client;
 use crate::support::{AfterResponse, Client, Origin, Request, Weir, get, wait};
 
@@ -69,19 +68,4 @@ fn request_that_costs_less_than_its_estimate_is_refunded_after_its_client_has_le
     go.store(true, Ordering::SeqCst);
     wait::until_true("the end of the request", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     assert_eq!(get(weir.address(), "/").status, 200, "100 units are used, not 150");
-}
-
-#[test]
-fn timeout_that_the_client_sets_costs_the_maximum() {
-    let origin = Origin::start(|_| {
-        wait::pause(Duration::from_secs(2));
-        Ok(AfterResponse::Close)
-    });
-    let weir = start_with_short_timeout(
-        &origin,
-        "{ name: tokens, key: [], limit: 150/d, algorithm: fixed_window, cost: { response_header: x-tokens, max: 100 } }",
-    );
-    let request = Request::get("/").header("x-envoy-upstream-rq-timeout-ms", "20");
-    let statuses: Vec<u16> = (0..3).map(|_| Client::connect(weir.address()).fetch(&request).status).collect();
-    assert_eq!(statuses, [504, 504, 429]);
 }
