@@ -16,7 +16,7 @@ mod rules;
 mod units;
 
 use self::discover::Discovery;
-use self::rules::RuleWriter;
+use self::rules::FilterRuleWriter;
 use super::ImportError;
 use super::ledger::Ledger;
 use super::output::Imported;
@@ -41,7 +41,7 @@ pub fn import(file: &str, text: &str) -> Result<Imported, Vec<ImportError>> {
         return Err(vec![ImportError { file: file.to_owned(), position: None, message }]);
     }
     let chains: Vec<_> = found.chains.iter().map(|chain| (chain, units::units(chain, &ledger))).collect();
-    let mut writer = RuleWriter::new(&ledger);
+    let mut writer = FilterRuleWriter::new(&ledger);
     let limiting = chains.iter().filter(|(_, units)| !units.is_empty()).count();
     let known = chains.iter().filter(|(chain, _)| chain.is_known).count();
     for (chain, units) in &chains {

@@ -20,7 +20,7 @@ static BUCKET: Message = Message {
 
 /// A token bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Bucket {
+pub(super) enum ImportedBucket {
     /// No request ever gets a token.
     Empty,
     /// A refill rate and a capacity.
@@ -34,7 +34,7 @@ pub(super) enum Bucket {
     },
 }
 
-impl Bucket {
+impl ImportedBucket {
     /// Returns the bucket for requests that take this number of tokens.
     pub(super) fn with_cost(self, cost: u64) -> Self {
         match self {
@@ -45,7 +45,7 @@ impl Bucket {
 }
 
 /// Reads the bucket at `node`; one that is invalid gets a remark.
-pub(super) fn read_bucket(node: &Node, ledger: &Ledger) -> Option<Bucket> {
+pub(super) fn read_bucket(node: &Node, ledger: &Ledger) -> Option<ImportedBucket> {
     ledger.message(node, &BUCKET);
     let lose = |value: &Node, reason: &str| {
         ledger.lose(value, Effect::Looser, format!("the bucket is left out: {reason}"));
@@ -69,7 +69,7 @@ pub(super) fn read_bucket(node: &Node, ledger: &Ledger) -> Option<Bucket> {
     };
     if max_tokens == 0 {
         ledger.lose(node, Effect::None, "no tokens: every request is rejected");
-        return Some(Bucket::Empty);
+        return Some(ImportedBucket::Empty);
     }
     ["max_tokens", "tokens_per_fill", "fill_interval"]
         .into_iter()
@@ -88,7 +88,7 @@ pub(super) fn read_bucket(node: &Node, ledger: &Ledger) -> Option<Bucket> {
         format!("{fill}/{}", format_period(nanos))
     };
     let is_burst = per_second > MAX_PER_SECOND || max_tokens != fill;
-    Some(Bucket::Rate { limit, capacity: max_tokens, is_burst })
+    Some(ImportedBucket::Rate { limit, capacity: max_tokens, is_burst })
 }
 
 /// Formats a period for a rate, in whole milliseconds at the finest.
@@ -115,8 +115,8 @@ mod tests {
         let nodes = [yaml::parse(text, Dialect::Go).unwrap().unwrap()];
         let ledger = Ledger::default();
         let bucket = read_bucket(&nodes[0], &ledger).map(|bucket| match bucket {
-            Bucket::Empty => ("empty".to_owned(), 0),
-            Bucket::Rate { limit, capacity, .. } => (limit, capacity),
+            ImportedBucket::Empty => ("empty".to_owned(), 0),
+            ImportedBucket::Rate { limit, capacity, .. } => (limit, capacity),
         });
         (bucket, ledger.remarks("f", &nodes, &[]).iter().map(|remark| remark.comment()).collect())
     }

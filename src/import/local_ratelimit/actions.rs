@@ -26,7 +26,7 @@ pub(super) struct Translation<'n> {
 
 /// Why actions do not give the meaning of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Mismatch {
+pub(super) enum ActionMismatch {
     /// They make another descriptor.
     Other,
     /// Rules cannot express an action.
@@ -41,17 +41,17 @@ pub(super) fn translate<'n>(
     actions: &'n [Node],
     expected: &[ExpectedEntry],
     scope: &Requests<'n>,
-) -> Result<Translation<'n>, Mismatch> {
+) -> Result<Translation<'n>, ActionMismatch> {
     let mut translation = Translation { requests: scope.clone(), key: Vec::new() };
     let mut rest = expected.iter().peekable();
     for action in actions {
-        let Some((name, body)) = fields(action).next() else { return Err(Mismatch::Other) };
-        let unsupported = || Mismatch::Unsupported(brief(&flow_text(action)));
+        let Some((name, body)) = fields(action).next() else { return Err(ActionMismatch::Other) };
+        let unsupported = || ActionMismatch::Unsupported(brief(&flow_text(action)));
         // Every action has fields of its own.
         if fields(action).count() > 1 || !matches!(body.value, NodeValue::Map(_)) {
             return Err(unsupported());
         }
-        let action = Action { name, body };
+        let action = EnvoyAction { name, body };
         match rest.peek() {
             Some(entry) if action.key() == Some(entry.key.as_str()) => {
                 translation.add(&action, entry)?;
@@ -63,18 +63,18 @@ pub(super) fn translate<'n>(
                 translation.narrow(MatchField::Header(name.to_ascii_lowercase()), "!present".to_owned())?;
             }
             _ if action.key().is_none() => return Err(unsupported()),
-            _ => return Err(Mismatch::Other),
+            _ => return Err(ActionMismatch::Other),
         }
     }
-    if rest.next().is_some() { Err(Mismatch::Other) } else { Ok(translation) }
+    if rest.next().is_some() { Err(ActionMismatch::Other) } else { Ok(translation) }
 }
 
-struct Action<'n> {
+struct EnvoyAction<'n> {
     name: &'n str,
     body: &'n Node,
 }
 
-impl<'n> Action<'n> {
+impl<'n> EnvoyAction<'n> {
     fn is(&self, name: &str) -> bool {
         is_named(self.name, name)
     }
@@ -100,11 +100,12 @@ impl<'n> Action<'n> {
 }
 
 impl<'n> Translation<'n> {
-    fn add(&mut self, action: &Action<'n>, expected: &ExpectedEntry) -> Result<(), Mismatch> {
+    fn add(&mut self, action: &EnvoyAction<'n>, expected: &ExpectedEntry) -> Result<(), ActionMismatch> {
         let body = action.body;
-        let unsupported = || Mismatch::Unsupported(format!("{}: {}", action.name, brief(&flow_text(body))));
+        let unsupported =
+            || ActionMismatch::Unsupported(format!("{}: {}", action.name, brief(&flow_text(body))));
         if let Some((name, value)) = unknown_field(action) {
-            return Err(Mismatch::Unsupported(format!(
+            return Err(ActionMismatch::Unsupported(format!(
                 "{}.{name}: {}",
                 action.name,
                 brief(&flow_text(value))
@@ -135,7 +136,7 @@ impl<'n> Translation<'n> {
         }
         let value = field_text(body, "descriptor_value").unwrap_or_default();
         if !expected.value.is_empty() && expected.value != value {
-            return Err(Mismatch::Other);
+            return Err(ActionMismatch::Other);
         }
         if expected.value.is_empty() {
             self.requests
@@ -154,29 +155,29 @@ impl<'n> Translation<'n> {
     }
 
     /// Limits the requests by one more condition.
-    fn narrow(&mut self, field: MatchField, pattern: String) -> Result<(), Mismatch> {
+    fn narrow(&mut self, field: MatchField, pattern: String) -> Result<(), ActionMismatch> {
         let mut requests = Requests::default();
         requests.require(field, vec![pattern]);
         self.narrow_by(&requests)
     }
 
-    fn narrow_by(&mut self, requests: &Requests<'n>) -> Result<(), Mismatch> {
-        self.requests = self.requests.and(requests).ok_or(Mismatch::Other)?;
+    fn narrow_by(&mut self, requests: &Requests<'n>) -> Result<(), ActionMismatch> {
+        self.requests = self.requests.and(requests).ok_or(ActionMismatch::Other)?;
         Ok(())
     }
 
-    fn add_address(&mut self, expected: &ExpectedEntry, part: String) -> Result<(), Mismatch> {
+    fn add_address(&mut self, expected: &ExpectedEntry, part: String) -> Result<(), ActionMismatch> {
         if expected.value.is_empty() {
             self.add_key_part(part);
             return Ok(());
         }
         match parse_network(&expected.value) {
             Some(_) => self.narrow(MatchField::ClientIp, expected.value.clone()),
-            None => Err(Mismatch::Unsupported(format!("the address `{}`", expected.value))),
+            None => Err(ActionMismatch::Unsupported(format!("the address `{}`", expected.value))),
         }
     }
 
-    fn add_header(&mut self, name: &str, value: &str) -> Option<Result<(), Mismatch>> {
+    fn add_header(&mut self, name: &str, value: &str) -> Option<Result<(), ActionMismatch>> {
         if value.is_empty() {
             let part = match name {
                 ":path" => {
@@ -204,13 +205,13 @@ impl<'n> Translation<'n> {
         Some(self.narrow(field, value.to_owned()))
     }
 
-    fn add_header_match(&mut self, body: &'n Node) -> Option<Result<(), Mismatch>> {
+    fn add_header_match(&mut self, body: &'n Node) -> Option<Result<(), ActionMismatch>> {
         let is_expected = get(body, "expect_match").and_then(as_bool) != Some(false);
         let mut selected = Requests::default();
         for matcher in items(get(body, "headers")) {
             match selected.and(&Requests::of_header_matcher(matcher)?) {
                 Some(both) => selected = both,
-                None => return Some(Err(Mismatch::Other)),
+                None => return Some(Err(ActionMismatch::Other)),
             }
         }
         if is_expected {
@@ -220,10 +221,10 @@ impl<'n> Translation<'n> {
         if !selected.scope.exceptions.is_empty() || selected.remarks.iter().any(Remark::is_warning) {
             return None;
         }
-        Some(if self.requests.except(&selected) { Ok(()) } else { Err(Mismatch::Other) })
+        Some(if self.requests.except(&selected) { Ok(()) } else { Err(ActionMismatch::Other) })
     }
 
-    fn add_networks(&mut self, body: &'n Node) -> Option<Result<(), Mismatch>> {
+    fn add_networks(&mut self, body: &'n Node) -> Option<Result<(), ActionMismatch>> {
         let matcher = get(body, "address_matcher")?;
         let range = |range: &Node| {
             let address = field_text(range, "address_prefix")?;
@@ -252,7 +253,7 @@ impl<'n> Translation<'n> {
 }
 
 /// Returns a field that the action does not have, or that is not translated.
-fn unknown_field<'n>(action: &Action<'n>) -> Option<(&'n str, &'n Node)> {
+fn unknown_field<'n>(action: &EnvoyAction<'n>) -> Option<(&'n str, &'n Node)> {
     const FIELDS: [(&str, &[&str]); 6] = [
         ("masked_remote_address", &["v4_prefix_mask_len", "v6_prefix_mask_len"]),
         ("request_headers", &["header_name", "descriptor_key", "skip_if_absent"]),

@@ -7,7 +7,9 @@ use super::super::tree::{entries, field_text, fields, get, is_named, is_true, it
 use super::envoy_filter;
 use super::messages;
 use super::requests::Requests;
-use super::routes::{Override, Overrides, Route, RouteTable, VirtualHost, is_filter, overrides, type_of};
+use super::routes::{
+    EnvoyRoute, FilterOverride, Overrides, RouteTable, VirtualHost, is_filter, overrides, type_of,
+};
 use crate::yaml::{Node, NodeValue};
 
 /// A chain of HTTP filters: that of one connection manager.
@@ -78,7 +80,8 @@ impl<'n> Discovery<'n> {
 
     /// Whether there is anything to import.
     pub(super) fn has_filters(&self) -> bool {
-        let has_config = |all: &Overrides<'n>| all.iter().any(|(_, one)| matches!(one, Override::Config(_)));
+        let has_config =
+            |all: &Overrides<'n>| all.iter().any(|(_, one)| matches!(one, FilterOverride::Config(_)));
         let table_has = |table: &RouteTable<'n>| {
             has_config(&table.overrides)
                 || table.hosts.iter().any(|host| {
@@ -167,7 +170,7 @@ impl<'n> Discovery<'n> {
     }
 
     fn add_lone_route(&mut self, node: &'n Node, ledger: &Ledger) {
-        let (route, _) = Route::read(node, &Requests::default(), &[], ledger);
+        let (route, _) = EnvoyRoute::read(node, &Requests::default(), &[], ledger);
         let hosts = vec![VirtualHost { routes: route.into_iter().collect(), ..VirtualHost::default() }];
         self.tables.push(RouteTable { hosts, ..RouteTable::default() });
     }

@@ -9,7 +9,7 @@ use super::super::scope::MatchField;
 use super::super::tree::{entries, field_text, get, items, scalar_text};
 use super::discover::{Chain, HttpFilter, http_filter, patch_overrides};
 use super::requests::{Requests, host_pattern};
-use super::routes::{Route, RouteTable, VirtualHost, is_filter};
+use super::routes::{EnvoyRoute, RouteTable, VirtualHost, is_filter};
 use crate::yaml::Node;
 
 static PATCH: Message =
@@ -36,7 +36,7 @@ static SPEC: Message = Message {
 
 /// The place of a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct PatchPlace {
     /// The name of the EnvoyFilter.
     owner: String,
     context: Option<String>,
@@ -45,7 +45,7 @@ struct Place {
     labels: Vec<(String, String)>,
 }
 
-impl Place {
+impl PatchPlace {
     /// Whether an Envoy may have both patches in one chain.
     fn may_share_chain(&self, other: &Self) -> bool {
         let agree = |one: &Option<String>, other: &Option<String>| match (one, other) {
@@ -64,14 +64,14 @@ impl Place {
 /// A patch of routes, kept until the filters are known.
 #[derive(Debug)]
 struct RoutePatch<'n> {
-    place: Place,
+    place: PatchPlace,
     table: RouteTable<'n>,
 }
 
 /// The patches of a file.
 #[derive(Debug, Default)]
 pub(super) struct Patches<'n> {
-    filters: Vec<(Place, HttpFilter<'n>)>,
+    filters: Vec<(PatchPlace, HttpFilter<'n>)>,
     routes: Vec<RoutePatch<'n>>,
 }
 
@@ -85,17 +85,17 @@ impl<'n> Patches<'n> {
         let label = |(key, value): &(Node, Node)| {
             Some((scalar_text(key)?.to_owned(), scalar_text(value)?.to_owned()))
         };
-        let base = Place {
+        let base = PatchPlace {
             owner: name.unwrap_or("EnvoyFilter").to_owned(),
             labels: selector.map(entries).unwrap_or_default().iter().filter_map(label).collect(),
-            ..Place::default()
+            ..PatchPlace::default()
         };
         for patch in items(get(spec, "configPatches")) {
             self.read_patch(patch, &base, ledger);
         }
     }
 
-    fn read_patch(&mut self, patch: &'n Node, base: &Place, ledger: &Ledger) {
+    fn read_patch(&mut self, patch: &'n Node, base: &PatchPlace, ledger: &Ledger) {
         let Some(operation) = get(patch, "patch") else { return };
         let matching = get(patch, "match");
         let listener = matching.and_then(|matching| get(matching, "listener"));
@@ -104,7 +104,7 @@ impl<'n> Patches<'n> {
         let port =
             |node: Option<&Node>| node.and_then(|node| field_text(node, "portNumber")).map(ToOwned::to_owned);
         let host_name = host.and_then(|host| field_text(host, "name")).unwrap_or_default();
-        let place = Place {
+        let place = PatchPlace {
             context: matching.and_then(|matching| field_text(matching, "context")).map(ToOwned::to_owned),
             port: port(listener).or_else(|| port(routes)).or_else(|| inbound_port(host_name)),
             ..base.clone()
@@ -147,7 +147,7 @@ impl<'n> Patches<'n> {
 
     /// Returns the chains of the patched filters, each with the patched routes that it may be used with.
     pub(super) fn into_chains(self) -> Vec<Chain<'n>> {
-        let mut chains: Vec<(Place, Chain<'n>)> = Vec::new();
+        let mut chains: Vec<(PatchPlace, Chain<'n>)> = Vec::new();
         for (place, filter) in self.filters {
             match chains.iter_mut().find(|(known, _)| *known == place) {
                 Some((_, chain)) => chain.filters.push(filter),
@@ -208,7 +208,7 @@ fn route_patch<'n>(
                     format!("only the route `{name}` has it: add the path that it has to `match`"),
                 );
             }
-            let (route, _) = Route::read(value, &requests, &[], ledger);
+            let (route, _) = EnvoyRoute::read(value, &requests, &[], ledger);
             let mut host = VirtualHost { requests, ..VirtualHost::default() };
             host.routes.extend(route);
             RouteTable { hosts: vec![host], ..RouteTable::default() }

@@ -3,7 +3,7 @@
 use super::super::ledger::Ledger;
 use super::super::remark::Effect;
 use super::super::rule_text::{RuleText, map, scalar};
-use super::super::token_bucket::{Bucket, read_bucket};
+use super::super::token_bucket::{ImportedBucket, read_bucket};
 use super::super::tree::{as_bool, as_f64, as_u64, field_text, get, is_true, items, scalar_text};
 use super::actions::ExpectedEntry;
 use super::messages;
@@ -15,7 +15,7 @@ pub(super) struct Filter<'n> {
     /// The fields, inside of a typed struct.
     pub(super) config: &'n Node,
     pub(super) name: String,
-    pub(super) bucket: Option<Bucket>,
+    pub(super) bucket: Option<ImportedBucket>,
     pub(super) descriptors: Vec<Descriptor>,
     pub(super) stage: u64,
     pub(super) host_limits: HostLimits,
@@ -40,7 +40,7 @@ pub(super) enum HostLimits {
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) entries: Vec<ExpectedEntry>,
-    pub(super) bucket: Bucket,
+    pub(super) bucket: ImportedBucket,
     pub(super) is_shadow: bool,
 }
 

@@ -44,7 +44,7 @@ impl<'n> Requests<'n> {
         if other.remarks.iter().any(Remark::is_warning) {
             self.add(
                 Effect::Tighter,
-                "another configuration replaces this one for requests that rules cannot match: both apply",
+                "requests with a limit of their own are not excepted, as rules cannot match them exactly: both apply",
             );
             return true;
         }

@@ -17,7 +17,7 @@ const MAX_ROUTES: usize = 1000;
 
 /// What a route, a virtual host or a route configuration has in place of a filter's configuration.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Override<'n> {
+pub(super) enum FilterOverride<'n> {
     /// Another configuration of the filter.
     Config(&'n Node),
     /// The filter is off.
@@ -25,7 +25,7 @@ pub(super) enum Override<'n> {
 }
 
 /// Overrides by the name of the filter.
-pub(super) type Overrides<'n> = Vec<(&'n str, Override<'n>)>;
+pub(super) type Overrides<'n> = Vec<(&'n str, FilterOverride<'n>)>;
 
 /// A route configuration, or parts of one.
 #[derive(Debug, Default)]
@@ -42,12 +42,12 @@ pub(super) struct VirtualHost<'n> {
     pub(super) requests: Requests<'n>,
     pub(super) limits: &'n [Node],
     pub(super) overrides: Overrides<'n>,
-    pub(super) routes: Vec<Route<'n>>,
+    pub(super) routes: Vec<EnvoyRoute<'n>>,
 }
 
 /// A route.
 #[derive(Debug, Default)]
-pub(super) struct Route<'n> {
+pub(super) struct EnvoyRoute<'n> {
     /// The requests that it matches, except those that an earlier route matches.
     pub(super) requests: Requests<'n>,
     pub(super) limits: &'n [Node],
@@ -145,7 +145,7 @@ impl<'n> VirtualHost<'n> {
         }
         let mut earlier: Vec<Requests<'n>> = Vec::new();
         for node in routes.iter().take(MAX_ROUTES) {
-            let (route, own) = Route::read(node, &host.requests, &earlier, ledger);
+            let (route, own) = EnvoyRoute::read(node, &host.requests, &earlier, ledger);
             // A route that no request reaches needs no exception.
             if let Some(route) = route {
                 host.routes.push(route);
@@ -156,7 +156,7 @@ impl<'n> VirtualHost<'n> {
     }
 }
 
-impl<'n> Route<'n> {
+impl<'n> EnvoyRoute<'n> {
     /// Reads a route; returns it, unless no request reaches it, with the requests that its `match` selects.
     pub(super) fn read(
         node: &'n Node,
@@ -203,7 +203,7 @@ pub(super) fn overrides<'n>(node: &'n Node, ledger: &Ledger) -> Overrides<'n> {
     for (name, value) in fields(all) {
         let kind = type_of(value);
         if is_filter(value) {
-            found.push((name, Override::Config(value)));
+            found.push((name, FilterOverride::Config(value)));
         } else if kind.ends_with("config.route.v3.FilterConfig") {
             let config = get(value, "config").filter(|config| is_filter(config));
             let is_ours = config.is_some() || is_known_name(name);
@@ -213,8 +213,8 @@ pub(super) fn overrides<'n>(node: &'n Node, ledger: &Ledger) -> Overrides<'n> {
             ledger.message(value, &messages::ROUTE_FILTER);
             get(value, "@type").into_iter().for_each(|kind| ledger.use_all(kind));
             match config {
-                _ if is_true(value, "disabled") => found.push((name, Override::Disabled(value))),
-                Some(config) => found.push((name, Override::Config(config))),
+                _ if is_true(value, "disabled") => found.push((name, FilterOverride::Disabled(value))),
+                Some(config) => found.push((name, FilterOverride::Config(config))),
                 None => {}
             }
         } else if kind.ends_with("ratelimit.v3.RateLimitPerRoute") {

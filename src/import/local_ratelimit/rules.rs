@@ -7,9 +7,9 @@ use super::super::remark::{Effect, Remark};
 use super::super::rule_text::{
     RuleListItem, RuleText, UniqueNames, exact_pattern, list, map, one_or_list, scalar,
 };
-use super::super::token_bucket::Bucket;
+use super::super::token_bucket::ImportedBucket;
 use super::super::tree::{as_bool, as_u64, entries, field_text, get, is_true, items};
-use super::actions::{ExpectedEntry, Mismatch, Translation, translate};
+use super::actions::{ActionMismatch, ExpectedEntry, Translation, translate};
 use super::filter::{Descriptor, Filter};
 use super::messages;
 use super::requests::Requests;
@@ -21,7 +21,7 @@ const MAX_RULES: usize = 2000;
 
 /// Writes the rules of a file.
 #[derive(Debug)]
-pub(super) struct RuleWriter<'l> {
+pub(super) struct FilterRuleWriter<'l> {
     pub(super) ledger: &'l Ledger,
     pub(super) names: UniqueNames,
     pub(super) items: Vec<RuleListItem>,
@@ -38,7 +38,7 @@ struct Meaning<'n> {
     tokens: u64,
 }
 
-impl<'l> RuleWriter<'l> {
+impl<'l> FilterRuleWriter<'l> {
     pub(super) fn new(ledger: &'l Ledger) -> Self {
         Self { ledger, names: UniqueNames::default(), items: Vec::new(), paired: HashSet::new() }
     }
@@ -89,7 +89,7 @@ impl<'l> RuleWriter<'l> {
     fn add_bucket(
         &mut self,
         unit: &Unit<'_>,
-        bucket: &Bucket,
+        bucket: &ImportedBucket,
         meanings: &[Vec<Meaning<'_>>],
         place: Option<&Remark>,
     ) {
@@ -124,15 +124,15 @@ impl<'l> RuleWriter<'l> {
         rule: &mut RuleText,
         filter: &Filter<'_>,
         key: &[String],
-        bucket: &Bucket,
+        bucket: &ImportedBucket,
         cost: Option<&str>,
         is_shadow: bool,
     ) {
         match bucket {
-            Bucket::Empty if is_shadow || !filter.is_enforced() => {
+            ImportedBucket::Empty if is_shadow || !filter.is_enforced() => {
                 rule.add_comment("no tokens: Envoy counts every request, and rejects none");
             }
-            Bucket::Empty => {
+            ImportedBucket::Empty => {
                 rule.add_comment("no tokens: every request is rejected, here with 403");
                 if !filter.is_enforced_for_all() {
                     rule.add_remark(Remark::new(
@@ -142,7 +142,7 @@ impl<'l> RuleWriter<'l> {
                 }
                 rule.set("action", "deny");
             }
-            Bucket::Rate { limit, capacity, is_burst } => {
+            ImportedBucket::Rate { limit, capacity, is_burst } => {
                 if !key.is_empty() {
                     rule.set("key", list(key));
                 }
@@ -344,8 +344,8 @@ impl<'l> RuleWriter<'l> {
         let actions = items(get(limit, "actions"));
         let reason = unit.filter.descriptors.iter().find_map(|descriptor| {
             match translate(actions, &descriptor.entries, &source.requests) {
-                Err(Mismatch::Unsupported(what)) => Some(what),
-                Err(Mismatch::Other) | Ok(_) => None,
+                Err(ActionMismatch::Unsupported(what)) => Some(what),
+                Err(ActionMismatch::Other) | Ok(_) => None,
             }
         });
         match reason {

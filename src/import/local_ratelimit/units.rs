@@ -9,7 +9,7 @@ use super::super::remark::Effect;
 use super::discover::{Chain, HttpFilter};
 use super::filter::{Filter, HostLimits};
 use super::requests::Requests;
-use super::routes::{Override, Overrides, Route, RouteTable, VirtualHost};
+use super::routes::{EnvoyRoute, FilterOverride, Overrides, RouteTable, VirtualHost};
 use crate::yaml::Node;
 
 /// A configuration with the requests that it applies to.
@@ -65,10 +65,10 @@ struct Lookup<'n> {
 
 impl<'n> Lookup<'n> {
     fn find(&self, overrides: &Overrides<'n>) -> Option<Effective<'n>> {
-        let is_ours = |(name, _): &&(&str, Override<'n>)| self.name.is_none_or(|ours| ours == *name);
+        let is_ours = |(name, _): &&(&str, FilterOverride<'n>)| self.name.is_none_or(|ours| ours == *name);
         overrides.iter().find(is_ours).map(|(_, found)| match found {
-            Override::Config(config) => Effective::Own(config),
-            Override::Disabled(_) => Effective::Off,
+            FilterOverride::Config(config) => Effective::Own(config),
+            FilterOverride::Disabled(_) => Effective::Off,
         })
     }
 
@@ -76,7 +76,12 @@ impl<'n> Lookup<'n> {
         self.find(&host.overrides).or_else(|| self.find(&table.overrides)).unwrap_or(Effective::Listener)
     }
 
-    fn of_route(&self, table: &RouteTable<'n>, host: &VirtualHost<'n>, route: &Route<'n>) -> Effective<'n> {
+    fn of_route(
+        &self,
+        table: &RouteTable<'n>,
+        host: &VirtualHost<'n>,
+        route: &EnvoyRoute<'n>,
+    ) -> Effective<'n> {
         self.find(&route.overrides).unwrap_or_else(|| self.of_host(table, host))
     }
 }
@@ -126,7 +131,7 @@ fn listener_unit<'n>(
 
 fn mark_disabled<'n>(lookup: &Lookup<'n>, overrides: &Overrides<'n>, ledger: &Ledger) {
     for (name, found) in overrides {
-        if let Override::Disabled(node) = found
+        if let FilterOverride::Disabled(node) = found
             && lookup.name.is_none_or(|ours| ours == *name)
         {
             ledger.use_all(node);
@@ -243,7 +248,7 @@ fn sources<'n>(
 fn lose_unused_overrides(chain: &Chain<'_>, names: &[&str], ledger: &Ledger) {
     let lose = |overrides: &Overrides<'_>| {
         for (name, found) in overrides.iter().filter(|(name, _)| !names.contains(name)) {
-            let (Override::Config(node) | Override::Disabled(node)) = found;
+            let (FilterOverride::Config(node) | FilterOverride::Disabled(node)) = found;
             ledger.lose(
                 node,
                 Effect::Differs,

@@ -7,7 +7,7 @@ use super::level::Level;
 use super::listen::{Listen, note_inexact_servers, set_default_servers};
 use super::location::{LocationError, LocationPattern};
 use super::precedence::exceptions;
-use super::redirect::{self, Redirect};
+use super::redirect::{self, TryFiles};
 use super::selection::Selections;
 use super::syntax::{Directive, Place};
 use super::zone::NginxZone;
@@ -22,7 +22,7 @@ pub(super) struct Cell {
     pub(super) pattern: LocationPattern,
     pub(super) level: Level,
     /// Where it sends requests that are not for a file.
-    pub(super) redirect: Option<Redirect>,
+    pub(super) redirect: Option<TryFiles>,
 }
 
 /// A server.
@@ -130,7 +130,7 @@ impl<'d> HttpConfig<'d> {
             server.listens.push(Listen::parse(&[]));
         }
         if !server.cells.iter().any(|cell| cell.pattern.is_root()) {
-            let redirect = Redirect::from_directives(directives);
+            let redirect = TryFiles::from_directives(directives);
             server.cells.push(Cell { pattern: LocationPattern::root(), level: level.clone(), redirect });
         }
         redirect::follow(directives, &level, &mut server, &mut self.notes);
@@ -174,7 +174,7 @@ impl<'d> HttpConfig<'d> {
         }
         match LocationPattern::parse(&directive.arguments, server.cells.len()) {
             Ok(pattern) => {
-                let redirect = Redirect::from_directives(directive.children());
+                let redirect = TryFiles::from_directives(directive.children());
                 server.cells.push(Cell { pattern, level, redirect });
             }
             Err(LocationError::Regex) => self.notes.push(Remark::new(Effect::Differs, format!(

@@ -243,8 +243,8 @@ fn is_everyone(network: &str) -> bool {
 }
 
 fn real_ip_header(name: &str) -> (Effect, String) {
-    match name.to_ascii_lowercase().as_str() {
-        "x-forwarded-for" => {
+    match name.to_ascii_lowercase().replace('-', "_").as_str() {
+        "x_forwarded_for" => {
             let text = "`real_ip_header X-Forwarded-For` is what `client_ip.trusted_proxies` does".to_owned();
             (Effect::None, text)
         }
@@ -253,7 +253,8 @@ fn real_ip_header(name: &str) -> (Effect, String) {
                 .to_owned();
             (Effect::Differs, text)
         }
-        lower => {
+        _ => {
+            let lower = name.to_ascii_lowercase();
             let text = format!(
                 "`real_ip_header {name}` needs `client_ip.header: {lower}`, which Weir does not have yet: without it, \
                  rules count all clients behind a proxy as one, unless the proxy sends X-Forwarded-For"

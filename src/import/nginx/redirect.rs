@@ -13,12 +13,12 @@ use super::syntax::{Directive, Place};
 
 /// The last parameter of a `try_files`.
 #[derive(Clone, Debug)]
-pub(super) struct Redirect {
+pub(super) struct TryFiles {
     target: String,
     place: Place,
 }
 
-impl Redirect {
+impl TryFiles {
     /// Returns where requests go that are not for a file.
     pub(super) fn from_directives(directives: &[Directive]) -> Option<Self> {
         let directive = directives.iter().find(|one| one.name == "try_files" && one.arguments.len() > 1)?;
@@ -34,10 +34,10 @@ pub(super) fn follow(directives: &[Directive], level: &Level, server: &mut Serve
     for location in locations().filter(|one| one.argument(0).starts_with('@')) {
         named.insert(location.argument(0), (level.with(location.children(), notes), location, false));
     }
-    let of_server = Redirect::from_directives(directives);
+    let of_server = TryFiles::from_directives(directives);
     for index in 0..server.cells.len() {
         let redirect = server.cells[index].redirect.clone().or_else(|| of_server.clone());
-        let Some(Redirect { target, place }) = redirect else { continue };
+        let Some(TryFiles { target, place }) = redirect else { continue };
         let path = target.split('?').next().unwrap_or_default();
         let found = match named.get_mut(path) {
             Some((level, _, is_used)) => {
