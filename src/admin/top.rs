@@ -69,7 +69,7 @@ pub(super) fn rule_json(
     top: &RuleTop,
     now: Timestamp,
 ) -> Value {
-    let key_json = |key| key_json(state, policy, (index, rule), key, now);
+    let key_json = |key| key_json(state, policy, index, rule, key, now);
     json!({
         "rule": rule.name,
         "tracked": top.tracked,
@@ -83,7 +83,8 @@ pub(super) fn rule_json(
 fn key_json(
     state: &AdminState,
     policy: &Policy,
-    (index, rule): (RuleIndex, &Rule),
+    index: RuleIndex,
+    rule: &Rule,
     key: &TopKey,
     now: Timestamp,
 ) -> Value {

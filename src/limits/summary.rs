@@ -84,8 +84,8 @@ impl AppliedLimits {
     }
 
     /// Returns what the rules did together with a request that `rejecting` rejects, or that is admitted: the outcome of
-    /// its [summary](Self::summary).
-    pub fn outcome(&self, rejecting: Option<RuleIndex>) -> DecisionOutcome {
+    /// its [summary](Self::summary). `None` if no rule applies.
+    pub fn outcome(&self, rejecting: Option<RuleIndex>) -> Option<DecisionOutcome> {
         let verdicts = self.decision.verdicts();
         // Fast path: almost every request conforms to all limits.
         if rejecting.is_none()
@@ -93,7 +93,7 @@ impl AppliedLimits {
             && self.verdicts().is_none()
             && verdicts.iter().all(Verdict::conforms_at_once)
         {
-            return DecisionOutcome::Allowed;
+            return (!verdicts.is_empty()).then_some(DecisionOutcome::Allowed);
         }
         let is_rejected = self.is_rejected() || rejecting.is_some();
         let local = self.by_rule().filter_map(|(checks, verdicts)| {
@@ -104,10 +104,11 @@ impl AppliedLimits {
         let mut decided =
             local.chain(remote.map(|decided| (decided.rule, decided.outcome))).chain(before_limits);
         match rejecting {
-            Some(rule) => decided.find(|(of, _)| *of == rule).map_or(DecisionOutcome::Limited, |(_, it)| it),
-            None => {
-                decided.map(|(_, it)| it).max_by_key(|it| it.weight()).unwrap_or(DecisionOutcome::Allowed)
+            Some(rule) => {
+                let found = decided.find(|(of, _)| *of == rule).map(|(_, outcome)| outcome);
+                Some(found.unwrap_or(DecisionOutcome::Limited))
             }
+            None => decided.map(|(_, outcome)| outcome).max_by_key(|outcome| outcome.weight()),
         }
     }
 

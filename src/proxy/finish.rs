@@ -15,7 +15,7 @@ use crate::rules::RuleIndex;
 use crate::rules::cost::RequestEnd;
 use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
 use crate::telemetry::access_log::{AccessLogEntry, LoggedRule};
-use crate::telemetry::metrics::{DecisionOutcome, RequestOutcome};
+use crate::telemetry::metrics::{DecisionOutcome, FinalOutcome};
 use crate::telemetry::spans::{SpanDecision, SpanDetails};
 
 /// Settles what the request reserved, once its outcome is known, and updates the client's remaining units in `limits`.
@@ -145,15 +145,15 @@ fn count(context: &RequestContext, duration: Duration) {
 }
 
 /// Returns the final outcome of a request.
-fn outcome(context: &RequestContext) -> RequestOutcome {
+fn outcome(context: &RequestContext) -> FinalOutcome {
     match (context.flag, context.decision) {
-        (ResponseFlag::NotStored, _) => RequestOutcome::NotStored,
-        (_, Some(decision)) => RequestOutcome::Decided(decision),
-        (ResponseFlag::Overloaded, None) => RequestOutcome::Shed,
-        (ResponseFlag::DownstreamProtocol, None) => RequestOutcome::Malformed,
+        (ResponseFlag::NotStored, _) => FinalOutcome::NotStored,
+        (_, Some(decision)) => FinalOutcome::Decided(decision),
+        (ResponseFlag::Overloaded, None) => FinalOutcome::Shed,
+        (ResponseFlag::DownstreamProtocol, None) => FinalOutcome::Malformed,
         // A response without a decision of the rules: a forward proxy does not serve the request.
-        _ if context.is_complete => RequestOutcome::Decided(DecisionOutcome::Denied),
-        _ => RequestOutcome::Abandoned,
+        _ if context.is_complete => FinalOutcome::Decided(DecisionOutcome::Denied),
+        _ => FinalOutcome::Abandoned,
     }
 }
 

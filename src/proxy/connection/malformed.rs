@@ -10,7 +10,7 @@ use http::{Method, StatusCode, Version};
 use super::DownstreamConnection;
 use crate::proxy::request_context::ResponseFlag;
 use crate::telemetry::access_log::AccessLogEntry;
-use crate::telemetry::metrics::RequestOutcome;
+use crate::telemetry::metrics::FinalOutcome;
 
 /// Maximum length of a logged method; longer words are not methods.
 const MAX_METHOD: usize = 64;
@@ -28,7 +28,7 @@ pub(super) fn record_request(
     let took = connection.timer.head_duration();
     metrics.record_malformed_request();
     metrics.request_started(connection.listener);
-    metrics.request_finished(connection.listener, status, took, RequestOutcome::Malformed);
+    metrics.request_finished(connection.listener, status, took, FinalOutcome::Malformed);
     log(connection, &FirstLine::parse(read), Some(status), flag, took);
 }
 

@@ -20,6 +20,7 @@ use crate::limits::{AppliedLimits, DecisionSummary};
 use crate::proxy::headers::X_REQUEST_ID;
 use crate::proxy::view::GenerationView;
 use crate::rules::RuleIndex;
+use crate::rules::outcome::DecisionOutcome;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::spans::Tracer;
 use crate::telemetry::spans::context::{TRACEPARENT, TraceContext};
@@ -78,7 +79,9 @@ pub(in crate::proxy) fn record_decision(
     rejecting: Option<RuleIndex>,
     request: Option<&Attributes<'_>>,
 ) {
-    context.decision = Some(limits.outcome(rejecting));
+    // A request that a rule exempts has no limits.
+    let exempted = context.decision.unwrap_or(DecisionOutcome::Allowed);
+    context.decision = Some(limits.outcome(rejecting).unwrap_or(exempted));
     let Some(log) = &mut context.log else { return };
     let Some(summary) = limits.summary(rejecting) else { return };
     let is_key_logged = log.access_log().is_some_and(AccessLog::shows_keys) && log.view.limits.shows_keys();

@@ -20,9 +20,9 @@ use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_
 use super::deferred::DeferredMetrics;
 use super::families::{self, Family};
 use super::fetches::FetchMetrics;
+use super::final_outcome::FinalOutcome;
 use super::process::ProcessStats;
 use super::remote::{self, RemoteRegistry};
-use super::request_outcome::RequestOutcome;
 use super::store::StoreMetrics;
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
 use super::worker::{ListenerCounts, STATUS_CLASSES};
@@ -270,7 +270,7 @@ impl MetricRegistry {
             &listener.responses,
         );
         self.set_counter(&families::REQUESTS_RESET, &[name], listener.requests_reset.get());
-        let outcomes = RequestOutcome::all().map(RequestOutcome::as_str);
+        let outcomes = FinalOutcome::all().map(FinalOutcome::as_str);
         self.set_labelled_counters(
             &families::REQUEST_OUTCOMES,
             name,

@@ -21,8 +21,8 @@ use self::unserved::UnservedCalls;
 pub use self::unserved::UnservedReason;
 use super::exporter::{SECONDS, escape_label_value, render_header, write_histogram};
 use super::families::{self, Family};
-use super::request_outcome::{OUTCOMES, RequestOutcome};
 use crate::limiter::timestamp::Timestamp;
+use super::final_outcome::{FinalOutcome, OUTCOMES};
 use crate::rules::outcome::DecisionOutcome;
 use crate::telemetry::atomic_counter::AtomicCounter;
 use crate::telemetry::histogram::Histogram;
@@ -227,12 +227,12 @@ impl RlsStats {
 
     /// Counts the final outcome of a call that was decided.
     pub fn record_outcome(&self, outcome: DecisionOutcome) {
-        self.outcomes[RequestOutcome::Decided(outcome).position()].increment();
+        self.outcomes[FinalOutcome::Decided(outcome).position()].increment();
     }
 
     /// Returns the decided calls by their outcome.
-    pub(super) fn outcomes(&self) -> impl Iterator<Item = (RequestOutcome, u64)> {
-        RequestOutcome::all().zip(self.outcomes.iter().map(AtomicCounter::get))
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = (FinalOutcome, u64)> {
+        FinalOutcome::all().zip(self.outcomes.iter().map(AtomicCounter::get))
     }
 
     /// Counts calls of `client` that were not served, and logs them, at intervals, with what is wrong.
@@ -327,7 +327,7 @@ impl RlsStats {
         let family = &families::RATELIMIT_OUTCOMES;
         text.push_str(&render_header(family));
         for (outcome, count) in self.outcomes() {
-            if let RequestOutcome::Decided(outcome) = outcome {
+            if let FinalOutcome::Decided(outcome) = outcome {
                 write_sample(text, family, &format!("{{outcome=\"{}\"}}", outcome.as_str()), count);
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Metrics;
 use super::connection_setup::LOAD_SHED_LABELS;
-use super::request_outcome::{OUTCOMES, RequestOutcome};
+use super::final_outcome::{FinalOutcome, OUTCOMES};
 use super::worker::STATUS_CLASSES;
 use crate::telemetry::atomic_counter::AtomicCounter;
 use crate::telemetry::histogram::Histogram;
@@ -61,7 +61,7 @@ impl Metrics {
                 traffic.requests = traffic.requests.saturating_add(count);
             }
         }
-        traffic.by_outcome = RequestOutcome::all().map(RequestOutcome::as_str).zip(by_outcome).collect();
+        traffic.by_outcome = FinalOutcome::all().map(FinalOutcome::as_str).zip(by_outcome).collect();
         let shed = totals.counts.load_shed.iter().map(AtomicCounter::get);
         traffic.shed = LOAD_SHED_LABELS.into_iter().zip(shed).collect();
         traffic.accept_failures = totals.counts.accept_failures.get();

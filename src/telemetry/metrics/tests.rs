@@ -86,7 +86,7 @@ fn metrics_with_traffic() -> Arc<Metrics> {
     drop(one.start_handshake_wait(0));
     std::mem::forget(one.start_handshake(0));
     one.record_proxy_protocol(1, ProxyProtocolOutcome::V2);
-    let limited = RequestOutcome::Decided(DecisionOutcome::Limited);
+    let limited = FinalOutcome::Decided(DecisionOutcome::Limited);
     one.request_finished(0, StatusCode::TOO_MANY_REQUESTS, Duration::from_micros(40), limited);
     one.downstream_connection_closed(0);
     let endpoint = metrics.endpoint("upstream", "127.0.0.1:3000");
@@ -97,7 +97,7 @@ fn metrics_with_traffic() -> Arc<Metrics> {
     metrics.cluster("upstream").record_handshake(Ok(SessionStart::Full));
     // Counts of an endpoint remain after its handle is dropped.
     drop(endpoint);
-    let shadow = RequestOutcome::Decided(DecisionOutcome::Shadow);
+    let shadow = FinalOutcome::Decided(DecisionOutcome::Shadow);
     other.request_finished(0, StatusCode::OK, Duration::from_millis(4), shadow);
     other.request_started(0);
     other.record_malformed_request();
@@ -290,7 +290,7 @@ fn request_reset_by_its_client_is_not_in_flight() {
     let endpoint = metrics.endpoint("api", "127.0.0.1:3000");
     endpoint.request_started();
     endpoint.request_ended(UpstreamOutcome::Abandoned);
-    worker.request_reset(0, RequestOutcome::Abandoned);
+    worker.request_reset(0, FinalOutcome::Abandoned);
     let values = parse(&metrics.render(&scrape()));
     assert_eq!(values[r#"weir_request_outcomes_total{listener="inbound",outcome="abandoned"}"#], 1.0);
     assert_eq!(values[r#"weir_requests_in_flight{listener="inbound"}"#], 0.0);
@@ -317,7 +317,7 @@ fn upstream_counts_are_kept_per_endpoint_and_summed() {
 fn requests_of_an_unknown_listener_are_not_counted() {
     let metrics = Metrics::new(&[]);
     metrics.worker().request_started(7);
-    metrics.worker().request_finished(7, StatusCode::OK, Duration::ZERO, RequestOutcome::Shed);
+    metrics.worker().request_finished(7, StatusCode::OK, Duration::ZERO, FinalOutcome::Shed);
 }
 
 #[test]

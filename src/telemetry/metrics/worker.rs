@@ -14,7 +14,7 @@ use super::super::atomic_counter::{self, AtomicCounter, merge_all};
 use super::super::histogram::Histogram;
 use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_index};
 use super::countries::CountryCounts;
-use super::request_outcome::{OUTCOMES, RequestOutcome};
+use super::final_outcome::{FinalOutcome, OUTCOMES};
 use crate::identify::geo::Country;
 use crate::overload::LoadShed;
 use crate::tls::SessionStart;
@@ -205,7 +205,7 @@ impl WorkerMetrics {
         listener: usize,
         status: StatusCode,
         duration: Duration,
-        outcome: RequestOutcome,
+        outcome: FinalOutcome,
     ) {
         self.with_listener(listener, |counts| {
             counts.outcomes[outcome.position()].increment_exclusive();
@@ -215,7 +215,7 @@ impl WorkerMetrics {
     }
 
     /// Records that the client left before the response was complete.
-    pub fn request_reset(&self, listener: usize, outcome: RequestOutcome) {
+    pub fn request_reset(&self, listener: usize, outcome: FinalOutcome) {
         self.with_listener(listener, |counts| {
             counts.outcomes[outcome.position()].increment_exclusive();
             counts.requests_reset.increment_exclusive();

@@ -41,7 +41,7 @@ fn token_protects_every_endpoint_except_probes() {
     let directory = tempfile::tempdir().unwrap();
     let (weir, admin) = start(&directory);
     for request in
-        [Request::get("/"), Request::get("/ready"), Request::get("/limits"), Request::post(BAN, "")]
+        [Request::get("/clusters"), Request::get("/ready"), Request::get("/limits"), Request::post(BAN, "")]
     {
         let target = format!("{request:?}");
         let status = |token| status(admin, request.clone(), token);
@@ -50,6 +50,10 @@ fn token_protects_every_endpoint_except_probes() {
             (401, 401, 200),
             "{target}"
         );
+    }
+    // The page asks for the token, and has no data without it.
+    for path in ["/", "/help"] {
+        assert_eq!(status(admin, Request::get(path), None), 200, "{path}");
     }
     for path in ["/ready", "/metrics"] {
         assert_eq!(fetch(weir.admin_address("probes"), &Request::get(path)).status, 200, "{path}");

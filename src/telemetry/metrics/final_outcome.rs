@@ -6,7 +6,7 @@ use crate::rules::outcome::DecisionOutcome;
 ///
 /// The response of the upstream has no part in it: a request that was admitted is admitted whatever its status code is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestOutcome {
+pub enum FinalOutcome {
     /// The rules decided. This is the outcome of the rule that mattered most, which the access log names.
     Decided(DecisionOutcome),
     /// It was to be stored and sent later, and was not stored.
@@ -23,10 +23,10 @@ pub enum RequestOutcome {
 pub(super) const OUTCOMES: usize = DecisionOutcome::ALL.len() + OTHERS.len();
 
 /// Outcomes without a decision, in the order of their positions.
-const OTHERS: [RequestOutcome; 4] =
-    [RequestOutcome::NotStored, RequestOutcome::Shed, RequestOutcome::Malformed, RequestOutcome::Abandoned];
+const OTHERS: [FinalOutcome; 4] =
+    [FinalOutcome::NotStored, FinalOutcome::Shed, FinalOutcome::Malformed, FinalOutcome::Abandoned];
 
-impl RequestOutcome {
+impl FinalOutcome {
     /// Returns all outcomes, in the order of their positions.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         DecisionOutcome::ALL.into_iter().map(Self::Decided).chain(OTHERS)
@@ -64,11 +64,8 @@ mod tests {
 
     #[test]
     fn every_outcome_has_a_position_and_a_label_of_its_own() {
-        let positions: Vec<usize> = RequestOutcome::all().map(RequestOutcome::position).collect();
+        let positions: Vec<usize> = FinalOutcome::all().map(FinalOutcome::position).collect();
         assert_eq!(positions, (0..OUTCOMES).collect::<Vec<_>>());
-        assert_eq!(
-            RequestOutcome::all().map(RequestOutcome::as_str).collect::<BTreeSet<_>>().len(),
-            OUTCOMES
-        );
+        assert_eq!(FinalOutcome::all().map(FinalOutcome::as_str).collect::<BTreeSet<_>>().len(), OUTCOMES);
     }
 }
