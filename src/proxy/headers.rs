@@ -17,7 +17,8 @@ use http::header::{CONNECTION, HOST, UPGRADE, VIA};
 use http::{HeaderName, HeaderValue, Version, request};
 
 pub(super) use self::flags::{Expectation, RequestHeaderFlags};
-pub(super) use self::forwarded::address_value;
+pub(super) use self::forwarded::{address_value, request_details};
+pub(super) use self::identity::remove_lookalikes;
 use self::overrides::RequestOverrides;
 pub(super) use self::sanitize::{join_cookies, prepare_for_store, sanitize_certificate, upgrade_protocol};
 pub(super) use self::validate::{InvalidRequest, normalise_length, validate};
@@ -104,9 +105,6 @@ pub(super) fn prepare_request(
     if flags.hop_by_hop {
         upgrade = upgrade_protocol(&head.method, head.version, headers, upgrades);
         sanitize::remove_hop_by_hop(headers);
-    }
-    if flags.lookalikes {
-        identity::remove_lookalikes(headers);
     }
     let overrides =
         if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };

@@ -198,6 +198,8 @@ impl MetricRegistry {
         }
         self.set_certificates(scrape);
         self.set_counter(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed_requests.get());
+        let removed = totals.counts.removed_headers.get();
+        self.set_counter(&families::REQUEST_HEADERS_REMOVED, &[], removed);
         for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
             self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());
         }

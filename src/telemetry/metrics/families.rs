@@ -71,6 +71,10 @@ pub(super) static REQUESTS_MALFORMED: Family = counter(
     "weir_requests_malformed_total",
     "Input rejected before the header section was parsed, and HTTP/2 connections that broke the protocol.",
 );
+pub(super) static REQUEST_HEADERS_REMOVED: Family = counter(
+    "weir_request_headers_removed_total",
+    "Request headers removed because their names differ only in - and _ from headers that are trusted or read by rules.",
+);
 pub(super) static REQUESTS_IN_FLIGHT: Family = gauge("weir_requests_in_flight", "Requests in flight.");
 pub(super) static REQUEST_DURATION: Family = histogram(
     "weir_request_duration_seconds",
