@@ -118,9 +118,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     panics::install_hook();
     let clock = Arc::new(Clock::start());
     let (config, reloader, central) = load_config(origin)?;
-    for notice in &config.notices {
-        tracing::warn!("{notice}");
-    }
+    report_start(origin, &config);
     let main = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -205,6 +203,20 @@ fn open_access_log(logs: &AccessLogManager, config: &Config) -> Result<Option<Ac
         .map_err(AppError::system(format!("cannot open the access log {}", settings.sink)))
 }
 
+/// Logs what is started, and the notes on its configuration.
+fn report_start(origin: ConfigOrigin<'_>, config: &Config) {
+    let file = match origin {
+        ConfigOrigin::File(path) => path.display().to_string(),
+        ConfigOrigin::Text(_) => "environment variables".to_owned(),
+    };
+    let summary = config.summary();
+    let (rules, upstream) = (&summary.rules, &summary.upstream);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %file, %rules, %upstream, "starting");
+    for notice in &config.notices {
+        tracing::warn!("{notice}");
+    }
+}
+
 /// Binds every listener, so that a port in use is found before anything is served.
 fn bind_listeners(config: &Config) -> Result<Vec<BoundListener>, AppError> {
     let bind_one = |settings: &listener::ListenerSettings| {
@@ -282,6 +294,7 @@ fn build_app(
         elastic: HeadroomState::default(),
         overload: Arc::new(overload),
         warned_of_untrusted_proxy: AtomicBool::new(false),
+        warned_of_header_twins: AtomicBool::new(false),
     });
     let rls_runtime = RlsRuntime::from_config(config, &generations, &shared)?.map(Arc::new);
     let state_saver = config.state_file.as_ref().zip(state_file);

@@ -1,12 +1,16 @@
 //! The command line: its subcommands and options, without their implementation.
 
+mod manual;
+
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::builder::FalseyValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+pub use self::manual::{command, manual_page, manual_pages};
 
 /// Configuration file of `weir run` without `-c`.
 pub const DEFAULT_CONFIG: &str = "/etc/weir/weir.yaml";
@@ -17,7 +21,6 @@ pub const DEFAULT_ADMIN: &str = "127.0.0.1:9901";
 /// A rate-limiting reverse proxy that runs as a sidecar of one service.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, about, arg_required_else_help = true, disable_help_subcommand = true)]
-#[command(after_help = "Try it: weir run -c config/quickstart.yaml, then curl -i http://127.0.0.1:8080/")]
 pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
@@ -55,6 +58,9 @@ pub enum Command {
         /// Configuration file.
         #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
         config: PathBuf,
+        /// A file without `-c`, which is a mistake.
+        #[arg(hide = true, value_name = "FILE")]
+        misplaced: Option<PathBuf>,
     },
     /// Validate configurations and print every problem as FILE:LINE:COL: PATH: what is wrong (hint).
     ///
@@ -69,8 +75,11 @@ pub enum Command {
         against: Option<PathBuf>,
         /// Configuration files or Kubernetes manifests; `-` reads standard input, `FILE#KEY` selects a key of a
         /// ConfigMap.
-        #[arg(required = true, value_name = "FILE")]
+        #[arg(required_unless_present = "misplaced", value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// A file with `-c`, which is a mistake.
+        #[arg(short = 'c', long = "config", hide = true, value_name = "FILE")]
+        misplaced: Option<PathBuf>,
     },
     /// Print the JSON Schema of the configuration, for editors and validators.
     Schema,
@@ -277,7 +286,23 @@ impl Cli {
         if name == Some(OsStr::new(REFERENCE_EXECUTABLE)) {
             return Self::parse_from(["weir", "rls"]);
         }
-        Self::parse_from(arguments)
+        let matches = command().get_matches_from(arguments);
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Returns what is wrong with arguments that the parser accepts, to be explained better than it would.
+    pub fn misuse(&self) -> Option<String> {
+        match &self.command {
+            Command::Run { misplaced: Some(file), .. } => {
+                let file = file.display();
+                Some(format!("`weir run` takes its file with -c: write `weir run -c {file}`"))
+            }
+            Command::Check { misplaced: Some(file), .. } => {
+                let file = file.display();
+                Some(format!("`weir check` takes its files without -c: write `weir check {file}`"))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -287,15 +312,16 @@ mod tests {
 
     #[test]
     fn command_line_definition_is_valid() {
-        use clap::CommandFactory as _;
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn run_defaults_to_the_standard_config_path() {
         let cli = Cli::parse_from(["weir", "run", "--log-format", "json"]);
         assert_eq!(cli.log_format, Some(LogFormatArg::Json));
-        assert!(matches!(cli.command, Command::Run { config } if config.to_str() == Some(DEFAULT_CONFIG)));
+        assert!(
+            matches!(cli.command, Command::Run { config, .. } if config.to_str() == Some(DEFAULT_CONFIG))
+        );
     }
 
     #[test]

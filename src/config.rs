@@ -15,6 +15,7 @@ mod data_files;
 pub mod defaults;
 pub mod diagnostic;
 pub mod environment;
+mod foreign;
 mod manifest;
 pub mod parse;
 pub mod raw;
@@ -24,6 +25,7 @@ mod schema;
 mod schema_check;
 mod source;
 mod source_texts;
+mod summary;
 mod tree;
 
 use std::net::SocketAddr;
@@ -42,6 +44,7 @@ use self::diagnostic::Diagnostics;
 pub use self::redact::redact;
 pub use self::schema::{published_schema as schema, schema_text};
 use self::source_texts::{CENTRAL_KEY, MergedTexts, RestOfConfig};
+pub use self::summary::ConfigSummary;
 #[cfg(any(test, fuzzing))]
 use crate::central::document::FetchedDocument;
 use crate::engine::PolicySpec;
@@ -195,6 +198,7 @@ fn from_text_with_files(
     if !schema_check::check(&mut value, &references, &mut report) {
         return Err(report.into_errors());
     }
+    schema_check::note_odd_texts(&value, ConfigPath::ROOT, &mut report);
     let config = match serde_yaml::from_value(value) {
         Ok(raw) => {
             files.start_compilation(file);

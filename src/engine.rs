@@ -24,6 +24,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{LimitHandle, LimitSpec, Limiter};
 use crate::response;
 use crate::response::rejection::RejectionResponse;
+use crate::rules::header_twins::HeaderTwins;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::rules::{RequiredLimits, RuleSet};
@@ -82,6 +83,10 @@ impl PolicySpec {
             |name: &str| self.rules.iter().any(|rule| rule.feedback().is_some() && rule.counter() == name);
         limiter.feedback().retain(follows);
         limiter.share_bans(rules.shared_bans());
+        let token = self.identify.jwt.iter().filter_map(|verifier| verifier.header().cloned());
+        let read_headers =
+            self.rules.iter().flat_map(Rule::headers).chain(self.routes.headers()).chain(token);
+        let header_twins = HeaderTwins::new(read_headers);
         Arc::new(Policy {
             generation,
             identify: self.identify.clone(),
@@ -89,7 +94,9 @@ impl PolicySpec {
             rejections: Arc::clone(&self.rejections),
             routes: self.routes.clone(),
             denied: RejectionResponse::denied(),
-            response: self.response,
+            has_dynamic_replies: self.rejections.iter().any(RejectionResponse::is_dynamic),
+            header_twins,
+            response: self.response.clone(),
         })
     }
 }

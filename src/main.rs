@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
 #[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
 use commonware_allocator::mimalloc::{Config as MiMallocConfig, MiMalloc, Purge};
 use weir::admin_client::{AdminClient, AdminClientError};
@@ -21,7 +20,7 @@ use weir::replay::report::ReportFile;
 use weir::replay::{ReplayError, ReplayOptions, ReplayRules};
 use weir::telemetry::logging::{self, LevelHandle};
 use weir::top::{self, TopOptions};
-use weir::{app, config, import, replay};
+use weir::{app, cli, config, import, replay};
 
 /// jemalloc suits many small, short-lived allocations. Its background thread returns memory to the system
 /// after clients have left, even while there are no requests.
@@ -45,21 +44,24 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::from_process_args();
+    if let Some(misuse) = cli.misuse() {
+        return report_usage(&[format!("weir: {misuse}")]);
+    }
     match &cli.command {
-        Command::Run { config } => run_proxy(config, &cli),
+        Command::Run { config, .. } => run_proxy(config, &cli),
         Command::Rls { print_config } => run_rls(*print_config, &cli),
         Command::Top { admin, token, once, no_color } => match admin_client(admin, token) {
             Ok(client) => show_top(&TopOptions { client, is_once: *once, has_colors: !no_color }),
             Err(message) => report_failure(&message),
         },
-        Command::Check { strict, files, against } => check_configs(files, against.as_deref(), *strict),
+        Command::Check { strict, files, against, .. } => check_configs(files, against.as_deref(), *strict),
         Command::Schema => print_text(&config::schema_text(), "schema"),
         Command::Replay(args) => replay_logs(args),
         Command::Import { from } => import_rules(from),
         Command::Explain(options) => explain_request(options),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut script);
+            clap_complete::generate(*shell, &mut cli::command(), "weir", &mut script);
             print_text(&String::from_utf8_lossy(&script), "completions")
         }
         Command::Man { directory } => write_manual(directory.as_deref()),
@@ -275,10 +277,16 @@ fn print_text(text: &str, what: &str) -> ExitCode {
 
 /// Writes the manual pages to `directory`, or the first to standard output.
 fn write_manual(directory: Option<&Path>) -> ExitCode {
-    let (command, mut page) = (Cli::command(), Vec::new());
-    let written = match directory {
-        Some(directory) => clap_mangen::generate_to(command, directory),
-        None => clap_mangen::Man::new(command).render(&mut page),
+    let write_pages = |directory: &Path| {
+        let pages = cli::manual_pages()?;
+        pages.iter().try_for_each(|(name, page)| std::fs::write(directory.join(name), page))
+    };
+    let (written, page) = match directory {
+        Some(directory) => (write_pages(directory), Vec::new()),
+        None => match cli::manual_page(&cli::command()) {
+            Ok(page) => (Ok(()), page),
+            Err(error) => (Err(error), Vec::new()),
+        },
     };
     match written {
         Ok(()) => print_text(&String::from_utf8_lossy(&page), "manual"),

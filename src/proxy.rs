@@ -95,6 +95,8 @@ pub struct ProxyState {
     pub overload: Arc<OverloadManager>,
     /// Whether the warning about a client behind an untrusted private proxy has been logged.
     pub warned_of_untrusted_proxy: AtomicBool,
+    /// Whether a warning about removed header names has been logged.
+    pub warned_of_header_twins: AtomicBool,
 }
 
 /// What requests need of one generation of the configuration, replaced as a whole.

@@ -15,6 +15,7 @@ pub mod error_bound;
 pub mod explain;
 pub mod feedback;
 pub mod grpc;
+pub mod header_twins;
 pub mod key;
 pub mod key_text;
 pub mod matcher;

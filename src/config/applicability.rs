@@ -13,6 +13,10 @@ use crate::rules::rule::Throttle;
 pub(super) enum RuleKind {
     /// `action: allow` or `action: deny`.
     AllowOrDeny,
+    /// `action: allow`.
+    Allow,
+    /// `action: deny`.
+    Deny,
     /// `in_flight` without a limit.
     InFlightOnly,
     /// `scope: {rls: …}`: another service decides, once, before the request is forwarded.
@@ -76,8 +80,11 @@ const NO_LOCAL_LIMIT: Exclusion = Exclusion {
     reason: "",
     hint: "add `on_error: local` to use it while that service is unavailable",
 };
-const RESPONSE_EXCLUSIONS: &[Exclusion] =
-    &[Exclusion { kind: RuleKind::Descriptors, reason: "", hint: "Envoy sends the response" }];
+const ENVOY_RESPONDS: Exclusion =
+    Exclusion { kind: RuleKind::Descriptors, reason: "", hint: "Envoy sends the response" };
+const RESPONSE_EXCLUSIONS: &[Exclusion] = &[ENVOY_RESPONDS];
+const NOT_A_FALLBACK: Exclusion =
+    Exclusion { kind: RuleKind::Deny, reason: "", hint: "use `body: { file: … }`" };
 const ALLOW_OR_DENY_EXCLUSIONS: &[Exclusion] = &[excluded_in(RuleKind::AllowOrDeny)];
 const COUNTING_EXCLUSIONS: &[Exclusion] = &[
     excluded_in(RuleKind::AllowOrDeny),
@@ -229,7 +236,7 @@ const TABLE: &[ApplicabilityRow] = &[
             excluded_in_remote(WITHOUT_SCOPE_HINT),
         ],
     ),
-    key_row(&["on_limit"], |given| given.rule.on_limit.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
+    key_row(&["on_limit"], |given| given.rule.on_limit.is_some(), &[excluded_in(RuleKind::Allow)]),
     key_row(
         &["on_limit", "status"],
         |given| is_given_in_on_limit(given.rule, |answer| answer.status.is_some()),
@@ -248,12 +255,17 @@ const TABLE: &[ApplicabilityRow] = &[
     key_row(
         &["on_limit", "fallback"],
         |given| is_given_in_on_limit(given.rule, |answer| answer.fallback.is_some()),
+        &[NOT_A_FALLBACK, ENVOY_RESPONDS],
+    ),
+    key_row(
+        &["on_limit", "cors"],
+        |given| is_given_in_on_limit(given.rule, |answer| answer.cors.is_some()),
         RESPONSE_EXCLUSIONS,
     ),
     key_row(
         &["on_limit", "ban"],
         |given| is_given_in_on_limit(given.rule, |answer| answer.ban.is_some()),
-        &[excluded_in_remote("")],
+        &[excluded_in(RuleKind::Deny), excluded_in_remote("")],
     ),
     key_row(
         &["respond"],
@@ -303,7 +315,8 @@ fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Ru
     };
     let context = match exclusion.kind {
         RuleKind::AllowOrDeny if rule.action == Some(raw::Action::Allow) => "with `action: allow`",
-        RuleKind::AllowOrDeny => "with `action: deny`",
+        RuleKind::Allow => "with `action: allow`",
+        RuleKind::AllowOrDeny | RuleKind::Deny => "with `action: deny`",
         RuleKind::InFlightOnly => "without `limit`",
         RuleKind::Remote => "with `scope: {rls: …}`",
         RuleKind::RemoteOnly => "with `scope: {rls: …}`: the rate limit service sets the limit",
@@ -373,12 +386,14 @@ pub(super) fn schema_conditions() -> Value {
     };
     let unlimited =
         json!({ "properties": { "action": { "enum": ["allow", "deny"] } }, "required": ["action"] });
+    let exempting = json!({ "properties": { "action": { "const": "allow" } }, "required": ["action"] });
     let remote = json!({ "properties": { "scope": { "type": "object", "required": ["rls"] } }, "required": ["scope"] });
     let domain = json!({ "required": ["domain"] });
     json!([
         when(RuleKind::AllowOrDeny, unlimited),
         when(RuleKind::Remote, remote),
-        when(RuleKind::Domain, domain)
+        when(RuleKind::Domain, domain),
+        when(RuleKind::Allow, exempting)
     ])
 }
 
@@ -389,7 +404,8 @@ mod tests {
     /// Returns the documentation's table, with one line for each row.
     fn markdown_table() -> String {
         let columns = [
-            RuleKind::AllowOrDeny,
+            RuleKind::Allow,
+            RuleKind::Deny,
             RuleKind::InFlightOnly,
             RuleKind::Remote,
             RuleKind::RemoteOnly,
@@ -408,7 +424,10 @@ mod tests {
             }
         }
         let line = |(name, kinds): &(String, Vec<RuleKind>)| {
-            let marks = columns.map(|kind| if kinds.contains(&kind) { "–" } else { "✓" });
+            let is_both = |kind| matches!(kind, RuleKind::Allow | RuleKind::Deny);
+            let is_excluded =
+                |kind| kinds.contains(&kind) || (is_both(kind) && kinds.contains(&RuleKind::AllowOrDeny));
+            let marks = columns.map(|kind| if is_excluded(kind) { "–" } else { "✓" });
             format!("| {name} | {} |\n", marks.join(" | "))
         };
         lines.iter().map(line).collect()
@@ -436,7 +455,8 @@ mod tests {
     fn schema_conditions_forbid_inapplicable_keys() {
         let conditions = schema_conditions();
         let forbidden = |index: usize| conditions[index]["then"]["properties"].as_object().unwrap();
-        assert!(forbidden(0).contains_key("limit") && forbidden(0).contains_key("on_limit"));
+        assert!(forbidden(0).contains_key("limit") && !forbidden(0).contains_key("on_limit"));
+        assert!(forbidden(3).contains_key("on_limit"));
         assert!(forbidden(1).contains_key("counter") && !forbidden(1).contains_key("cost"));
         assert!(forbidden(2).contains_key("count") && !forbidden(2).contains_key("cost"));
     }

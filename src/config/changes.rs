@@ -54,7 +54,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
         ("access_log", old.access_log != new.access_log),
         ("log_keys", old.log_keys != new.log_keys),
         ("elastic", old.elastic_signals != new.elastic_signals),
-        ("ratelimit_headers, ietf_headers", old.policy.response != new.policy.response),
+        ("ratelimit_headers, ietf_headers, header_names", old.policy.response != new.policy.response),
         ("rate limit services of rules", !has_same_services(old, new)),
         ("rls", rls_options_of_both(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
         (

@@ -38,7 +38,7 @@ pub enum CheckStatus {
 /// Lines to print, and the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Problems, notes or changes, one per line.
+    /// Problems, notes, changes, or what a valid configuration contains, one per line.
     pub lines: Vec<String>,
     /// The result.
     pub status: CheckStatus,
@@ -64,7 +64,7 @@ pub fn check_files<P: AsRef<Path>>(files: &[P], running: Option<&Path>) -> Check
     };
     for file in files {
         let FileContent { configs, notes } = load_all(file.as_ref());
-        add_results(configs, running.as_ref(), &mut report);
+        add_results(configs, file.as_ref(), running.as_ref(), &mut report);
         if !notes.is_empty() {
             report.add(lines_of(&notes), CheckStatus::HasNotes);
         }
@@ -72,7 +72,7 @@ pub fn check_files<P: AsRef<Path>>(files: &[P], running: Option<&Path>) -> Check
     report
 }
 
-fn add_results(results: Vec<LoadResult>, running: Option<&Config>, report: &mut CheckReport) {
+fn add_results(results: Vec<LoadResult>, file: &Path, running: Option<&Config>, report: &mut CheckReport) {
     for result in results {
         match (result, running) {
             (Err(problems), _) => report.add(lines_of(&problems), CheckStatus::Invalid),
@@ -82,7 +82,10 @@ fn add_results(results: Vec<LoadResult>, running: Option<&Config>, report: &mut 
                 let lines = if is_same { vec!["nothing changes".to_owned()] } else { changes };
                 report.add(lines, CheckStatus::Valid);
             }
-            (Ok(config), None) if config.notices.is_empty() => {}
+            (Ok(config), None) if config.notices.is_empty() => {
+                let line = format!("{}: valid: {}", file.display(), config.summary());
+                report.add(vec![line], CheckStatus::Valid);
+            }
             (Ok(config), None) => report.add(lines_of(&config.notices), CheckStatus::HasNotes),
         }
     }

@@ -19,6 +19,7 @@ mod geo;
 mod grpc;
 mod in_flight;
 mod jwt;
+mod limit_headers;
 mod limit_scope;
 mod limits;
 mod listeners;
@@ -67,7 +68,7 @@ use crate::identify::via::Via;
 use crate::limiter::elastic::signal::SignalSet;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::rule::Rule;
-use crate::{drain, identify, response};
+use crate::{drain, identify};
 
 /// Compiles the configuration; `None` if it has problems. Files that it names are relative to `file`.
 pub(super) fn compile(
@@ -88,12 +89,13 @@ pub(super) fn compile(
     let state_file = state_file::compile(raw.state.as_ref(), file, root.key("state"), report);
     let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = compile_identify(raw, files, report);
-    let response = compile_limit_headers(raw, report);
+    let response = limit_headers::compile(raw, report);
     let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
     let is_given =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
     let mut context = CompileContext {
         files,
+        limit_headers: response.clone(),
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
         listeners: compiled_listeners.listeners.iter().map(|listener| listener.name.clone()).collect(),
         has_geo_database: is_given(|geo| &geo.database) || report.is_reported(root.key("geo")),
@@ -279,17 +281,6 @@ fn compile_via(raw: Option<&OrOff<raw::ViaName>>, report: &mut Diagnostics<'_>) 
         report.add_value_error(at, fault);
     }
     via
-}
-
-fn compile_limit_headers(raw: &raw::Root, report: &mut Diagnostics<'_>) -> response::LimitHeaderSettings {
-    use response::Visibility;
-    let fault = ValueError::new("expected one of full, limited, off, got true").with_suggestion(Some("full"));
-    let ratelimit_headers = match &raw.ratelimit_headers {
-        None => Visibility::Full,
-        Some(raw) => *read_or_off(raw, fault, ConfigPath::ROOT.key("ratelimit_headers"), report)
-            .unwrap_or(&Visibility::Off),
-    };
-    response::LimitHeaderSettings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
 }
 
 /// Resolves `path` relative to the directory of `file`.

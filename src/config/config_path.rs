@@ -53,6 +53,12 @@ impl<'a> ConfigPath<'a> {
         })
     }
 
+    /// Whether a step of the path is this key.
+    pub(super) fn contains_key(&self, key: &str) -> bool {
+        matches!(self.segment, ConfigPathSegment::Key(own) if own == key)
+            || self.parent.is_some_and(|parent| parent.contains_key(key))
+    }
+
     /// Returns the last step of the path.
     pub(super) const fn last_segment(&self) -> ConfigPathSegment<'a> {
         self.segment

@@ -42,7 +42,10 @@ impl ContentHashes {
             admin_token: raw
                 .admin
                 .as_ref()
-                .and_then(|admin| written(admin.token.as_ref()?))
+                .and_then(|admin| match admin {
+                    raw::Admin::Map(admin) => written(admin.token.as_ref()?),
+                    raw::Admin::Address(_) => None,
+                })
                 .map(|token| hash_bytes(token.as_bytes())),
             files: files.hashes_by_name(),
         }

@@ -11,6 +11,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::config_path::ConfigPath;
+use super::foreign;
 use super::raw::secret::redact_path;
 use super::tree::{Position, Positions, SourceTexts};
 
@@ -184,7 +185,18 @@ impl<'a> Diagnostics<'a> {
 
     /// Reports a problem of the value at `at`, or a value missing from it.
     pub(super) fn add_value_error(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) {
-        self.add_at(at, Positions::value_position, fault.into(), Severity::Error);
+        let fault = self.explain_text(at, fault.into());
+        self.add_at(at, Positions::value_position, fault, Severity::Error);
+    }
+
+    /// Returns the error with another hint, if the text at `at` is not what it looks like. Bodies and headers of local
+    /// replies may have any letter.
+    fn explain_text(&self, at: ConfigPath<'_>, fault: ValueError) -> ValueError {
+        let text = self.texts.text_at(at).1.text(at).filter(|_| !at.contains_key("on_limit"));
+        match text.and_then(foreign::text_hint) {
+            Some(hint) => fault.with_hint(hint),
+            None => fault,
+        }
     }
 
     /// Reports a problem of the key at `at`.

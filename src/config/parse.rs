@@ -7,8 +7,9 @@ mod address;
 mod destination;
 mod document_url;
 mod location;
-mod misspelling;
+pub(super) mod misspelling;
 mod network;
+mod origin;
 mod plan;
 mod protocol;
 mod redis_url;
@@ -27,6 +28,7 @@ pub use self::destination::{DestinationEntry, destination};
 pub use self::document_url::document_url;
 pub use self::location::{asn, continent, country};
 pub use self::network::network;
+pub use self::origin::origin;
 pub use self::plan::plan_name;
 pub use self::protocol::upgrade_protocol;
 pub use self::redis_url::{RedisServer, redis_url, sentinel_address};
@@ -46,6 +48,14 @@ const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 2
 /// # Errors
 /// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn rate(text: &str) -> Result<Limit, ValueError> {
+    parse_rate(text).map_err(|fault| match misspelling::other_rate(text.trim()) {
+        Some(rate) if fault.hint.is_none() => fault.with_hint(format!("write `{rate}`")),
+        _ => fault,
+    })
+}
+
+/// As [`rate`], without hints for the notations of other programs.
+fn parse_rate(text: &str) -> Result<Limit, ValueError> {
     let Some((count, period)) = split_rate(text) else { return Err(invalid_rate(text)) };
     let (count, period) = (count.trim(), period.trim());
     if count.is_empty() {
@@ -62,6 +72,14 @@ pub fn rate(text: &str) -> Result<Limit, ValueError> {
 /// # Errors
 /// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
+    parse_duration(text).map_err(|fault| match misspelling::compound_duration(text.trim()) {
+        Some(written) if fault.hint.is_none() => fault.with_hint(format!("write `{written}`")),
+        _ => fault,
+    })
+}
+
+/// As [`duration`], without hints for the notations of other programs.
+fn parse_duration(text: &str) -> Result<Duration, ValueError> {
     let (count, name) = split_number(text.trim());
     if count.is_empty() || name.is_empty() {
         let fault = ValueError::new(format!("expected a duration such as `5s`, got {}", quoted(text)));
@@ -145,6 +163,9 @@ fn split_rate(text: &str) -> Option<(&str, &str)> {
 fn invalid_rate(text: &str) -> ValueError {
     let fault = ValueError::new(format!("expected a rate such as `100/s`, got {}", quoted(text)));
     match text.trim() {
+        "unlimited" | "none" | "inf" | "infinite" | "off" | "-1" => {
+            fault.with_hint("without a limit, leave the rule out, or write `action: allow`")
+        }
         count if is_digits(count) => fault.with_hint(format!("add the period, as in `{count}/s`")),
         text => match misspelling::rate_without_slash(text) {
             Some(rate) => fault.with_hint(format!("write `{rate}`")),

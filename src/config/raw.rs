@@ -41,7 +41,7 @@ pub use self::feedback::{Feedback, FeedbackMap};
 pub use self::forward_proxy::{ForwardProxy, ForwardProxyMap, ForwardProxyTls};
 pub use self::in_flight::{InFlight, InFlightBounds, InFlightMap};
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
-pub use self::on_limit::{Body, Fallback, OnLimit};
+pub use self::on_limit::{Body, Cors, Fallback, OnLimit};
 pub use self::plans::{MemberAttribute, Members, NamedMemberAttribute, PlainMemberAttribute, Plans};
 pub use self::respond::{Respond, RespondMap};
 pub use self::rls::{
@@ -63,7 +63,7 @@ pub use self::upstreams::{
 pub use self::values::{
     Address, Asn, CollectorAddress, Continent, Country, Destination, Duration, Factor, FileName,
     HeaderPattern, HeaderValues, HostPattern, Json, List, ListenerName, LogFormat, Method, Network, Networks,
-    OneOrMany, OrOff, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords,
+    OneOrMany, OrOff, Origin, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords,
     UpstreamAddress, ViaName, ZeroOrMany,
 };
 #[cfg(test)]
@@ -73,7 +73,7 @@ use super::parse::format_duration as shown;
 use crate::limiter::elastic::signal::Signal;
 use crate::listener::ProxyProtocol;
 use crate::observe::key_writer::LogKeys;
-use crate::response::Visibility;
+use crate::response::{LimitForm, Visibility};
 use crate::telemetry::access_log::RequestKind;
 
 /// A Weir configuration.
@@ -98,7 +98,8 @@ pub struct Root {
     /// List of upstreams, in place of `upstream`. Each item is a map with the keys of `upstream` and a `match`. The
     /// first upstream whose `match` holds takes a request.
     pub upstreams: Option<OneOrMany<UpstreamMap>>,
-    /// Admin port: the HTTP listeners for operators, probes and metrics, as a map.
+    /// Admin port: the HTTP listeners for operators, probes and metrics. An address, or a map with keys such as
+    /// `admin.address`.
     pub admin: Option<Admin>,
     /// Access log, with one line for each request: `disabled`, `stdout`, `stderr`, a file (relative to the
     /// configuration file), or a map with `path` and other keys.
@@ -140,6 +141,8 @@ pub struct Root {
     /// `edge-1`. See [Headers to the upstream](client-ip.md#headers-to-the-upstream).
     #[cfg_attr(test, schemars(extend("default" = "weir")))]
     pub via: Option<OrOff<ViaName>>,
+    /// Names and form of the `x-ratelimit-*` headers, as a map, for clients that expect others.
+    pub header_names: Option<HeaderNames>,
     /// Counter table, as a map.
     pub limiter: Option<Limiter>,
     /// State file, which keeps counters across restarts, as a map. Without it, counters end with the process.
@@ -219,11 +222,22 @@ pub enum Auto {
     Auto,
 }
 
+/// Admin port: its address, or a map.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+pub enum Admin {
+    /// Address of the admin port.
+    Address(Address),
+    /// Map with `address` and other keys.
+    Map(Box<AdminMap>),
+}
+
 /// Admin port: the HTTP listeners for operators, probes and metrics.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Admin {
+pub struct AdminMap {
     /// Address of the admin port: an IP address or `localhost`, and a port. Its POST requests change the process, so
     /// keep it on loopback, or set `token`. If the default is used and taken, Weir starts without an admin port and
     /// warns.
@@ -312,6 +326,26 @@ pub struct Geo {
     pub database: Option<String>,
     /// Database of autonomous systems in MaxMind's format: a file relative to the configuration file.
     pub asn_database: Option<String>,
+}
+
+/// Names and form of the headers with a limit.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HeaderNames {
+    /// Name of the header with the limits.
+    #[cfg_attr(test, schemars(extend("default" = "x-ratelimit-limit")))]
+    pub limit: Option<String>,
+    /// Name of the header with the units left.
+    #[cfg_attr(test, schemars(extend("default" = "x-ratelimit-remaining")))]
+    pub remaining: Option<String>,
+    /// Name of the header with the seconds until the quota is whole.
+    #[cfg_attr(test, schemars(extend("default" = "x-ratelimit-reset")))]
+    pub reset: Option<String>,
+    /// Form of the limit: `draft` (all limits with their windows, as Envoy writes them: `10, 10;w=1;name="per-ip"`) or
+    /// `plain` (the number alone: `10`).
+    #[cfg_attr(test, schemars(extend("default" = "draft")))]
+    pub form: Option<LimitForm>,
 }
 
 /// Counter table.

@@ -16,8 +16,9 @@ use serde_yaml::{Mapping, Number, Value};
 
 use self::alternatives::{Alternatives, describe_value};
 use self::map_schema::MapSchema;
-use super::config_path::ConfigPath;
+use super::config_path::{ConfigPath, ConfigPathSegment};
 use super::diagnostic::{Diagnostics, ValueError, backquoted, backquoted_list};
+use super::foreign;
 use super::parse::nearest_name;
 use super::schema::{has_secret_keys, schema};
 
@@ -77,7 +78,7 @@ impl SchemaCheck<'_, '_> {
             return self.reject(at, fault);
         }
         match (alternatives.of_type(type_name(value)), value) {
-            (None, value) => self.reject(at, alternatives.mismatch_error(value)),
+            (None, value) => self.reject(at, mismatch_error(&alternatives, value, at)),
             (Some(schema), Value::Mapping(map)) => self.check_map(map, schema, at),
             (Some(schema), Value::Sequence(items)) => self.check_list(items, schema, at),
             (Some(schema), Value::Number(number)) => self.check_range(number, schema, at),
@@ -122,38 +123,75 @@ impl SchemaCheck<'_, '_> {
             let Value::String(key) = key else {
                 let is_secret = has_secret_keys(schema);
                 let got = if is_secret { String::new() } else { format!(", got {}", describe_value(key)) };
-                return self.reject(
-                    at,
-                    ValueError::new(format!("a key must be text{got}")).with_hint("put it in quotes"),
-                );
+                let hint = match key {
+                    // `{{ name }}` is a map whose key is a map.
+                    Value::Mapping(_) => foreign::UNRENDERED,
+                    _ => "put it in quotes",
+                };
+                return self.reject(at, ValueError::new(format!("a key must be text{got}")).with_hint(hint));
             };
             match known.properties.get(&**key).copied().or(known.others) {
                 Some(schema) => self.check_value(value, schema, at.key(key)),
-                None => self.reject_unknown_key(key, &known, at),
+                None => self.reject_unknown_key(key, value, &known, at),
             }
         });
         self.report_missing_keys(map, &known, at);
         true
     }
 
-    fn reject_unknown_key(&mut self, key: &str, schema: &MapSchema<'_>, at: ConfigPath<'_>) -> bool {
+    fn reject_unknown_key(
+        &mut self,
+        key: &str,
+        value: &Value,
+        schema: &MapSchema<'_>,
+        at: ConfigPath<'_>,
+    ) -> bool {
         if schema.properties.is_empty() {
             return false;
         }
-        let known = schema.property_names();
-        let hint = match (nearest_name(key, known.clone()), schema.parent_of_key(key)) {
-            (Some(meant), _) => {
-                self.diagnostics.mark_reported(at.key(meant));
-                format!("did you mean `{meant}`?")
-            }
-            (None, Some(parent)) => format!("it belongs in `{parent}`"),
-            (None, None) => format!("known keys: {}", backquoted_list(known)),
-        };
+        let hint = self.unknown_key_hint(key, value, schema, at);
         self.diagnostics.add_key_error(
             at.key(key),
             ValueError::new(format!("unknown key {}", backquoted(key))).with_hint(hint),
         );
         false
+    }
+
+    /// Returns the hint for an unknown key. A key that is meant is not reported as missing.
+    fn unknown_key_hint(
+        &mut self,
+        key: &str,
+        value: &Value,
+        schema: &MapSchema<'_>,
+        at: ConfigPath<'_>,
+    ) -> String {
+        if matches!(at.last_segment(), ConfigPathSegment::Key("rules")) && value.is_mapping() {
+            schema
+                .required
+                .iter()
+                .chain(&["limit"])
+                .for_each(|key| self.diagnostics.mark_reported(at.key(key)));
+            return format!("`rules` is a list: write `- name: {key}` and the other keys below it");
+        }
+        let known = schema.property_names();
+        let foreign = foreign::foreign_key(key, |name| schema.properties.contains_key(name));
+        let nearest = nearest_name(key, known.clone());
+        let meant =
+            foreign.as_ref().map_or_else(|| nearest.unwrap_or_default(), |key| key.meant.unwrap_or_default());
+        meant.split(' ').for_each(|meant| self.diagnostics.mark_reported(at.key(meant)));
+        match (foreign::key_text_hint(key), foreign, nearest, schema.parent_of_key(key)) {
+            (Some(hint), _, Some(meant), _) => format!("did you mean `{meant}`? {hint}"),
+            (Some(hint), ..) => hint,
+            (_, Some(foreign), ..) => foreign.hint.to_owned(),
+            (_, _, Some(meant), _) => format!("did you mean `{meant}`?"),
+            (_, _, None, Some(parent)) => format!("it belongs in `{parent}`"),
+            (_, _, None, None) => {
+                match key.split_once('.').filter(|(outer, _)| schema.properties.contains_key(outer)) {
+                    Some((outer, inner)) => format!("write `{outer}: {{ {inner}: … }}`"),
+                    None => format!("known keys: {}", backquoted_list(known)),
+                }
+            }
+        }
     }
 
     fn report_missing_keys(&mut self, map: &Mapping, schema: &MapSchema<'_>, at: ConfigPath<'_>) {
@@ -202,6 +240,39 @@ impl SchemaCheck<'_, '_> {
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => true,
         }
+    }
+}
+
+/// Describes the problem of a value of a kind that is not allowed at `at`.
+fn mismatch_error(alternatives: &Alternatives<'_>, value: &Value, at: ConfigPath<'_>) -> ValueError {
+    let fault = alternatives.mismatch_error(value);
+    match at.last_segment() {
+        ConfigPathSegment::Key(key) if fault.hint.is_none() => match foreign::structure_hint(key, value) {
+            Some(hint) => fault.with_hint(hint),
+            None => fault,
+        },
+        _ => fault,
+    }
+}
+
+/// Adds notes on valid texts that are probably not what was meant, except those of bodies, which may have any letter.
+pub(super) fn note_odd_texts(value: &Value, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    match value {
+        Value::String(text) => {
+            if let Some((note, hint)) = foreign::note_on_text(text).filter(|_| !report.is_reported(at)) {
+                report.add_note(at, ValueError::new(note).with_hint(hint));
+            }
+        }
+        Value::Sequence(items) => {
+            items.iter().enumerate().for_each(|(index, item)| note_odd_texts(item, at.item(index), report));
+        }
+        Value::Mapping(map) => {
+            let texts = map.iter().filter_map(|(key, value)| Some((key.as_str()?, value)));
+            texts
+                .filter(|(key, _)| *key != "body")
+                .for_each(|(key, value)| note_odd_texts(value, at.key(key), report));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tagged(_) => {}
     }
 }
 

@@ -11,6 +11,7 @@ use serde_yaml::Value;
 use super::config_path::ConfigPath;
 use super::defaults::MAX_CONFIG_FILE_SIZE;
 use super::diagnostic::{Diagnostic, Diagnostics, ValueError, quoted};
+use crate::response::template::Placeholder;
 
 /// Returns an environment variable. With [`environment_variables`] the only code that reads the environment.
 #[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
@@ -189,8 +190,11 @@ fn look_up_variable(
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     if !is_name {
-        return Err(ValueError::new(format!("invalid variable name, got {}", quoted(name)))
-            .with_hint("write `$${` for a literal `${`"));
+        let fault = ValueError::new(format!("invalid variable name, got {}", quoted(name)));
+        return Err(fault.with_hint(match default_of_other_syntax(name) {
+            Some((name, default)) => format!("write `${{{name}:-{default}}}`"),
+            None => "write `$${` for a literal `${`".to_owned(),
+        }));
     }
     if default.is_some_and(|default| default.contains("${")) {
         return Err(ValueError::new(format!(
@@ -202,9 +206,26 @@ fn look_up_variable(
         (Some(value), None) => Ok(value),
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
-        (None, None) => Err(ValueError::new(format!("environment variable `{name}` is not set"))
-            .with_hint(format!("set it, or write `${{{name}:-default}}`"))),
+        (None, None) => {
+            let fault = ValueError::new(format!("environment variable `{name}` is not set"));
+            let is_placeholder = Placeholder::ALL.into_iter().any(|known| known.name() == name);
+            Err(fault.with_hint(match is_placeholder {
+                true => format!("write `{{{name}}}` for the placeholder"),
+                false => format!("set it, or write `${{{name}:-default}}`"),
+            }))
+        }
     }
+}
+
+/// Splits a name and its default in the syntax of Spring (`NAME:default`) or in another one of a shell (`NAME-default`,
+/// `NAME:=default`, `NAME:?message`).
+fn default_of_other_syntax(reference: &str) -> Option<(&str, &str)> {
+    let end = reference.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')?;
+    let (name, rest) = reference.split_at(end);
+    let is_message = rest.starts_with(":?") || rest.starts_with('?');
+    let default = rest.strip_prefix(":=").or_else(|| rest.strip_prefix([':', '-', '=']))?;
+    let is_default = !name.is_empty() && !is_message && !default.is_empty();
+    is_default.then_some((name, default))
 }
 
 #[cfg(test)]

@@ -162,6 +162,15 @@ impl Positions {
         self.find_nearest(at).map_or(Position::START, |found| found.key.unwrap_or(found.node.position))
     }
 
+    /// Returns the text at `at`, as it is written.
+    pub(super) fn text(&self, at: ConfigPath<'_>) -> Option<&str> {
+        let found = self.find_nearest(at).filter(|found| found.is_exact)?;
+        match &found.node.value {
+            yaml::NodeValue::Scalar(Scalar { text, kind: ScalarKind::Text }) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Values that come through an alias or a merge key have no position of their own.
     fn find_nearest(&self, at: ConfigPath<'_>) -> Option<LocatedNode<'_>> {
         let Some(parent) = at.parent() else {

@@ -9,6 +9,7 @@ use crate::limiter::LimitHandle;
 use crate::response;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::attribute::Attribute;
+use crate::rules::header_twins::HeaderTwins;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::rules::{RuleIndex, RuleSet};
@@ -26,8 +27,12 @@ pub struct Policy {
     pub rejections: Arc<[RejectionResponse]>,
     /// Assignment of requests to upstreams.
     pub routes: Routes,
-    /// The local reply of `deny` rules.
+    /// The local reply of `deny` rules, unless they have their own.
     pub denied: RejectionResponse,
+    /// Whether a local reply of a rule depends on more of the request than its limits.
+    pub has_dynamic_replies: bool,
+    /// Header names that differ from those of the rules only in `-` and `_`.
+    pub header_twins: HeaderTwins,
     /// Rate limit headers of responses.
     pub response: response::LimitHeaderSettings,
 }
@@ -36,6 +41,11 @@ impl Policy {
     /// Returns the local reply for rejections by the rule at `index`.
     pub fn rejection(&self, index: RuleIndex) -> Option<&RejectionResponse> {
         self.rejections.get(index.0)
+    }
+
+    /// Returns the local reply to requests that the rule at `index` rejects before any limit.
+    pub fn denial(&self, index: RuleIndex) -> &RejectionResponse {
+        self.rejection(index).and_then(|rejection| rejection.denied.as_deref()).unwrap_or(&self.denied)
     }
 
     /// Yields the limits of all rules.

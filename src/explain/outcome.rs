@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
-use http::{HeaderMap, StatusCode};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, StatusCode, Uri};
 
 use super::decide::{PredictedAction, Prediction};
 use super::report::{Explanation, HeaderLine};
@@ -12,9 +12,11 @@ use super::{ExplainContext, seconds};
 use crate::headers::Headers;
 use crate::identify::Attributes;
 use crate::limits::{AppliedLimits, HeaderTables};
+use crate::response::dynamic_reply::{ConfiguredParts, ReplyDraft};
 use crate::response::grpc_reply;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::response::rejection::{RejectionReply, RejectionResponse, limited_headers};
+use crate::response::request_details::RequestDetails;
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{Denial, NOT_DEFERRABLE, SelectedCheck};
@@ -70,23 +72,30 @@ fn denied(
     denial: Denial,
     context: &ExplainContext<'_>,
 ) -> Explanation {
-    let (status, body, why) = match denial {
+    let mut headers = HeaderMap::new();
+    let denied = context.policy.denial(rule);
+    let (status, body, parts, why) = match denial {
         Denial::Forbidden => {
-            let denied = &context.policy.denied;
-            (denied.status, denied.body.clone(), "denies it".to_owned())
+            headers.clone_from(&denied.headers);
+            headers.remove(CONTENT_TYPE);
+            (denied.status, denied.body.clone(), ConfiguredParts::All, "denies it".to_owned())
         }
         Denial::NotDeferrable => {
             let body = Bytes::from_static(NOT_DEFERRABLE.as_bytes());
-            (StatusCode::NOT_IMPLEMENTED, body, "cannot defer it".to_owned())
+            (StatusCode::NOT_IMPLEMENTED, body, ConfiguredParts::None, "cannot defer it".to_owned())
         }
         Denial::Ambiguous(ambiguity) => {
             let body = Bytes::from_static(ambiguity.reply_text().as_bytes());
-            (StatusCode::BAD_REQUEST, body, format!("rejects it as ambiguous: {ambiguity}"))
+            let why = format!("rejects it as ambiguous: {ambiguity}");
+            (StatusCode::BAD_REQUEST, body, ConfiguredParts::None, why)
         }
     };
     let reason = format!("{} {why}", quoted(rule, context));
-    let mut headers = HeaderMap::new();
-    let status = sent_status(status, &body, &mut headers, grpc_reply::is_grpc(request.headers));
+    let draft = ReplyDraft { status, headers: headers.into(), body };
+    let reply = denied.complete(&request_details(request), parts, draft);
+    let mut headers = reply.headers.into_map();
+    let is_grpc = grpc_reply::is_grpc(request.headers);
+    let status = sent_status(reply.status, &reply.body, &mut headers, is_grpc);
     Explanation {
         reason,
         status: Some(status.as_u16()),
@@ -116,8 +125,12 @@ fn rejected(
         reason.push_str("; a stored response is sent instead if there is one");
     }
     let RejectionReply { status, body, headers } = rejection.reply_to(request.method);
-    let mut headers = rejection_headers(headers, retry_after, prediction, context);
-    let status = sent_status(status, body, &mut headers, grpc_reply::is_grpc(request.headers));
+    let headers = rejection_headers(headers, retry_after, prediction, context).into();
+    let draft = ReplyDraft { status, headers, body: body.clone() };
+    let reply = rejection.complete(&request_details(request), ConfiguredParts::All, draft);
+    let mut headers = reply.headers.into_map();
+    let is_grpc = grpc_reply::is_grpc(request.headers);
+    let status = sent_status(reply.status, &reply.body, &mut headers, is_grpc);
     Explanation {
         reason,
         status: Some(status.as_u16()),
@@ -125,6 +138,13 @@ fn rejected(
         headers: header_lines(&headers),
         ..decided_by(outcome.as_str(), rule, context)
     }
+}
+
+/// Returns what the local reply to a request may repeat. The request has no ID, because it is not sent.
+fn request_details(request: &Attributes<'_>) -> RequestDetails {
+    let (method, uri) = (request.method.cloned().unwrap_or_default(), Uri::default());
+    let details = RequestDetails::new(&method, &uri, request.headers, request.client.ip, "REQUEST_ID");
+    RequestDetails { path: (&*request.path).into(), ..details }
 }
 
 /// Returns the status code of a local reply as it is sent: that of a gRPC call is 200, and headers express what `status`

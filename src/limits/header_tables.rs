@@ -27,7 +27,11 @@ impl HeaderTables {
         let rules = policy.rules.rules();
         let mut notations: Box<[Box<[Notation]>]> = rules.iter().map(notations).collect();
         Notation::join(notations.iter_mut().flatten());
-        Self { settings: policy.response, notations, quota_policies: QuotaPolicies::new(rules, hasher) }
+        Self {
+            settings: policy.response.clone(),
+            notations,
+            quota_policies: QuotaPolicies::new(rules, hasher),
+        }
     }
 
     pub(super) fn notation(&self, selected: &SelectedCheck) -> Option<&Notation> {

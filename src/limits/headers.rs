@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
 
 use super::header_tables::HeaderTables;
@@ -12,24 +12,11 @@ use crate::headers::{Headers, RawHeaders};
 use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::decision::{Enforcement, Verdict};
 use crate::response::ietf::{self, ServiceLimit};
-use crate::response::rate_limit_headers::{
-    self, LimitInForce, LimitStatus, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
-    X_WEIR_OVER_LIMIT,
-};
+use crate::response::rate_limit_headers::{self, LimitInForce, LimitStatus, X_WEIR_OVER_LIMIT};
 use crate::response::rejection::{PreparedHeaders, X_ENVOY_RATELIMITED, limited_headers};
-use crate::response::{LimitHeaderSettings, Visibility};
+use crate::response::{LimitHeaderNames, Visibility};
 use crate::rules::outcome;
 use crate::rules::selection::{CheckRole, SelectedCheck};
-
-/// Headers that must occur only once in a response.
-const SINGLETONS: [HeaderName; 6] = [
-    CONTENT_TYPE,
-    RETRY_AFTER,
-    X_ENVOY_RATELIMITED,
-    X_RATELIMIT_LIMIT,
-    X_RATELIMIT_REMAINING,
-    X_RATELIMIT_RESET,
-];
 
 impl LimitRejection<'_> {
     /// Returns the headers of the rule's configured rejection.
@@ -59,7 +46,7 @@ impl LimitRejection<'_> {
     pub fn headers_with(&self, view: &LimitsView, configured: &HeaderMap) -> Headers {
         let mut headers = Headers::from(limited_headers(configured, self.retry_after));
         self.limits.write_limit_status(&mut headers, &view.tables.header_tables, Some(self.retry_after));
-        self.limits.write_remote(&mut headers);
+        self.limits.write_remote(&mut headers, &view.tables.header_tables);
         headers
     }
 
@@ -87,14 +74,16 @@ impl AppliedLimits {
         for mark in self.mark_values(view) {
             headers.append(X_WEIR_OVER_LIMIT, &mark);
         }
-        self.write_remote(headers);
+        self.write_remote(headers, &view.tables.header_tables);
     }
 
     /// Adds the headers of other services, except single-valued ones that are already set.
-    fn write_remote(&self, headers: &mut Headers) {
+    fn write_remote(&self, headers: &mut Headers, tables: &HeaderTables) {
         let Some(verdicts) = self.verdicts() else { return };
         let headers = headers.map_mut();
-        let is_said: Vec<_> = SINGLETONS.into_iter().filter(|name| headers.contains_key(name)).collect();
+        let LimitHeaderNames { limit, remaining, reset, .. } = &tables.settings.names;
+        let singletons = [&CONTENT_TYPE, &RETRY_AFTER, &X_ENVOY_RATELIMITED, limit, remaining, reset];
+        let is_said: Vec<_> = singletons.into_iter().filter(|name| headers.contains_key(*name)).collect();
         for (name, value) in verdicts.headers.iter().filter(|(name, _)| !is_said.contains(name)) {
             headers.append(name, value.clone());
         }
@@ -107,11 +96,11 @@ impl AppliedLimits {
         tables: &HeaderTables,
         retry_after: Option<Duration>,
     ) {
-        let LimitHeaderSettings { ratelimit_headers, ietf_headers } = tables.settings;
+        let settings = &tables.settings;
         if self.selected.is_empty() && self.verdicts().is_none() {
             return;
         }
-        let visible = match ratelimit_headers {
+        let visible = match settings.ratelimit_headers {
             Visibility::Full => true,
             Visibility::Limited => self.is_rejected(),
             Visibility::Off => false,
@@ -119,7 +108,7 @@ impl AppliedLimits {
         if visible {
             self.write_envoy(headers, tables);
         }
-        if ietf_headers {
+        if settings.ietf_headers {
             self.write_ietf(headers, tables, retry_after);
         }
     }
@@ -154,7 +143,7 @@ impl AppliedLimits {
                 usage: *usage,
             }));
         }
-        rate_limit_headers::write_envoy(headers, &standings);
+        rate_limit_headers::write_envoy(headers, &standings, &tables.settings.names);
     }
 
     /// Adds the IETF headers. `retry-after` must not be earlier than a `t` in the same response (the draft, "Server

@@ -51,7 +51,7 @@ impl LimitTables {
         let prepare =
             |((rule, rejection), notations): ((&Rule, &RejectionResponse), &[Notation])| match notations {
                 [only] if visible && !rule.is_elastic() && rule.feedback().is_none() => {
-                    PreparedHeaders::new(&rejection.headers, only)
+                    PreparedHeaders::new(&rejection.headers, only, &policy.response.names)
                 }
                 _ => None,
             };

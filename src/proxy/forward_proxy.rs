@@ -93,18 +93,19 @@ impl<'v> NextHop<'v> {
     }
 
     /// Returns the properties of the connection from which headers of a request are set, which arrived in this version on
-    /// behalf of `client`.
+    /// behalf of `client`. `random`: for an identifier of the request.
     pub(super) fn hop<'a>(
         &self,
         connection: &'a DownstreamConnection,
         view: &'v GenerationView,
         version: Version,
         client: ClientAddress,
+        random: u128,
     ) -> Hop<'a>
     where
         'v: 'a,
     {
-        connection.hop(client, connection.request_bits(), self.name(view, version))
+        connection.hop(client, random, self.name(view, version))
     }
 
     /// Returns the name of this hop for a request that arrived in this version. As a forward proxy, it has one by which

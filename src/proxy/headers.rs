@@ -17,7 +17,8 @@ use http::header::{CONNECTION, HOST, UPGRADE, VIA};
 use http::{HeaderName, HeaderValue, Version, request};
 
 pub(super) use self::flags::{Expectation, RequestHeaderFlags};
-pub(super) use self::forwarded::address_value;
+pub(super) use self::forwarded::{address_value, request_details};
+pub(super) use self::identity::remove_lookalikes;
 use self::overrides::RequestOverrides;
 pub(super) use self::sanitize::{
     decrement_max_forwards, join_cookies, prepare_for_store, sanitize_certificate, upgrade_protocol,
@@ -63,7 +64,7 @@ pub(super) struct Hop<'a> {
 }
 
 /// Name of this hop for requests that arrive in some version of HTTP.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HopName<'a> {
     /// Value of `Via`.
     pub(super) via: Option<&'a HeaderValue>,
@@ -127,9 +128,6 @@ pub(super) fn prepare_request(
     if flags.hop_by_hop {
         upgrade = upgrade_protocol(&head.method, head.version, headers, upgrades);
         sanitize::remove_hop_by_hop(headers);
-    }
-    if flags.lookalikes {
-        identity::remove_lookalikes(headers);
     }
     let overrides =
         if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };

@@ -4,31 +4,37 @@
 //! reused. If the body is large or waits for `100 Continue`, the connection is closed after the response. In both
 //! cases, no byte of the body can be taken for another request.
 
+mod stored;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, StatusCode, request};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
+pub(super) use self::stored::{AcceptedCall, StoreRejection, accepted, not_stored};
 use super::body::{DownstreamBody, ResponseBody};
 use super::decide::CachedFallbacks;
 use super::failure::ForwardFailure;
 use super::finish;
 use super::forward_proxy::{self, FailureReply, PROXY_STATUS};
-use super::headers::{Expectation, InvalidRequest, X_REQUEST_ID};
+use super::headers::{Expectation, InvalidRequest};
 use super::request_context::{RequestContext, ResponseFlag};
 use super::stream::MAX_DISCARDED_BODY;
 use super::timeouts::UploadTimer;
+use crate::engine::Policy;
 use crate::forward_proxy::access::Refusal;
 use crate::headers::{Headers, Response};
 use crate::limits::{self, AppliedLimits, LimitRejection, RejectionReason};
 use crate::overload::LoadShed;
+use crate::response::dynamic_reply::{ConfiguredParts, ReplyDraft};
 use crate::response::fallback::CachedResponse;
 use crate::response::grpc_reply;
 use crate::response::rejection::{RejectionReply, RejectionResponse};
+use crate::rules::RuleIndex;
 use crate::rules::selection::{Denial, NOT_DEFERRABLE};
 use crate::upstream::error::UpstreamError;
 
@@ -36,7 +42,6 @@ use crate::upstream::error::UpstreamError;
 const FORWARDED_METHODS: HeaderValue =
     HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const X_ENVOY_OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
 /// Maximum time for which the body of a rejected request is read.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
@@ -57,6 +62,8 @@ struct LocalReply<'a> {
     flag: ResponseFlag,
     headers: Headers,
     body: &'a Bytes,
+    /// The reply of the rule that rejects the request, if one does, and which parts are that reply.
+    rule: Option<(&'a RejectionResponse, ConfiguredParts)>,
 }
 
 impl PendingBody {
@@ -106,35 +113,42 @@ pub(super) fn overloaded(
     let close = reason == LoadShed::Memory && context.owns_connection();
     let body = &Bytes::from_static(b"overloaded\n");
     let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::Overloaded);
-    let mut reply = build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending);
+    let reply = LocalReply { status, flag, headers: plain_text(), body, rule: None };
+    let mut reply = build_reply(context, reply, pending);
     reply.headers.set(&X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
     announce_close(close, &mut reply.headers);
     reply
 }
 
-/// Responds to a request that a rule rejects before any limit. `denied` is the configured response to forbidden
-/// requests.
+/// Responds to a request that `rule` rejects before any limit.
 pub(super) fn denied(
     context: Box<RequestContext>,
-    denied: &RejectionResponse,
+    policy: &Policy,
+    rule: RuleIndex,
     denial: Denial,
     pending: PendingBody,
 ) -> DownstreamResponse {
     let flag = ResponseFlag::Denied;
+    // Only its CORS headers apply to a request that is rejected for another reason than its configuration.
+    let other = policy.rejection(rule).map(|reply| (reply, ConfiguredParts::None));
     match denial {
         Denial::Forbidden => {
-            let RejectionResponse { status, ref body, ref headers, .. } = *denied;
-            build_reply(context, LocalReply { status, flag, headers: headers.clone().into(), body }, pending)
+            let reply = policy.denial(rule);
+            let RejectionResponse { status, ref body, ref headers, .. } = *reply;
+            let (headers, rule) = (headers.clone().into(), Some((reply, ConfiguredParts::All)));
+            build_reply(context, LocalReply { status, flag, headers, body, rule }, pending)
         }
         Denial::NotDeferrable => {
             let (status, flag) = (StatusCode::NOT_IMPLEMENTED, ResponseFlag::NotStored);
             let body = &Bytes::from_static(NOT_DEFERRABLE.as_bytes());
-            build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
+            let reply = LocalReply { status, flag, headers: plain_text(), body, rule: other };
+            build_reply(context, reply, pending)
         }
         Denial::Ambiguous(ambiguity) => {
             let (status, body) =
                 (StatusCode::BAD_REQUEST, &Bytes::from_static(ambiguity.reply_text().as_bytes()));
-            build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
+            let reply = LocalReply { status, flag, headers: plain_text(), body, rule: other };
+            build_reply(context, reply, pending)
         }
     }
 }
@@ -148,7 +162,7 @@ pub(super) fn refused(
     let FailureReply { status, flag, text, proxy_status } = forward_proxy::refusal_reply(refusal);
     let (mut headers, body) = (plain_text(), &Bytes::from_static(text.as_bytes()));
     headers.set(&PROXY_STATUS, &proxy_status);
-    build_reply(context, LocalReply { status, flag, headers, body }, pending)
+    build_reply(context, LocalReply { status, flag, headers, body, rule: None }, pending)
 }
 
 /// Responds to a request that a local limit rejects: with the `cached` response, the rule's degraded response or its
@@ -170,7 +184,7 @@ pub(super) fn rate_limited(
         Some(raw) => Headers::from_raw(raw, std::mem::take(&mut head.headers)),
         None => rejected.headers(limits),
     };
-    rejected_with(context, rejection.status, headers, &rejection.body, pending)
+    rejected_with(context, rejection, rejection.status, headers, &rejection.body, pending)
 }
 
 /// Responds to a request that a rate limit service rejects, or that is rejected because the service did not respond.
@@ -186,7 +200,7 @@ pub(super) fn rejected_remotely(
     let cached = cached.take_for_rule(rejected.rule);
     let rejection = limits.rejection(rejected.rule);
     let body = match &rejected.reason {
-        RejectionReason::NoResponse => return decision_unavailable(context, pending),
+        RejectionReason::NoResponse => return decision_unavailable(context, rejection, pending),
         RejectionReason::Remote(body) if !body.is_empty() => body,
         RejectionReason::Remote(_) | RejectionReason::Limit => {
             return fallback_reply(context, limits, rejected, cached, method, pending);
@@ -197,7 +211,7 @@ pub(super) fn rejected_remotely(
     }
     let mut headers = rejected.headers_with(limits, &rejection.headers);
     rejected.write_content_type(&mut headers);
-    rejected_with(context, rejection.status, headers, body, pending)
+    rejected_with(context, rejection, rejection.status, headers, body, pending)
 }
 
 /// Responds to a rejected request whose rule has a cached or degraded response for some requests.
@@ -213,101 +227,36 @@ fn fallback_reply(
     if let Some(cached) = cached {
         let mut headers = rejected.headers_with(limits, &rejection.headers);
         cached.extend(headers.map_mut(), rejected.limits.decided_at());
-        return rejected_with(context, StatusCode::OK, headers, cached.body(), pending);
+        return rejected_with(context, rejection, StatusCode::OK, headers, cached.body(), pending);
     }
     let RejectionReply { status, body, headers } = rejection.reply_to(Some(method));
-    rejected_with(context, status, rejected.headers_with(limits, headers), body, pending)
+    rejected_with(context, rejection, status, rejected.headers_with(limits, headers), body, pending)
 }
 
 fn rejected_with(
     context: Box<RequestContext>,
+    rejection: &RejectionResponse,
     status: StatusCode,
     headers: Headers,
     body: &Bytes,
     pending: PendingBody,
 ) -> DownstreamResponse {
-    build_reply(context, LocalReply { status, flag: ResponseFlag::RateLimited, headers, body }, pending)
+    let is_own_body = std::ptr::eq(body, &rejection.body);
+    let parts = if is_own_body { ConfiguredParts::All } else { ConfiguredParts::Headers };
+    let (flag, rule) = (ResponseFlag::RateLimited, Some((rejection, parts)));
+    build_reply(context, LocalReply { status, flag, headers, body, rule }, pending)
 }
 
 /// Responds to a request that is rejected because it is unknown whether it exceeds a limit (fail closed).
-fn decision_unavailable(context: Box<RequestContext>, pending: PendingBody) -> DownstreamResponse {
+fn decision_unavailable(
+    context: Box<RequestContext>,
+    rejection: &RejectionResponse,
+    pending: PendingBody,
+) -> DownstreamResponse {
     let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::RateLimitServiceError);
     let body = &Bytes::from_static(b"service unavailable\n");
-    build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
-}
-
-/// A deferred call that the store has confirmed.
-#[derive(Debug)]
-pub(super) struct AcceptedCall {
-    /// Status code of the response.
-    pub(super) status: StatusCode,
-    /// ID of the call.
-    pub(super) id: String,
-    /// The request ID with which it will be sent.
-    pub(super) request_id: HeaderValue,
-}
-
-/// Why a call is not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoreRejection {
-    /// Its body is too large.
-    TooLarge,
-    /// The store has the maximum number of calls of the rule.
-    Full,
-    /// The store did not confirm it, or this process receives too many bodies.
-    Unavailable,
-}
-
-/// Responds to a call that is sent later.
-pub(super) fn accepted(
-    mut context: Box<RequestContext>,
-    AcceptedCall { status, id, request_id }: AcceptedCall,
-) -> DownstreamResponse {
-    context.respond_with(status, ResponseFlag::None);
-    context.timer.response_started();
-    let close = closes_for_drain(&context);
-    let mut headers = Headers::default();
-    headers.set(&X_REQUEST_ID, &request_id);
-    let body = match status {
-        StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT => Bytes::new(),
-        _ => {
-            headers.set(&CONTENT_TYPE, &JSON);
-            format!("{{\"id\":\"{id}\"}}\n").into()
-        }
-    };
-    announce_close(close, &mut headers);
-    Response { status, headers, body: ResponseBody::local(body, context) }
-}
-
-/// Responds to a call that is not accepted. `unread` is its body, unless that has been read in part or completely.
-pub(super) fn not_stored(
-    mut context: Box<RequestContext>,
-    reason: StoreRejection,
-    unread: Option<PendingBody>,
-) -> DownstreamResponse {
-    let (status, text) = match reason {
-        StoreRejection::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "request body too large\n"),
-        StoreRejection::Full => (StatusCode::SERVICE_UNAVAILABLE, "too many stored calls\n"),
-        StoreRejection::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "call not stored\n"),
-    };
-    let mut headers = plain_text();
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        headers.set(&RETRY_AFTER, &HeaderValue::from_static("1"));
-    }
-    let flag = ResponseFlag::NotStored;
-    let body = &Bytes::from_static(text.as_bytes());
-    if let Some(unread) = unread {
-        return build_reply(context, LocalReply { status, flag, headers, body }, unread);
-    }
-    context.respond_with(status, flag);
-    context.timer.response_started();
-    let is_read = context.upload_is_complete();
-    if !is_read {
-        context.timer.must_linger();
-    }
-    let close = closes_for_drain(&context) || (context.owns_connection() && !is_read);
-    announce_close(close, &mut headers);
-    Response { status, headers, body: ResponseBody::local(body.clone(), context) }
+    let rule = Some((rejection, ConfiguredParts::None));
+    build_reply(context, LocalReply { status, flag, headers: plain_text(), body, rule }, pending)
 }
 
 /// Responds to a request that got no response from the upstream. The text discloses no internal details.
@@ -408,7 +357,12 @@ fn build_reply(
     reply: LocalReply<'_>,
     pending: PendingBody,
 ) -> DownstreamResponse {
-    let LocalReply { mut status, flag, mut headers, body } = reply;
+    let LocalReply { status, flag, headers, body, rule } = reply;
+    let draft = ReplyDraft { status, headers, body: body.clone() };
+    let ReplyDraft { mut status, mut headers, body } = match (rule, context.details.take()) {
+        (Some((rule, parts)), Some(request)) => rule.complete(&request, parts, draft),
+        _ => draft,
+    };
     if context.upgrade.is_connect && status.is_success() {
         // A configured success, such as a degraded response, would tell the client that the tunnel exists.
         status = StatusCode::SERVICE_UNAVAILABLE;
@@ -417,10 +371,10 @@ fn build_reply(
     context.timer.response_started();
     let close = closes_for_drain(&context) | discard_body(pending, &context);
     if context.is_grpc {
-        return trailers_only(context, status, headers, body);
+        return trailers_only(context, status, headers, &body);
     }
     announce_close(close, &mut headers);
-    Response { status, headers, body: ResponseBody::local(body.clone(), context) }
+    Response { status, headers, body: ResponseBody::local(body, context) }
 }
 
 fn plain(context: Box<RequestContext>, status: StatusCode, text: &'static str) -> DownstreamResponse {

@@ -21,7 +21,9 @@ use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::queued::QueuedRequest;
 use super::request_context::{RequestContext, propagate_trace, record_decision, start_log};
 use super::response_future::{RequestOutcome, ResponseFuture};
-use super::stages::{identify_request, log_headers, prepare, record_admission, record_without_limit, select};
+use super::stages::{
+    identify_request, keep_details, log_headers, prepare, record_admission, record_without_limit, select,
+};
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::headers::take_head;
@@ -68,8 +70,8 @@ pub(super) fn handle(
         return local_reply::malformed(context, InvalidRequest::Malformed).into();
     };
     let next_hop = NextHop::of_request(connection, &view, head, &attributes);
-    let hop = next_hop.hop(connection, &view, head.version, attributes.client);
-    set_client(&mut context, &hop, flags, &view, &attributes);
+    let hop = next_hop.hop(connection, &view, head.version, attributes.client, context.request_bits);
+    set_client(&mut context, &hop, (head, flags), &view, &attributes);
     if let NextHop::Refused(refusal) = next_hop {
         let unread = log_rejection(&mut context, head, flags, &hop, body);
         return local_reply::refused(context, refusal, unread).into();
@@ -87,7 +89,7 @@ pub(super) fn handle(
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
             let unread = log_rejection(&mut context, head, flags, &hop, body);
-            return local_reply::denied(context, &view.policy.denied, denial, unread).into();
+            return local_reply::denied(context, &view.policy, rule, denial, unread).into();
         }
     };
     set_route(&mut context, &view.policy, pending.rules(), &attributes);
@@ -185,6 +187,13 @@ fn validate(
     let believed = || connection.may_forward_certificates(&view.policy.identify);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
     headers::join_cookies(head);
+    let twins = &view.policy.header_twins;
+    if flags.underscores || twins.includes_dashes() {
+        let removed = headers::remove_lookalikes(&mut head.headers, twins);
+        if removed > 0 {
+            connection.worker.headers_removed(removed);
+        }
+    }
     Ok(flags)
 }
 
@@ -194,14 +203,15 @@ const fn expect_tunnel(context: &mut RequestContext) {
     (context.upgrade.is_connect, context.is_grpc) = (true, false);
 }
 
-/// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
+/// Records what a local reply may repeat, and the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
 fn set_client(
     context: &mut RequestContext,
     hop: &Hop<'_>,
-    flags: RequestHeaderFlags,
+    (head, flags): (&request::Parts, RequestHeaderFlags),
     view: &GenerationView,
     attributes: &Attributes<'_>,
 ) {
+    keep_details(context, &view.policy, head, flags, hop);
     let ip = hop.client.ip;
     (context.hides_client, context.is_proxied) = (hop.hides_client, hop.hides_client);
     context.connection.worker.warn_of_untrusted_proxy(hop, flags);

@@ -14,7 +14,7 @@ use super::body::DownstreamBody;
 use super::decide::{self, CachedFallbacks, HeldEnd, HeldRejection};
 use super::fallback::IncomingRequest;
 use super::forward_proxy::NextHop;
-use super::headers::{InvalidRequest, RequestHeaderFlags};
+use super::headers::{HopName, InvalidRequest, RequestHeaderFlags};
 use super::held::HeldRequest;
 use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::request_context::{RequestContext, propagate_trace};
@@ -92,7 +92,7 @@ impl QueuedRequest {
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
         if let Ok(attributes) = stages::identify_request(&connection, head, &view.policy.identify, now) {
             let next_hop = NextHop::of_request(&connection, view, head, &attributes);
-            let hop = next_hop.hop(&connection, view, head.version, attributes.client);
+            let hop = next_hop.hop(&connection, view, head.version, attributes.client, context.request_bits);
             stages::log_headers(context, &mut head.clone(), *flags, &hop);
         }
     }
@@ -109,7 +109,7 @@ impl QueuedRequest {
             return Err(local_reply::malformed(context, InvalidRequest::Malformed));
         };
         let next_hop = NextHop::of_request(&connection, &view, &head, &attributes);
-        let hop = next_hop.hop(&connection, &view, head.version, attributes.client);
+        let hop = next_hop.hop(&connection, &view, head.version, attributes.client, context.request_bits);
         let has_body = !body.is_end_stream();
         let incoming =
             IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
@@ -139,7 +139,7 @@ impl QueuedRequest {
         let mut cached = CachedFallbacks::default();
         if let Ok(attributes) = stages::identify_request(&connection, &head, &view.policy.identify, now) {
             let next_hop = NextHop::of_request(&connection, &view, &head, &attributes);
-            let hop = next_hop.hop(&connection, &view, head.version, attributes.client);
+            let hop = next_hop.hop(&connection, &view, head.version, attributes.client, context.request_bits);
             let has_body = !body.is_end_stream();
             let incoming =
                 IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
@@ -155,7 +155,7 @@ impl QueuedRequest {
         let connection = Rc::clone(&self.context.connection);
         self.view = connection.view();
         let now = connection.worker.shared.clock.now();
-        let Self { view, context, pending, head, .. } = &mut *self;
+        let Self { view, context, pending, head, flags, .. } = &mut *self;
         let identified = stages::identify_request(&connection, head, &view.policy.identify, now);
         let Ok(attributes) = identified else {
             return self.reply(|context, _| local_reply::malformed(context, InvalidRequest::Malformed));
@@ -178,9 +178,11 @@ impl QueuedRequest {
             Selection::Denied(rule, denial) => {
                 let outcome = DecisionOutcome::Denied;
                 stages::record_without_limit(context, view, rule, outcome, &attributes);
+                let hop = connection.hop(attributes.client, context.request_bits, HopName::default());
+                stages::keep_details(context, &view.policy, head, *flags, &hop);
                 let policy = std::sync::Arc::clone(&view.policy);
                 return self
-                    .reply(|context, unread| local_reply::denied(context, &policy.denied, denial, unread));
+                    .reply(|context, unread| local_reply::denied(context, &policy, rule, denial, unread));
             }
         };
         let delay = match pending.admission() {
@@ -188,6 +190,8 @@ impl QueuedRequest {
             Admission::Pass(delay) => delay,
             Admission::Reject(rejected) => {
                 let rejection = HeldRejection { rule: rejected.rule, retry_after: rejected.retry_after };
+                let hop = connection.hop(attributes.client, context.request_bits, HopName::default());
+                stages::keep_details(context, &view.policy, head, *flags, &hop);
                 return NewDecision::Rejected(Box::new(self.reject(rejection)));
             }
         };

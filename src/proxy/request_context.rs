@@ -24,6 +24,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limiter::wait_queue::WaitingMemory;
 use crate::limits::{FollowedLimits, Settlement};
 use crate::overload::InFlightPermit;
+use crate::response::request_details::RequestDetails;
 use crate::rules::outcome::DecisionOutcome;
 use crate::upstream::tunnel::Tunnel;
 
@@ -47,6 +48,10 @@ pub(super) struct RequestContext {
     /// Location of the client, if there is a database of countries.
     pub(super) location: Option<GeoLocation>,
     pub(super) upgrade: UpgradeRequest,
+    /// 128 random bits for the request ID.
+    pub(super) request_bits: u128,
+    /// What the local reply may repeat, if a rule's reply needs it and the request is or may be rejected.
+    pub(super) details: Option<Box<RequestDetails>>,
     pub(super) started_at: Timestamp,
     /// When it was ready to be sent to the upstream.
     pub(super) forwarded_at: Timestamp,
@@ -129,6 +134,8 @@ impl RequestContext {
             client: connection.peer,
             location: None,
             upgrade: UpgradeRequest::default(),
+            request_bits: connection.request_bits(),
+            details: None,
             started_at: started,
             forwarded_at: started,
             deadline: None,

@@ -10,6 +10,7 @@ use super::headers::overrides::RequestOverrides;
 use super::headers::{self, Hop, RequestHeaderFlags};
 use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
+use crate::engine::Policy;
 use crate::headers::{FieldLines, take_head};
 use crate::identify::{Attributes, IdentifySettings, MalformedPath, identify};
 use crate::limiter::timestamp::Timestamp;
@@ -62,6 +63,19 @@ pub(super) fn select(
         }
     }
     selection
+}
+
+/// Keeps what the local reply to a request may repeat, if the reply of any rule needs it.
+pub(super) fn keep_details(
+    context: &mut RequestContext,
+    policy: &Policy,
+    head: &request::Parts,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+) {
+    if policy.has_dynamic_replies {
+        context.details = Some(Box::new(headers::request_details(head, flags, hop)));
+    }
 }
 
 /// Records for the log the headers of a request that is not forwarded as the upstream would have received them, to which

@@ -178,6 +178,18 @@ impl Worker {
         self.random.borrow_mut().u128(..)
     }
 
+    /// Counts request headers that were removed because their names differ from others only in `-` and `_`.
+    pub(super) fn headers_removed(&self, count: usize) {
+        self.metrics.record_removed_headers(count);
+        if !self.shared.warned_of_header_twins.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "removed a request header whose name differs only in `-` and `_` from one that rules or the upstream \
+                 trust: services behind CGI, WSGI or PHP read both as one; counted in \
+                 weir_request_headers_removed_total, not logged again"
+            );
+        }
+    }
+
     /// Warns, once, of a private peer that forwards requests but is not trusted. It is most likely an ingress, and
     /// limits per address would then count the ingress.
     pub(super) fn warn_of_untrusted_proxy(&self, hop: &Hop<'_>, flags: RequestHeaderFlags) {

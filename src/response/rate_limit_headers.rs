@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
+use super::{LimitForm, LimitHeaderNames};
 use crate::headers::Headers;
 use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::quota::Quota;
@@ -88,6 +89,11 @@ impl Notation {
         &self.alone
     }
 
+    /// Returns the number of units of the limit.
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
     fn push_policy(&self, count: u32, window: u64, text: &mut Vec<u8>) {
         text.extend_from_slice(b", ");
         push_number(text, count.into());
@@ -138,13 +144,14 @@ impl LimitStatus<'_> {
     }
 }
 
-/// Sets Envoy's three headers; does nothing if `standings` is empty.
-pub fn write_envoy(headers: &mut Headers, standings: &[LimitStatus<'_>]) {
+/// Sets the three headers, by their `names`; does nothing if `standings` is empty.
+pub fn write_envoy(headers: &mut Headers, standings: &[LimitStatus<'_>], names: &LimitHeaderNames) {
     // `min_by_key` returns the first of equal elements, as Envoy does.
     let Some(least) = standings.iter().min_by_key(|standing| standing.usage.remaining) else { return };
     match standings {
+        _ if names.form == LimitForm::Plain => headers.set_number(&names.limit, least.count().into()),
         [only] if only.in_force.is_none() => {
-            headers.set(&X_RATELIMIT_LIMIT, &only.notation.alone);
+            headers.set(&names.limit, &only.notation.alone);
         }
         standings => {
             let length: usize = standings.iter().map(|standing| standing.notation.span.len()).sum();
@@ -153,11 +160,11 @@ pub fn write_envoy(headers: &mut Headers, standings: &[LimitStatus<'_>]) {
             for run in standings.chunk_by(LimitStatus::is_followed_by) {
                 push_policies(run, &mut text);
             }
-            headers.set_text(&X_RATELIMIT_LIMIT, text);
+            headers.set_text(&names.limit, text);
         }
     }
-    headers.set_number(&X_RATELIMIT_REMAINING, least.usage.remaining.into());
-    headers.set_number(&X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
+    headers.set_number(&names.remaining, least.usage.remaining.into());
+    headers.set_number(&names.reset, whole_seconds(least.usage.reset));
 }
 
 /// Appends the policies of limits that follow each other in one list, or the policy of one limit.
@@ -204,6 +211,28 @@ mod tests {
         CounterUsage { used: 0, remaining, reset }
     }
 
+    fn names() -> LimitHeaderNames {
+        LimitHeaderNames::default()
+    }
+
+    #[test]
+    fn plain_limit_is_that_of_the_tightest_limit() {
+        let notations = [("a", quota(10, TimeUnit::Second)), ("b", quota(1000, TimeUnit::Hour))]
+            .map(|(name, quota)| Notation::new(name, &quota));
+        let standings = [&notations[0], &notations[1]].map(|notation| LimitStatus {
+            notation,
+            in_force: None,
+            usage: usage(notation.count() / 100, Duration::from_secs(9)),
+        });
+        let limit = HeaderName::from_static("x-limit");
+        let names = LimitHeaderNames { limit, form: LimitForm::Plain, ..names() };
+        let mut headers = Headers::default();
+        write_envoy(&mut headers, &standings, &names);
+        let headers = headers.into_map();
+        assert_eq!((&headers["x-limit"], &headers[X_RATELIMIT_REMAINING]), (&number(10), &number(0)));
+        assert!(!headers.contains_key(X_RATELIMIT_LIMIT));
+    }
+
     #[test]
     fn x_ratelimit_headers_lead_with_the_tightest_limit() {
         let (fast, slow) = (
@@ -219,7 +248,7 @@ mod tests {
             },
         ];
         let mut headers = Headers::default();
-        write_envoy(&mut headers, &standings);
+        write_envoy(&mut headers, &standings, &names());
         let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "1000, 10;w=1;name=\"fast\", 1000;w=3600;name=\"slow\"");
         assert_eq!(headers[X_RATELIMIT_REMAINING], "3");
@@ -236,7 +265,7 @@ mod tests {
             usage: usage(0, Duration::from_secs(1)),
         });
         let mut headers = Headers::default();
-        write_envoy(&mut headers, &standings);
+        write_envoy(&mut headers, &standings, &names());
         let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"a\", 20;w=1;name=\"b\"");
     }
@@ -264,7 +293,11 @@ mod tests {
                     usage: usage(1, Duration::ZERO),
                 };
                 let mut headers = Headers::default();
-                write_envoy(&mut headers, &shown.iter().map(status).collect::<Vec<_>>());
+                write_envoy(
+                    &mut headers,
+                    &shown.iter().map(status).collect::<Vec<_>>(),
+                    &LimitHeaderNames::default(),
+                );
                 headers.into_map()[X_RATELIMIT_LIMIT].clone()
             };
             assert_eq!(text(&joined), text(&apart), "{shown:?} {raised_at:?}");
@@ -278,6 +311,7 @@ mod tests {
         write_envoy(
             &mut headers,
             &[LimitStatus { notation: &notation, in_force: None, usage: usage(11, Duration::ZERO) }],
+            &names(),
         );
         let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"per-ip\"");
@@ -294,19 +328,19 @@ mod tests {
             usage: usage(7, Duration::ZERO),
         };
         let mut headers = Headers::default();
-        write_envoy(&mut headers, &[standing]);
+        write_envoy(&mut headers, &[standing], &names());
         let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "25, 25;w=1;name=\"per-ip\"");
         let raised = LimitInForce { count: 500, window: Some(Duration::from_secs(60)) };
         let mut headers = Headers::default();
-        write_envoy(&mut headers, &[LimitStatus { in_force: Some(raised), ..standing }]);
+        write_envoy(&mut headers, &[LimitStatus { in_force: Some(raised), ..standing }], &names());
         assert_eq!(headers.into_map()[X_RATELIMIT_LIMIT], "500, 500;w=60;name=\"per-ip\"");
     }
 
     #[test]
     fn no_x_ratelimit_headers_without_a_limit() {
         let mut headers = Headers::default();
-        write_envoy(&mut headers, &[]);
+        write_envoy(&mut headers, &[], &names());
         let headers = headers.into_map();
         assert!(headers.is_empty());
     }

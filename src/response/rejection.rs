@@ -6,10 +6,11 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
+use super::cors::CorsSettings;
+use super::dynamic_reply::ReplyTemplates;
 use super::fallback::FallbackCacheSettings;
-use super::rate_limit_headers::{
-    Notation, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, number, whole_seconds,
-};
+use super::rate_limit_headers::{Notation, number, whole_seconds};
+use super::{LimitForm, LimitHeaderNames};
 use crate::headers::{RawHeaders, write_field};
 use crate::limiter::algorithm::CounterUsage;
 
@@ -29,8 +30,15 @@ pub struct RejectionResponse {
     pub status: StatusCode,
     /// Body of the response.
     pub body: Bytes,
-    /// `content-type` and the configured headers, with `{rule}` replaced.
+    /// `content-type` and the configured headers without placeholders.
     pub headers: HeaderMap,
+    /// Headers and a body with placeholders, if there are some.
+    pub templates: Option<Box<ReplyTemplates>>,
+    /// Which pages may read the reply, if configured.
+    pub cors: Option<Box<CorsSettings>>,
+    /// The reply to requests that the rule rejects before any limit: by `action: deny`, or because their key is
+    /// missing. `None` for the default.
+    pub denied: Option<Box<Self>>,
     /// How responses are stored to be served instead, if configured.
     pub cached_fallback: Option<FallbackCacheSettings>,
     /// Response sent instead for some methods, if configured.
@@ -75,6 +83,9 @@ impl RejectionResponse {
             status,
             body: Bytes::from_static(body.as_bytes()),
             headers,
+            templates: None,
+            cors: None,
+            denied: None,
             cached_fallback: None,
             degraded: None,
         }
@@ -119,29 +130,29 @@ pub struct PreparedHeaders {
     raw: RawHeaders,
     /// The headers without numbers, in HTTP/1.1 notation.
     fixed: Box<[u8]>,
+    /// Names of the numbers, each with the end of the line before and a separator: remaining and reset.
+    names: [Box<[u8]>; 2],
 }
 
 impl PreparedHeaders {
-    /// Prepares the headers for a rule with one limit, which `notation` describes, if clients receive `x-ratelimit-*`.
-    /// `None` if the configuration sets one of these headers or `date` itself.
-    pub fn new(configured: &HeaderMap, notation: &Notation) -> Option<Self> {
-        let written = [
-            DATE,
-            RETRY_AFTER,
-            X_ENVOY_RATELIMITED,
-            X_RATELIMIT_LIMIT,
-            X_RATELIMIT_REMAINING,
-            X_RATELIMIT_RESET,
-        ];
-        if written.iter().any(|name| configured.contains_key(name)) {
+    /// Prepares the headers for a rule with one limit, which `notation` describes, if clients receive the headers
+    /// `names`. `None` if the configuration sets one of these headers or `date` itself.
+    pub fn new(configured: &HeaderMap, notation: &Notation, names: &LimitHeaderNames) -> Option<Self> {
+        let LimitHeaderNames { limit, remaining, reset, form } = names;
+        let written = [&DATE, &RETRY_AFTER, &X_ENVOY_RATELIMITED, limit, remaining, reset];
+        if written.iter().any(|name| configured.contains_key(*name)) {
             return None;
         }
         let mut headers = HeaderMap::with_capacity(configured.len() + ROOM);
         let zero = || HeaderValue::from_static("0");
         headers.insert(RETRY_AFTER, zero());
-        headers.insert(X_RATELIMIT_REMAINING, zero());
-        headers.insert(X_RATELIMIT_RESET, zero());
-        headers.insert(X_RATELIMIT_LIMIT, notation.alone().clone());
+        headers.insert(remaining, zero());
+        headers.insert(reset, zero());
+        let value = match form {
+            LimitForm::Draft => notation.alone().clone(),
+            LimitForm::Plain => number(notation.count().into()),
+        };
+        headers.insert(limit, value);
         headers.insert(X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
         headers.extend(configured.iter().map(|(name, value)| (name.clone(), value.clone())));
         let (mut raw, mut fixed) = (RawHeaders::default(), Vec::new());
@@ -151,7 +162,8 @@ impl PreparedHeaders {
                 write_field(name.as_str().as_bytes(), value.as_bytes(), &mut fixed);
             }
         }
-        Some(Self { headers, raw, fixed: fixed.into() })
+        let names = [remaining, reset].map(|name| format!("\r\n{name}: ").into_bytes().into());
+        Some(Self { headers, raw, fixed: fixed.into(), names })
     }
 
     /// Returns the headers of one rejection.
@@ -170,9 +182,9 @@ impl PreparedHeaders {
         self.raw.rewritten(|out| {
             out.extend_from_slice(b"retry-after: ");
             out.extend_from_slice(digits.format(retry_after).as_bytes());
-            out.extend_from_slice(b"\r\nx-ratelimit-remaining: ");
+            out.extend_from_slice(&self.names[0]);
             out.extend_from_slice(digits.format(remaining).as_bytes());
-            out.extend_from_slice(b"\r\nx-ratelimit-reset: ");
+            out.extend_from_slice(&self.names[1]);
             out.extend_from_slice(digits.format(reset).as_bytes());
             out.extend_from_slice(b"\r\n");
             out.extend_from_slice(&self.fixed);
@@ -207,18 +219,27 @@ mod tests {
         let notation = Notation::new("per-ip", &quota);
         let mut refusal = RejectionResponse::default();
         refusal.headers.insert("x-limited-by", HeaderValue::from_static("per-ip"));
-        for (wait, remaining, reset) in [(0, 0, 0), (7, 3, 42), (3600, 12, 86_400)] {
-            let (wait, reset) = (Duration::from_secs(wait), Duration::from_secs(reset));
-            let usage = CounterUsage { used: 0, remaining, reset };
-            let mut written = Headers::from(limited_headers(&refusal.headers, wait));
-            write_envoy(&mut written, &[LimitStatus { notation: &notation, in_force: None, usage }]);
-            let prepared = PreparedHeaders::new(&refusal.headers, &notation).unwrap();
-            assert_eq!(Headers::from(prepared.fill(wait, &usage)), written);
-            let raw = Headers::from(prepared.raw(wait, &usage));
-            for name in written.clone().into_map().keys() {
-                assert_eq!(raw.get(name), written.get(name), "{name}");
+        let plain = LimitHeaderNames {
+            limit: HeaderName::from_static("x-limit"),
+            remaining: HeaderName::from_static("x-left"),
+            form: LimitForm::Plain,
+            ..LimitHeaderNames::default()
+        };
+        for names in [LimitHeaderNames::default(), plain] {
+            for (wait, remaining, reset) in [(0, 0, 0), (7, 3, 42), (3600, 12, 86_400)] {
+                let (wait, reset) = (Duration::from_secs(wait), Duration::from_secs(reset));
+                let usage = CounterUsage { used: 0, remaining, reset };
+                let mut written = Headers::from(limited_headers(&refusal.headers, wait));
+                let status = LimitStatus { notation: &notation, in_force: None, usage };
+                write_envoy(&mut written, &[status], &names);
+                let prepared = PreparedHeaders::new(&refusal.headers, &notation, &names).unwrap();
+                assert_eq!(Headers::from(prepared.fill(wait, &usage)), written);
+                let raw = Headers::from(prepared.raw(wait, &usage));
+                for name in written.clone().into_map().keys() {
+                    assert_eq!(raw.get(name), written.get(name), "{name}");
+                }
+                assert_eq!(raw, written);
             }
-            assert_eq!(raw, written);
         }
     }
 

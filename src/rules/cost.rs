@@ -165,6 +165,14 @@ impl CostModel {
         Self { cost: Cost::Fixed(units), counts: None, refunds: Refunds::default() }
     }
 
+    /// Returns the request header that states the cost, if one does.
+    pub const fn request_header(&self) -> Option<&HeaderName> {
+        match &self.cost {
+            Cost::Header(told) => Some(&told.name),
+            Cost::Fixed(_) | Cost::RequestBytes(_) | Cost::ResponseHeader(_) | Cost::ResponseBytes(_) => None,
+        }
+    }
+
     /// Returns the units to reserve for a request with these headers.
     pub fn units_to_reserve(&self, headers: &HeaderMap) -> u32 {
         match &self.cost {

@@ -1,5 +1,7 @@
 //! Selection of the upstream for a request.
 
+use http::HeaderName;
+
 use super::attribute::Attribute;
 use super::matcher::{Match, Matcher};
 use crate::identify::Attributes;
@@ -12,6 +14,12 @@ impl Routes {
     /// Creates routes of these conditions. The first upstream whose conditions all hold takes a request.
     pub fn new(matchers: impl IntoIterator<Item = Matcher>) -> Self {
         Self(matchers.into_iter().collect())
+    }
+
+    /// Yields the request headers on which the choice depends.
+    pub fn headers(&self) -> impl Iterator<Item = HeaderName> + '_ {
+        let conditions = self.0.iter().flat_map(|matcher| &matcher.conditions);
+        conditions.filter_map(|condition| condition.attribute.source().header().cloned())
     }
 
     /// Returns the position of the upstream that takes the request; `None` if none does. An upstream whose conditions

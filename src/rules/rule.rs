@@ -8,6 +8,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use http::HeaderName;
+
 use super::attribute::Attribute;
 use super::cost::CostModel;
 use super::deferral::Deferral;
@@ -322,6 +324,19 @@ impl Rule {
         let attributes = self.key().iter().chain(conditions.map(|condition| &condition.attribute));
         let of_plans = attributes.filter_map(|attribute| Some(&attribute.source().plans()?.attribute));
         self.key().iter().chain(of_plans)
+    }
+
+    /// Returns the request headers that the rule reads.
+    pub fn headers(&self) -> impl Iterator<Item = HeaderName> + '_ {
+        let conditions = self.matchers().flat_map(|matcher| &matcher.conditions);
+        let attributes = self.identifying().chain(conditions.map(|condition| &condition.attribute));
+        let of_cost = match &self.action {
+            Action::Limit(limiting) => limiting.cost_model.request_header(),
+            Action::Allow | Action::Deny => None,
+        };
+        let of_wait = self.wait().into_iter().flat_map(|wait| [&wait.deadline, &wait.priority]).flatten();
+        let headers = attributes.filter_map(|attribute| attribute.source().header());
+        headers.chain(of_cost).chain(of_wait).cloned()
     }
 
     /// Returns the name of the counter that the rule charges: its own name unless it names another. Clients see it as

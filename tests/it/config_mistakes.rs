@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
 
+mod strangers;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -3,6 +3,7 @@
 mod bodies;
 mod content_length;
 mod faults;
+mod header_twins;
 mod headers;
 mod http1_upstream;
 mod interim_responses;

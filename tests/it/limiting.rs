@@ -3,6 +3,7 @@
 mod algorithms;
 mod counts;
 mod keys;
+mod local_replies;
 mod matching;
 mod rejected_bodies;
 mod responses;

@@ -7,6 +7,7 @@ use crate::config::data_files::DataFiles;
 use crate::config::raw::TrailingSlash;
 use crate::identify::jwt::claim::ClaimName;
 use crate::remote::service::RemoteServiceSettings;
+use crate::response::LimitHeaderSettings;
 use crate::rules::membership::Plans;
 
 /// The rest of the configuration, as far as rules need it.
@@ -14,6 +15,8 @@ use crate::rules::membership::Plans;
 pub(super) struct CompileContext<'f> {
     /// The data files.
     pub(super) files: &'f mut DataFiles,
+    /// The headers about limits that responses have.
+    pub(super) limit_headers: LimitHeaderSettings,
     /// How a trailing slash of a path is treated, if a matcher does not set it.
     pub(super) trailing_slash: TrailingSlash,
     /// Names of the listeners.

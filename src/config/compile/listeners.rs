@@ -102,9 +102,17 @@ fn compile_admin(
 ) -> AdminSettings {
     let root = ConfigPath::ROOT;
     let at = root.key("admin");
-    let empty = raw::Admin::default();
-    let raw = raw.unwrap_or(&empty);
-    let address = used_addresses.read_tcp_address(raw.address.as_ref(), at.key("address"), report);
+    let (short, address_at) = match raw {
+        Some(raw::Admin::Address(address)) => {
+            (raw::AdminMap { address: Some(address.clone()), ..raw::AdminMap::default() }, at.single_item())
+        }
+        Some(raw::Admin::Map(_)) | None => (raw::AdminMap::default(), at.key("address")),
+    };
+    let raw = match raw {
+        Some(raw::Admin::Map(map)) => map,
+        Some(raw::Admin::Address(_)) | None => &short,
+    };
+    let address = used_addresses.read_tcp_address(raw.address.as_ref(), address_at, report);
     let probes = used_addresses.read_tcp_address(raw.probes.as_ref(), at.key("probes"), report);
     let explicit = raw.address.is_some();
     if !explicit
@@ -119,7 +127,7 @@ fn compile_admin(
     }
     if let Some(address) = address.filter(|address| !address.ip().is_loopback() && raw.token.is_none()) {
         let note = ValueError::new(format!("the admin port has no `token`, and {address} is not loopback"));
-        report.add_note(at.key("address"), note.with_hint("use `probes` for probes and metrics"));
+        report.add_note(address_at, note.with_hint("use `probes` for probes and metrics"));
     }
     let token = raw.token.as_ref().and_then(|token| read_token(token, at.key("token"), files, report));
     let hosts = raw.hosts.as_ref().map(|hosts| {

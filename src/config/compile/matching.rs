@@ -311,8 +311,15 @@ fn parse_path(text: &str) -> Result<PathPattern, ValueError> {
         let fault = ValueError::new(format!("a path has no query and no fragment, got {}", quoted(text)));
         return Err(fault.with_hint("the query is not matched"));
     }
+    if let Some(regex) = text.strip_prefix("~ ") {
+        let fault = ValueError::new(format!("a regex begins directly after `~`, got {}", quoted(text)));
+        return Err(fault.with_hint(format!("write `~{}`", regex.trim())));
+    }
     PathPattern::parse(text).map_err(|error| {
         let fault = ValueError::new(format!("{error}, got {}", quoted(text)));
+        if let Some(pattern) = parse::misspelling::path_pattern(text) {
+            return fault.with_hint(format!("write `{pattern}`"));
+        }
         match text.strip_suffix('*') {
             Some(stem) if text.starts_with('/') && !stem.contains('*') && !stem.ends_with('/') => {
                 fault.with_hint(format!("write `{stem}/*`, or the regex `~^{stem}`"))
@@ -328,6 +335,14 @@ fn parse_path(text: &str) -> Result<PathPattern, ValueError> {
 fn parse_host(text: &str) -> Result<HostPattern, ValueError> {
     if !text.starts_with('~') && text.contains(['/', '@', ' ']) {
         return Err(ValueError::new(format!("a host has no scheme and no path, got {}", quoted(text))));
+    }
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*:[]".contains(&byte);
+    if !text.starts_with('~') && !text.is_empty() && !text.bytes().all(is_host) {
+        let fault = ValueError::new(format!("not a host, got {}", quoted(text)));
+        return Err(match text.is_ascii() {
+            true => fault.with_hint("write the name alone, as in `api.example.com`"),
+            false => fault.with_hint("clients send names in Punycode, as in `xn--bcher-kva.example`"),
+        });
     }
     HostPattern::parse(text).map_err(|error| match error {
         crate::rules::pattern::PatternError::Star => ValueError::new(format!(
@@ -380,7 +395,15 @@ pub(super) fn compile_header_patterns<'r>(
 
 /// Parses a header name, case-insensitively.
 pub(super) fn parse_header_name(text: &str) -> Result<HeaderName, ValueError> {
-    HeaderName::from_bytes(text.as_bytes()).map_err(|_| invalid_value("header name", text))
+    HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
+        let fault = invalid_value("header name", text);
+        match text {
+            ":path" => fault.with_hint("write `path` in place of the header"),
+            ":authority" => fault.with_hint("write `host` in place of the header"),
+            ":method" => fault.with_hint("write `method` in place of the header"),
+            _ => fault,
+        }
+    })
 }
 
 /// Parses a cookie name. Like a method, it is a token (RFC 6265 section 4.1.1).

@@ -1,5 +1,8 @@
 //! The local reply of a rule that rejects a request (`on_limit`).
 
+mod cors;
+mod placeholders;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,6 +12,8 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
+use self::placeholders::{ReplyKind, TemplateContext};
+use super::context::CompileContext;
 use super::matching::{parse_header_name, parse_method};
 use super::{given_keys, map_items};
 use crate::config::config_path::ConfigPath;
@@ -16,15 +21,16 @@ use crate::config::data_files::DataFiles;
 use crate::config::data_files::response_body::{RESPONSE_BODY, media_type};
 use crate::config::diagnostic::{Diagnostics, ValueError};
 use crate::config::{defaults, parse, raw};
+use crate::response::cors::CORS_HEADERS;
 use crate::response::fallback::{DEGRADED, FallbackCacheSettings};
 use crate::response::rejection::{DegradedResponse, RejectionResponse, X_ENVOY_RATELIMITED};
+use crate::rules::rule::OnMissing;
 
 /// Headers that Weir sets itself, and hop-by-hop headers.
-const RESERVED_HEADERS: [HeaderName; 9] = [
+const RESERVED_HEADERS: [HeaderName; 8] = [
     CONNECTION,
     CONTENT_LENGTH,
     HeaderName::from_static("keep-alive"),
-    RETRY_AFTER,
     TE,
     TRAILER,
     TRANSFER_ENCODING,
@@ -32,36 +38,138 @@ const RESERVED_HEADERS: [HeaderName; 9] = [
     X_ENVOY_RATELIMITED,
 ];
 
+/// Compiles the local reply of the rule `name` at `at`.
 pub(super) fn compile(
-    raw: Option<&raw::OnLimit>,
-    rule: &str,
+    rule: &raw::Rule,
+    name: &str,
     at: ConfigPath<'_>,
-    files: &mut DataFiles,
+    context: &mut CompileContext<'_>,
     report: &mut Diagnostics<'_>,
 ) -> RejectionResponse {
-    let mut rejection = RejectionResponse::default();
-    let Some(raw) = raw else { return rejection };
-    rejection.status = status_code(raw.status, defaults::REJECTION_STATUS);
+    let Some(raw) = rule.on_limit.as_deref() else { return RejectionResponse::default() };
+    let at = at.key("on_limit");
+    if rule.action == Some(raw::Action::Deny) {
+        let context = ReplyContext { rule: name, kind: ReplyKind::Denial, context };
+        let denied = compile_reply(raw, context, at, report);
+        // Its CORS headers also apply to ambiguous requests.
+        let cors = denied.cors.clone();
+        return RejectionResponse { denied: Some(Box::new(denied)), cors, ..RejectionResponse::default() };
+    }
+    let denies_missing = rule.on_missing == Some(OnMissing::Deny);
+    let kind = if denies_missing { ReplyKind::LimitOrDenial } else { ReplyKind::Limit };
+    let mut rejection = compile_reply(raw, ReplyContext { rule: name, kind, context }, at, report);
+    if denies_missing {
+        rejection.denied = Some(Box::new(reply_to_missing_key(raw, &rejection)));
+    }
+    rejection
+}
+
+/// Returns the reply to a request whose key is missing: that of a rejection, with other defaults.
+fn reply_to_missing_key(raw: &raw::OnLimit, rejection: &RejectionResponse) -> RejectionResponse {
+    let default = RejectionResponse::denied();
+    let mut denied = RejectionResponse { cached_fallback: None, degraded: None, ..rejection.clone() };
+    if raw.status.is_none() {
+        denied.status = default.status;
+    }
+    if raw.body.as_ref().is_none_or(|body| body.fallback.is_some()) {
+        denied.body = default.body;
+    }
+    denied
+}
+
+/// What the compilation of a reply needs of its rule and of the rest of the configuration.
+struct ReplyContext<'a, 'f> {
+    /// Name of the rule.
+    rule: &'a str,
+    kind: ReplyKind,
+    context: &'a mut CompileContext<'f>,
+}
+
+fn compile_reply(
+    raw: &raw::OnLimit,
+    reply: ReplyContext<'_, '_>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> RejectionResponse {
+    let ReplyContext { rule, kind, context } = reply;
+    let mut rejection = match kind {
+        ReplyKind::Denial => RejectionResponse::denied(),
+        ReplyKind::Limit | ReplyKind::LimitOrDenial => RejectionResponse::default(),
+    };
+    rejection.status = status_code(raw.status, rejection.status.as_u16());
     if let Some(body) = &raw.body {
-        set_body(body, &mut rejection, at.key("body"), files, report);
+        set_body(body, kind, &mut rejection, at.key("body"), context.files, report);
     }
-    if let Some(fallback) = &raw.fallback {
-        set_fallback(fallback, &mut rejection, at.key("fallback"), files, report);
+    if let Some(fallback) = &raw.fallback
+        && kind != ReplyKind::Denial
+    {
+        set_fallback(fallback, &mut rejection, at.key("fallback"), context.files, report);
     }
+    let mut templates = TemplateContext::new(rule, kind, raw);
+    set_headers(raw, &mut templates, &mut rejection, at.key("headers"), report);
+    if let Some(body) = &raw.body {
+        templates.set_body(body, &mut rejection, at.key("body"), report);
+    }
+    rejection.templates = templates.finish();
+    if let Some(cors) = &raw.cors {
+        let names = rejection.headers.keys().chain(
+            rejection.templates.iter().flat_map(|templates| templates.headers.iter().map(|(name, _)| name)),
+        );
+        let exposed = cors::exposed(names, kind, &context.limit_headers);
+        rejection.cors = cors::compile(cors, exposed, at.key("cors"), report).map(Box::new);
+    }
+    rejection
+}
+
+fn set_headers(
+    raw: &raw::OnLimit,
+    templates: &mut TemplateContext<'_>,
+    rejection: &mut RejectionResponse,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
     for (name, value) in raw.headers.iter().flatten() {
-        let at = at.key("headers");
         let at = at.key(name);
-        match parse_header(name, value.expose(), rule) {
-            Ok((name, value)) => {
+        let Some(name) = report.ok_or_report(at, parse_reply_header_name(name, raw, templates.kind())) else {
+            continue;
+        };
+        match templates.header(&name, value.expose()) {
+            Ok(Some(value)) => {
+                if placeholders::has_command_operator(value.as_bytes()) {
+                    let note =
+                        ValueError::new("operators such as `%REQ(X-REQUEST-ID)%` are sent as they are");
+                    report.add_note(at, note.with_hint("write a placeholder such as `{request_id}`"));
+                }
                 if let Some(degraded) = &mut rejection.degraded {
                     degraded.headers.insert(&name, value.clone());
                 }
                 rejection.headers.insert(name, value);
             }
+            Ok(None) => {}
             Err(fault) => report.add_value_error(at, fault),
         }
     }
-    rejection
+}
+
+/// Parses the name of a header that the configuration may set.
+fn parse_reply_header_name(
+    text: &str,
+    raw: &raw::OnLimit,
+    kind: ReplyKind,
+) -> Result<HeaderName, ValueError> {
+    let name = parse_header_name(text)?;
+    if name == RETRY_AFTER && kind != ReplyKind::Denial {
+        let fault = ValueError::new(format!("`{name}` is set by Weir itself"));
+        return Err(fault.with_hint("the time until the limit has room; it can be set with `action: deny`"));
+    }
+    if RESERVED_HEADERS.contains(&name) {
+        return Err(ValueError::new(format!("`{name}` is set by Weir itself")));
+    }
+    if raw.cors.is_some() && CORS_HEADERS.contains(&name) {
+        let fault = ValueError::new(format!("both `cors` and the header `{name}`, expected one of them"));
+        return Err(fault.with_hint("remove the header"));
+    }
+    Ok(name)
 }
 
 /// The schema admits only numbers that are valid status codes.
@@ -71,6 +179,7 @@ pub(super) fn status_code(raw: Option<u16>, default: u16) -> StatusCode {
 
 fn set_body(
     raw: &raw::Body,
+    kind: ReplyKind,
     rejection: &mut RejectionResponse,
     at: ConfigPath<'_>,
     files: &mut DataFiles,
@@ -87,6 +196,11 @@ fn set_body(
             rejection.headers.insert(CONTENT_TYPE, media_type(name));
         }
     } else if let Some(name) = &raw.fallback {
+        if kind == ReplyKind::Denial {
+            let fault = ValueError::new("`fallback` has no meaning with `action: deny`");
+            report.add_key_error(at.key("fallback"), fault.with_hint("use `file`"));
+            return;
+        }
         rejection.degraded = load_degraded_response(name, None, None, at.key("fallback"), files, report);
     }
 }
@@ -193,19 +307,4 @@ fn parse_ignored_header(text: &str) -> Result<HeaderName, ValueError> {
         return Err(fault.with_hint("remove it from the list"));
     }
     Ok(name)
-}
-
-fn parse_header(name: &str, value: &str, rule: &str) -> Result<(HeaderName, HeaderValue), ValueError> {
-    let name = parse_header_name(name)?;
-    if RESERVED_HEADERS.contains(&name) {
-        return Err(ValueError::new(format!("`{name}` is set by Weir itself")));
-    }
-    let value = value.replace("{rule}", rule);
-    match HeaderValue::from_str(&value) {
-        Ok(value) => Ok((name, value)),
-        Err(_) => {
-            // The value is not quoted, because it may be a secret and problems are logged.
-            Err(ValueError::new("a header value must be one line of visible ASCII"))
-        }
-    }
 }

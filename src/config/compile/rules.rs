@@ -106,8 +106,7 @@ fn compile_rule(
             Some(matching::compile_except(except, at, context, report))
         })
     });
-    let mut rejection =
-        rejection::compile(raw.on_limit.as_deref(), name, at.key("on_limit"), context.files, report);
+    let mut rejection = rejection::compile(raw, name, at, context, report);
     wait::set_status(raw, &mut rejection, at, report);
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_reported(at.key("action")) => Action::Deny,
@@ -137,6 +136,8 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: ConfigPath<'_>, report:
         || nested_networks::parts_with_prefixes(raw).next().is_some();
     let kinds = [
         (RuleKind::AllowOrDeny, raw.action.unwrap_or_default() != raw::Action::Limit),
+        (RuleKind::Allow, raw.action == Some(raw::Action::Allow)),
+        (RuleKind::Deny, raw.action == Some(raw::Action::Deny)),
         (RuleKind::InFlightOnly, is_limit && !is_limited && raw.in_flight.is_some()),
         (RuleKind::Remote, is_limit && is_remote),
         (RuleKind::RemoteOnly, is_limit && remote_limit::needs_no_local_limit(raw)),

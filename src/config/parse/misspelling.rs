@@ -77,6 +77,69 @@ pub(super) fn plain_count(count: &str) -> Option<String> {
     }
 }
 
+/// Returns the pattern here for a path in the notation of nginx (`^~ /api`, `= /login`, `~* \.php$`), Traefik
+/// (``PathPrefix(`/api`)``) or Ant (`/api/**`).
+pub(in crate::config) fn path_pattern(text: &str) -> Option<String> {
+    let below = |path: &str| {
+        let path = path.trim();
+        path.starts_with('/').then(|| format!("{}/*", path.trim_end_matches('/')))
+    };
+    let quoted = |name: &str| {
+        let inner = text.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')')?;
+        Some(inner.trim_matches(['`', '"', '\'']))
+    };
+    if let Some(regex) = text.strip_prefix("~*") {
+        return Some(format!("~(?i){}", regex.trim()));
+    }
+    if let Some(path) = text.strip_prefix("^~") {
+        return below(path);
+    }
+    if let Some(path) = text.strip_prefix("= ") {
+        return path.trim().starts_with('/').then(|| path.trim().to_owned());
+    }
+    if let Some(path) = text.strip_suffix("/**") {
+        return below(path);
+    }
+    if let Some(path) = quoted("PathPrefix") {
+        return below(path);
+    }
+    quoted("PathRegexp").map(|regex| format!("~{regex}")).or_else(|| quoted("Path").map(ToOwned::to_owned))
+}
+
+/// Returns the rate here for one in other notations: `rate=10r/m`, `10/s;`, `10/1m30s`, `1s/10`, or HAProxy's
+/// `http_req_rate(10s) gt 20`.
+pub(super) fn other_rate(text: &str) -> Option<String> {
+    if let Some((period, count)) = text.strip_prefix("http_req_rate(").and_then(|rest| rest.split_once(')')) {
+        let count = count.trim().trim_start_matches("gt").trim_start_matches("ge").trim();
+        return is_digits(count).then(|| format!("{count}/{period}"));
+    }
+    let text = text.strip_prefix("rate=").unwrap_or(text).trim_end_matches([';', ',']);
+    let (count, period) = text.split_once('/')?;
+    let (count, period) = (count.trim(), period.trim());
+    if is_digits(period) && split_number(count).0 != count {
+        return super::parse_rate(&format!("{period}/{count}")).ok().map(|_| format!("{period}/{count}"));
+    }
+    let count = plain_count(count)?;
+    let period = compound_duration(period).unwrap_or_else(|| period.to_owned());
+    let rate = format!("{count}/{period}");
+    super::parse_rate(&rate).ok().map(|_| rate)
+}
+
+/// Returns a duration such as Go's `1m30s` or ISO 8601's `PT1M30S` in one unit.
+pub(super) fn compound_duration(text: &str) -> Option<String> {
+    let text = text.strip_prefix("PT").or_else(|| text.strip_prefix('P')).unwrap_or(text).to_lowercase();
+    let (mut rest, mut total) = (text.as_str(), Duration::ZERO);
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let letters = rest[digits..].bytes().take_while(u8::is_ascii_lowercase).count();
+        let part =
+            super::parse_duration(&rest[..digits + letters]).ok().filter(|_| digits > 0 && letters > 0)?;
+        total = total.saturating_add(part);
+        rest = &rest[digits + letters..];
+    }
+    (!total.is_zero()).then(|| super::format_duration(total))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::config::parse::{duration, rate, size};

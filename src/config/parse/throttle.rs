@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{duration, is_digits, nearest_name};
 use crate::config::diagnostic::{ValueError, quoted};
+use crate::config::foreign::throttle_word;
 use crate::limiter::check_options::DelayPolicy;
 use crate::limiter::elastic::ElasticRange;
 use crate::limiter::percent::Percent;
@@ -43,7 +44,10 @@ pub fn throttle(text: &str) -> Result<Throttle, ValueError> {
             Err(unknown().with_hint(format!("write the map `{{ wait: {{ max: {value} }} }}`")))
         }
         ("hard" | "shadow", Some(_)) => Err(unknown().with_hint(format!("write `{word}`"))),
-        _ => Err(unknown().with_suggestion(nearest_name(word, THROTTLE_NAMES))),
+        _ => Err(match throttle_word(text) {
+            Some(hint) => unknown().with_hint(hint),
+            None => unknown().with_suggestion(nearest_name(word, THROTTLE_NAMES)),
+        }),
     }
 }
 

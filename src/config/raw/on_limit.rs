@@ -7,27 +7,31 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::secret::Secret;
-use super::values::{Duration, Json, Method, OneOrMany, Size};
+use super::values::{Duration, Json, Method, OneOrMany, Origin, Size};
 #[cfg(test)]
 use crate::config::defaults;
 #[cfg(test)]
 use crate::config::parse::format_duration as shown;
 
 /// Local reply to the requests that a rule rejects, and bans of their keys.
+// `fallback` and `ban` have no meaning for requests that are rejected without a limit.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OnLimit {
-    /// Status code of the rejection, 400 to 599.
+    /// Status code of the rejection, 400 to 599. With `action: deny` and `on_missing: deny` it is 403 unless given.
     #[cfg_attr(test, schemars(range(min = 400, max = 599), extend("default" = defaults::REJECTION_STATUS)))]
     pub status: Option<u16>,
-    /// Body of the rejection: a map with exactly one of `text`, `json`, `file` and `fallback`. Default: `too many
-    /// requests`.
+    /// Body of the rejection: a map with exactly one of `text`, `json`, `file` and `fallback`. May have
+    /// [placeholders](fallback.md#placeholders). Default: `too many requests`, and `forbidden` for `action: deny` and
+    /// `on_missing: deny`.
     pub body: Option<Body>,
-    /// Headers of the rejection by name; `{rule}` in a value stands for the rule's name. Not headers that Weir sets
-    /// itself or that belong to the connection: `connection`, `content-length`, `keep-alive`, `retry-after`, `te`,
-    /// `trailer`, `transfer-encoding`, `upgrade` and `x-envoy-ratelimited`.
+    /// Headers of the rejection by name; values may have [placeholders](fallback.md#placeholders). Not headers that
+    /// Weir sets itself or that belong to the connection: `connection`, `content-length`, `keep-alive`, `te`,
+    /// `trailer`, `transfer-encoding`, `upgrade`, `x-envoy-ratelimited`, and `retry-after` except with `action: deny`.
     pub headers: Option<BTreeMap<String, Secret<String>>>,
+    /// Pages that may read the rejection in a browser: a map with `origins`. See [Browsers](fallback.md#browsers).
+    pub cors: Option<Cors>,
     /// Degraded response in place of a rejection: a map with `cached`, `file` or both. See [Serve stale
     /// responses](fallback.md#serve-stale-responses).
     pub fallback: Option<Fallback>,
@@ -37,6 +41,21 @@ pub struct OnLimit {
     /// Maximum duration of a ban, and the time for which a ban is remembered after its end. Valid with `ban` only.
     #[cfg_attr(test, schemars(extend("default" = shown(defaults::MAX_BAN))))]
     pub ban_max: Option<Duration>,
+}
+
+/// Pages that may read the local replies of a rule in a browser.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Cors {
+    /// Origins of the pages, as browsers write them, such as `https://app.example`; `https://*.example.com` for all
+    /// hosts below a domain, or `*` for every page.
+    #[cfg_attr(test, schemars(required))]
+    pub origins: Option<OneOrMany<Origin>>,
+    /// Whether pages may also read the replies to requests that they send with cookies (`credentials: "include"`). Not
+    /// valid with `*`.
+    #[cfg_attr(test, schemars(extend("default" = false)))]
+    pub credentials: Option<bool>,
 }
 
 /// Body of a rejection; exactly one of these fields.

@@ -64,7 +64,7 @@ pub struct Rule {
     /// one counter. Default: one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
     /// Treatment of requests that lack a part of the key: `skip` (the rule does not apply), `shared` (all such
-    /// requests share one counter), or `deny` (rejected with 403). In shadow mode, by `throttle: shadow` or outside
+    /// requests share one counter), or `deny` (rejected with 403, or as `on_limit` says). In shadow mode, by `throttle: shadow` or outside
     /// the share of `enforce`, `deny` rejects nothing and counts the request as `shadow`.
     #[cfg_attr(test, schemars(extend("default" = "skip")))]
     pub on_missing: Option<OnMissing>,
@@ -131,8 +131,8 @@ pub struct Rule {
     #[cfg_attr(test, schemars(extend("default" = "free")))]
     pub on_denied: Option<OnDenied>,
     /// Effect of the rule: `limit` counts requests and enforces limits, `allow` exempts a request from all other
-    /// rules, `deny` rejects it with 403. With `allow` and `deny`, only `name`, `match`, `except` and `domain` are
-    /// valid beside it.
+    /// rules, `deny` rejects it with 403, or as `on_limit` says. With `allow` and `deny`, only `name`, `match`,
+    /// `except` and `domain` are valid beside it, and `on_limit` with `deny`.
     #[cfg_attr(test, schemars(extend("default" = "limit")))]
     pub action: Option<Action>,
     /// Local reply to the requests that this rule rejects.

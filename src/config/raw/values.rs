@@ -209,6 +209,13 @@ pub enum HeaderValues {
     File(FileName),
 }
 
+/// Origin of a page: scheme, host and port without the scheme's own; `*` for every page.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(transparent)]
+#[cfg_attr(test, schemars(extend("title" = "origin", "examples" = ["https://app.example", "https://*.example.com", "*"])))]
+pub struct Origin(pub String);
+
 /// Days, times of day and a time zone, in this order. Days or times may be left out. The time zone is UTC unless
 /// given.
 #[derive(Clone, Debug, Deserialize)]

@@ -4,6 +4,7 @@ use serde_json::Value as Schema;
 use serde_yaml::{Number, Value};
 
 use crate::config::diagnostic::{ValueError, backquoted, backquoted_list, quoted};
+use crate::config::foreign::foreign_word;
 use crate::config::parse::nearest_name;
 use crate::config::schema::{is_secret, schema};
 
@@ -59,6 +60,9 @@ impl<'a> Alternatives<'a> {
         };
         let fault = ValueError::new(format!("unknown value {}, {expected}", quoted(text)));
         let map = self.of_type("object").and_then(|map| map.get("properties"));
+        if let Some(hint) = foreign_word(text, known) {
+            return Some(fault.with_hint(hint));
+        }
         Some(match nearest_name(text, known.iter().copied()) {
             _ if map.is_some_and(|known| known.get(text).is_some()) => {
                 fault.with_hint(format!("write `{{ {text}: NAME }}`"))
@@ -89,6 +93,9 @@ impl<'a> Alternatives<'a> {
     fn mismatch_hint(&self, value: &Value) -> Option<String> {
         let title = self.of_type("string").and_then(|schema| schema.get("title")).and_then(Schema::as_str);
         match (value, title) {
+            (Value::Number(number), Some("rate")) if number.as_u64() == Some(0) => {
+                Some("a limit is at least 1; `action: deny` rejects every request".to_owned())
+            }
             (Value::Number(number), Some("rate")) if number.is_u64() => {
                 Some(format!("add the period, as in `{number}/s`"))
             }

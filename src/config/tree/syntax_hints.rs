@@ -4,6 +4,7 @@
 //! secret, so they are repeated only behind a key of the schema that is not.
 
 use super::Position;
+use crate::config::foreign::line_hint;
 use crate::config::schema::schema;
 
 /// Maximum length of a value that a hint repeats, in characters.
@@ -20,6 +21,13 @@ pub(super) fn syntax_hint(text: &str, at: Position) -> Option<String> {
         return Some("indent with spaces, not with tabs".to_owned());
     }
     let above = at.line.checked_sub(1).and_then(line_at);
+    let below = line_at(at.line.saturating_add(1));
+    if below.is_some_and(|below| indentation(below).contains('\t')) {
+        return Some("indent with spaces, not with tabs".to_owned());
+    }
+    if let Some(hint) = [above, Some(line)].into_iter().flatten().find_map(line_hint) {
+        return Some(hint);
+    }
     // The parser may report an unfinished value only in the line below.
     [Some(line), above]
         .into_iter()

@@ -7,13 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::CONTENT_LENGTH;
+use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_LENGTH};
 use http::{HeaderName, HeaderValue, request};
 use hyper::body::Body as _;
 
 use crate::deferred::BodyMemory;
 use crate::deferred::call::{StoredCall, format_id};
 use crate::deferred::handle::NotStored;
+use crate::engine::Policy;
 use crate::limits::{AppliedLimits, PendingLimits};
 use crate::proxy::body::{DownstreamBody, RequestBody};
 use crate::proxy::decide::{self, CachedFallbacks};
@@ -25,6 +26,8 @@ use crate::proxy::local_reply::{self, AcceptedCall, DownstreamResponse, PendingB
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::stages::log_headers;
 use crate::proxy::view::GenerationView;
+use crate::response::cors::CorsSettings;
+use crate::rules::RuleIndex;
 use crate::rules::cost::RequestEnd;
 use crate::rules::deferral::{Deferral, DeferredRequest};
 
@@ -105,11 +108,25 @@ pub(in crate::proxy) fn start(
     body: DownstreamBody,
 ) -> AcceptFuture {
     Box::pin(async move {
-        match call {
-            Some(call) => accept(context, view, pending, delay, call, body).await,
-            None => local_reply::not_stored(context, StoreRejection::Unavailable, None),
+        let Some(call) = call else {
+            return local_reply::not_stored(context, StoreRejection::Unavailable, None);
+        };
+        let details = context.details.clone();
+        let cors = details.as_ref().and_then(|_| cors_of(&view.policy, &call.rule));
+        let mut reply = accept(context, view, pending, delay, call, body).await;
+        if let (Some(cors), Some(details)) = (cors, details)
+            && !reply.headers.contains(&ACCESS_CONTROL_ALLOW_ORIGIN)
+        {
+            cors.write(&details, &mut reply.headers);
         }
+        reply
     })
+}
+
+/// Returns which pages may read the local replies of the rule `name`.
+fn cors_of(policy: &Policy, name: &str) -> Option<Box<CorsSettings>> {
+    let index = policy.rules.rules().iter().position(|rule| *rule.name == *name)?;
+    policy.rejection(RuleIndex(index))?.cors.clone()
 }
 
 async fn accept(

@@ -21,8 +21,8 @@ pub(in crate::proxy) struct RequestHeaderFlags {
     pub(super) max_forwards: bool,
     pub(super) client_cert: bool,
     pub(super) overrides: bool,
-    /// Headers whose names may imitate those that Weir sets.
-    pub(super) lookalikes: bool,
+    /// Headers whose names have an underscore.
+    pub(in crate::proxy) underscores: bool,
 }
 
 impl RequestHeaderFlags {

@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use super::flags::RequestHeaderFlags;
 use super::{Hop, X_FORWARDED_CLIENT_CERT, X_REQUEST_ID};
 use crate::headers::FieldLines;
 use crate::identify::forwarded;
+use crate::response::request_details::RequestDetails;
 
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");
@@ -53,6 +54,20 @@ pub(super) fn set_forwarded_headers(
             None => drop(headers.insert(X_REQUEST_ID, header_value(Bytes::copy_from_slice(&id)))),
         }
     }
+}
+
+/// Returns what the local reply to a request may repeat. Its ID is the one that the upstream would receive.
+pub(in crate::proxy) fn request_details(
+    head: &request::Parts,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+) -> RequestDetails {
+    let is_kept = hop.client.peer_is_trusted && flags.request_id;
+    let given = head.headers.get(X_REQUEST_ID).filter(|_| is_kept);
+    let generated = request_id(hop.random);
+    let id = given.map_or(&generated[..], HeaderValue::as_bytes);
+    let id = String::from_utf8_lossy(id);
+    RequestDetails::new(&head.method, &head.uri, &head.headers, hop.client.ip, &id)
 }
 
 /// Formats an address as a header value.

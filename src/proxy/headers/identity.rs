@@ -4,6 +4,7 @@
 use http::{HeaderMap, HeaderName};
 
 use crate::headers;
+use crate::rules::header_twins::HeaderTwins;
 
 /// Whether a header identifies the client, the request or its original target, or overrides how it is handled.
 pub(in crate::proxy) fn is_identity_header(name: &str) -> bool {
@@ -11,24 +12,41 @@ pub(in crate::proxy) fn is_identity_header(name: &str) -> bool {
         || matches!(name, "x-request-id" | "x-real-ip" | "x-original-url" | "x-rewrite-url" | "forwarded")
 }
 
-/// Whether a name could imitate another. Services that turn headers into variables, as CGI does, cannot distinguish
-/// `x_forwarded_for` from `X-Forwarded-For`, whether sent by a client or set by Weir.
-pub(super) fn may_be_lookalike(name: &str) -> bool {
-    matches!(name.as_bytes().first(), Some(b'x' | b'c' | b't' | b'f')) && name.contains('_')
-}
+/// Headers that other proxies set about the client, in addition to [`is_identity_header`].
+const CLIENT_HEADERS: [&str; 8] = [
+    "true-client-ip",
+    "cf-connecting-ip",
+    "fastly-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-forwarded-for",
+    "x-original-host",
+    "x-http-method-override",
+];
 
-/// Removes headers whose names imitate one that identifies the client or frames the message. Other names with an
-/// underscore are left to the service.
-pub(super) fn remove_lookalikes(headers: &mut HeaderMap) {
+/// Removes headers whose names differ only in `-` and `_` from one that identifies the client, frames the message, or is
+/// read by rules (`twins`). Returns their number.
+///
+/// Services that turn headers into variables, as CGI does, cannot distinguish `x_forwarded_for` from `X-Forwarded-For`,
+/// whether sent by a client or set by Weir. Other names with an underscore are left to the service.
+pub(in crate::proxy) fn remove_lookalikes(headers: &mut HeaderMap, twins: &HeaderTwins) -> usize {
     let imitates = |name: &&HeaderName| {
+        if twins.contains(name) {
+            return true;
+        }
+        if !name.as_str().contains('_') {
+            return false;
+        }
         let meant = name.as_str().replace('_', "-");
-        meant != name.as_str()
-            && (is_identity_header(&meant) || matches!(&*meant, "content-length" | "transfer-encoding"))
+        is_identity_header(&meant)
+            || CLIENT_HEADERS.contains(&&*meant)
+            || matches!(&*meant, "content-length" | "transfer-encoding")
     };
     let doomed: Vec<HeaderName> = headers.keys().filter(imitates).cloned().collect();
-    for name in doomed {
+    for name in &doomed {
         headers.remove(name);
     }
+    doomed.len()
 }
 
 /// Removes trailers that must not be sent as trailers (RFC 9110 section 6.5.1). Limits, routes and the upstream's own
@@ -81,11 +99,14 @@ mod tests {
             "content_length",
             "x_api_key",
             "api_key",
+            "true_client_ip",
+            "x-team",
+            "x_team",
         ];
-        assert!(given[..5].iter().all(|name| may_be_lookalike(name)));
         let mut headers = map(&given);
-        remove_lookalikes(&mut headers);
-        assert_eq!(names(&headers), ["api_key", "x_api_key"]);
+        let twins = HeaderTwins::new([HeaderName::from_static("x-team")].into_iter());
+        assert_eq!(remove_lookalikes(&mut headers, &twins), 6);
+        assert_eq!(names(&headers), ["api_key", "x-team", "x_api_key"]);
     }
 
     #[test]

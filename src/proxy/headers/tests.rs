@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::http1::client;
+use crate::http1::head::ReceivedHead;
 use crate::http1::server::request_head::{HeadLimits, RequestHeadDecoder};
 
 fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
@@ -255,7 +256,7 @@ proptest! {
         join_cookies(&mut head);
         prepare_request(&mut head, flags, &hop(false), &[], None);
         let (mut sent, mut read) = (Vec::new(), None);
-        client::request_head::write(&head, &FieldLines::default(), &Empty::<bytes::Bytes>::new(), &mut sent);
+        client::request_head::write(&head, &ReceivedHead::default(), &FieldLines::default(), &Empty::<bytes::Bytes>::new(), &mut sent);
         let limits = HeadLimits { size: 60 << 10, fields: 100 };
         let decoded = RequestHeadDecoder::new(limits).decode(&mut BytesMut::from(&sent[..]), &mut read);
         prop_assert!(decoded.is_ok() && read.is_some(), "{:?}: {:?}", decoded, String::from_utf8_lossy(&sent));

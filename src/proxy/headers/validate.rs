@@ -4,7 +4,7 @@ use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 
 use super::flags::RequestHeaderFlags;
-use super::{identity, overrides};
+use super::overrides;
 use crate::headers::is_hop_by_hop;
 use crate::http1::content_length;
 use crate::http1::head::list_elements;
@@ -76,7 +76,7 @@ pub(in crate::proxy) fn validate(
             name if name == forwarded::X_FORWARDED_FOR.as_str() => flags.forwarded_for = true,
             name => {
                 flags.overrides |= overrides::is_override(name);
-                flags.lookalikes |= identity::may_be_lookalike(name);
+                flags.underscores |= name.contains('_');
             }
         }
     }

@@ -203,6 +203,8 @@ impl MetricRegistry {
             let labels = [("peer", peer), ("reason", reason)];
             self.set_counter(&families::HTTP2_MALFORMED_STREAMS, &labels, count);
         }
+        let removed = totals.counts.removed_headers.get();
+        self.set_counter(&families::REQUEST_HEADERS_REMOVED, &[], removed);
         for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
             self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());
         }

@@ -91,6 +91,10 @@ pub(super) static HTTP2_MALFORMED_STREAMS: Family = counter(
     "weir_http2_malformed_streams_total",
     "HTTP/2 streams that were reset, or rejected with 431, because the peer's message was malformed.",
 );
+pub(super) static REQUEST_HEADERS_REMOVED: Family = counter(
+    "weir_request_headers_removed_total",
+    "Request headers removed because their names differ only in - and _ from headers that are trusted or read by rules.",
+);
 pub(super) static REQUESTS_IN_FLIGHT: Family = gauge("weir_requests_in_flight", "Requests in flight.");
 pub(super) static REQUEST_DURATION: Family = histogram(
     "weir_request_duration_seconds",

@@ -116,6 +116,7 @@ impl Drop for InProgressGuard {
 pub(super) struct WorkerCounts {
     pub(super) listeners: Box<[ListenerCounts]>,
     pub(super) malformed_requests: AtomicCounter,
+    pub(super) removed_headers: AtomicCounter,
     pub(super) load_shed: [AtomicCounter; LOAD_SHED_LABELS.len()],
     pub(super) accept_failures: AtomicCounter,
     pub(super) delays_started: AtomicCounter,
@@ -131,6 +132,7 @@ impl WorkerCounts {
     pub(super) fn merge(&mut self, other: &Self) {
         self.listeners.iter_mut().zip(&other.listeners).for_each(|(sum, one)| sum.merge(one));
         self.malformed_requests.merge(&other.malformed_requests);
+        self.removed_headers.merge(&other.removed_headers);
         merge_all(&mut self.load_shed, &other.load_shed);
         self.accept_failures.merge(&other.accept_failures);
         self.delay_duration.merge(&other.delay_duration);
@@ -225,6 +227,11 @@ impl WorkerMetrics {
     /// Records malformed input that got a 400, 408 or 431. It is not included in the requests counted above.
     pub fn record_malformed_request(&self) {
         self.counts.malformed_requests.increment_exclusive();
+    }
+
+    /// Records request headers that were removed because their names imitate others.
+    pub fn record_removed_headers(&self, count: usize) {
+        self.counts.removed_headers.add_exclusive(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// Records a connection or request that was rejected by load shedding.

@@ -10,6 +10,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 
 use super::*;
+use crate::http1::head::ReceivedHead;
 use crate::http1::interim::InterimResponses;
 use crate::upstream::endpoint::PooledConnection;
 use crate::upstream::outgoing::OutgoingRequest;
@@ -45,7 +46,7 @@ async fn post(upstream: &Upstream, connection: PooledConnection) -> StatusCode {
     let endpoint = upstream.pick(&[]).expect("an endpoint");
     let body = Full::new(Bytes::from_static(b"order"));
     let answer = endpoint
-        .send(connection, &request, body, &InterimResponses::default())
+        .send(connection, &request, &ReceivedHead::default(), body, &InterimResponses::default())
         .await
         .map_err(|unanswered| unanswered.error);
     let answer = answer.expect("a response");
