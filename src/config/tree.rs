@@ -11,6 +11,7 @@ use serde_yaml::{Number, Value};
 use self::syntax_hints::syntax_hint;
 use super::config_path::{ConfigPath, ConfigPathSegment};
 use super::diagnostic::{Diagnostic, backquoted, sort_and_cap};
+use super::foreign::line_hint;
 use super::raw::secret::redact_path;
 pub(super) use crate::yaml::Position;
 use crate::yaml::{self, Dialect, Node, Scalar, ScalarKind};
@@ -75,7 +76,10 @@ fn describe_error(
             let name = if is_secret { String::new() } else { format!(" {}", backquoted(key)) };
             (format!("duplicate key{name}"), Some(format!("first in line {first_line}")))
         }
-        problem => (problem.to_string(), None),
+        problem => {
+            let line = text.lines().nth(at.line.saturating_sub(1)).unwrap_or_default();
+            (problem.to_string(), line_hint(line))
+        }
     }
 }
 

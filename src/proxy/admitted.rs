@@ -23,6 +23,7 @@ use crate::headers::Response;
 use crate::http1::head::ReceivedHead;
 use crate::limiter::timestamp::saturating_millis;
 use crate::limits::{AppliedLimits, PendingLimits};
+use crate::overload::LoadShed;
 use crate::rules::cost::RequestEnd;
 use crate::upstream::Upstream;
 use crate::upstream::error::UpstreamError;
@@ -48,6 +49,10 @@ pub(super) fn forwarding(
 ) -> impl Future<Output = DownstreamResponse> + use<> {
     async move {
         let request::Parts { method, headers, .. } = &mut request.head;
+        if delay.is_some() && !decide::take_delayed_memory(&mut context, headers) {
+            let unread = PendingBody::new(expectation, body);
+            return local_reply::overloaded(context, LoadShed::Waiting, unread);
+        }
         let resolved =
             decide::resolve_admitted(&view.limits, &mut context, &mut pending, delay, headers).await;
         let limits = match resolved {

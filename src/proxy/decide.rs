@@ -17,6 +17,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limits::{
     self, AppliedLimits, DecisionSource, Hold, LimitRejection, NotAdmitted, PendingLimits, ServiceQueries,
 };
+use crate::overload::LoadShed;
 use crate::response::fallback::CachedResponse;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
@@ -207,6 +208,16 @@ pub(super) async fn await_admission(
         return Ok(None);
     }
     Ok(delay)
+}
+
+/// Takes memory for a request that a limit delays. Returns false if delayed and waiting requests take as much as they may.
+pub(super) fn take_delayed_memory(context: &mut RequestContext, headers: &HeaderMap) -> bool {
+    let worker = &context.connection.worker;
+    context.delayed_memory = worker.shared.limiter.queues().take_memory(limits::waiting_size(headers));
+    if context.delayed_memory.is_none() {
+        worker.metrics.record_load_shed(LoadShed::Waiting);
+    }
+    context.delayed_memory.is_some()
 }
 
 /// Delays the request, and counts it as delayed meanwhile.

@@ -31,7 +31,7 @@ use crate::http1::head::ReceivedHead;
 use crate::identify::{Attributes, client_ip};
 use crate::in_place;
 use crate::limiter::timestamp::Timestamp;
-use crate::limits::{Admission, PendingLimits, waiting_size};
+use crate::limits::{Admission, PendingLimits};
 use crate::overload::LoadShed;
 use crate::rules::RuleIndex;
 use crate::rules::selection::Selection;
@@ -105,10 +105,6 @@ pub(super) fn handle(
         }
     };
     record_admission(&mut context, &view, &pending, &attributes);
-    if delay.is_some() && !take_delayed_memory(&mut context, head) {
-        let unread = log_rejection(&mut context, head, flags, &hop, body);
-        return local_reply::overloaded(context, LoadShed::Waiting, unread).into();
-    }
     if let Some(deferral) = deferral {
         let call = PendingCall::new(&mut context, head, flags, &hop, deferral, &view);
         return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body)).into();
@@ -130,16 +126,6 @@ pub(super) fn handle(
         return ResponseFuture::Held(held::hold(request.into())).into();
     }
     ResponseFuture::Forwarding(in_place::boxed!(request.forward(delay)).into()).into()
-}
-
-/// Takes memory for a request that a limit delays. Returns false if delayed and waiting requests take as much as they may.
-fn take_delayed_memory(context: &mut RequestContext, head: &request::Parts) -> bool {
-    let worker = &context.connection.worker;
-    context.delayed_memory = worker.shared.limiter.queues().take_memory(waiting_size(&head.headers));
-    if context.delayed_memory.is_none() {
-        worker.metrics.record_load_shed(LoadShed::Waiting);
-    }
-    context.delayed_memory.is_some()
 }
 
 /// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the

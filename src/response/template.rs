@@ -239,6 +239,12 @@ fn brace(text: &str, syntax: Syntax) -> Result<Brace, TemplateError> {
 fn double_brace(text: &str, inner: &str, syntax: Syntax) -> Result<Brace, TemplateError> {
     let Some((name, _)) = inner.split_once("}}") else { return Ok(Brace::Text(1)) };
     let length = name.len() + 4;
+    if syntax == Syntax::Strict
+        && !is_name(name)
+        && let Some(known) = Placeholder::from_name(name.trim())
+    {
+        return Err(TemplateError::Spaces(known));
+    }
     match syntax {
         Syntax::Strict if is_name(name) => Ok(Brace::Escaped(length)),
         Syntax::Strict if name.starts_with([' ', '.', '-', '$', '%']) && !name.contains(['{', '"', '\n']) => {

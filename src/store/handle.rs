@@ -48,13 +48,13 @@ impl LeaseWaiter {
 #[derive(Clone, Debug)]
 pub struct StoreHandle {
     sender: mpsc::Sender<QueuedCounter>,
-    state: Arc<StoreState>,
+    state: Arc<StoreStatus>,
     limiter: Arc<Limiter>,
 }
 
 /// What the workers know of the store.
 #[derive(Debug)]
-struct StoreState {
+struct StoreStatus {
     is_unreachable: AtomicBool,
     /// Whether the store has ever been reached, for the thread that starts the process.
     was_reached: Mutex<bool>,
@@ -65,7 +65,7 @@ struct StoreState {
     unanswered: AtomicU64,
 }
 
-impl Default for StoreState {
+impl Default for StoreStatus {
     fn default() -> Self {
         Self {
             is_unreachable: AtomicBool::new(true),
@@ -82,7 +82,7 @@ impl StoreHandle {
     /// [`Self::set_unreachable`] is called.
     pub fn new(limiter: &Arc<Limiter>) -> (Self, mpsc::Receiver<QueuedCounter>) {
         let (sender, queue) = mpsc::channel(MAX_QUEUED);
-        (Self { sender, state: Arc::new(StoreState::default()), limiter: Arc::clone(limiter) }, queue)
+        (Self { sender, state: Arc::new(StoreStatus::default()), limiter: Arc::clone(limiter) }, queue)
     }
 
     /// Returns whether the store is unreachable, in which case the configured fallback applies.

@@ -162,6 +162,8 @@ local function bucket(key, list)
   end
   if born > 0 and (not text or s[1] < born) then
     backlog, used = math.max(backlog, full - (now - born)), UNKNOWN
+    -- Leases that the store does not know any more may be spent late, too.
+    longest = math.max(longest, math.min(0.6 * full, SECOND))
   end
   lows[1] = math.min(lows[1], backlog)
   -- All leases of before have no effect any more.

@@ -116,6 +116,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
             "jitter",
             "drain",
             "overload",
+            "memory_budget",
             "listener",
             "worker",
             "tls",

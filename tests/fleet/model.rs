@@ -7,7 +7,8 @@ mod request;
 use std::collections::HashMap;
 
 use self::request::{
-    Demand, PRIORITIES, SECOND, StoreRequest, prefetch_fraction, record_demand, reserved, share,
+    Demand, PRIORITIES, SECOND, StoreRequest, max_min_share, prefetch_fraction, record_demand, reserved,
+    share,
 };
 
 const SLICES: usize = 6;
@@ -100,6 +101,22 @@ fn demand_of(list: &[f64]) -> Demand {
     [list[0], list[1], list[2], list[3], list[4]]
 }
 
+/// Begins a new slice if the latest is old enough, or all slices anew if the bucket is empty.
+fn age_slices(slices: &mut Vec<f64>, now: f64, backlog: f64, valid: f64) {
+    if backlog == 0.0 {
+        *slices = [now, 0.0].repeat(SLICES);
+    } else if now - slices[0] >= (SECOND / 20.0).max(valid / 4.0) {
+        slices.rotate_right(2);
+        (slices[0], slices[1]) = (now, backlog);
+    }
+}
+
+/// Returns the number in which the units granted since the bucket was unused share a place with the time for which units
+/// are out.
+fn pack(used: f64, out: f64) -> f64 {
+    UNKNOWN.min((used - 0.000001).ceil()) * 4096.0 + (out / 1000.0).ceil().clamp(0.0, 4095.0)
+}
+
 /// Returns a full bucket.
 fn full_bucket(now: f64, interval: f64, rate: f64) -> Vec<f64> {
     let mut list = vec![now, 0.0, 0.0, now, interval, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
@@ -138,9 +155,8 @@ impl Call<'_> {
         let now = self.now;
         let (full, rate) = (burst * interval, SECOND / interval);
         let over = (60.0 * SECOND).min(SECOND.max(100.0 * interval));
-        let text = self.load(key);
-        let is_known = text.is_some();
-        let s = text.unwrap_or_else(|| full_bucket(now, interval, rate));
+        let known = self.load(key);
+        let s = known.clone().unwrap_or_else(|| full_bucket(now, interval, rate));
         let elapsed = (now - s[0]).max(0.0);
         self.model.unit_flow.idle += (elapsed - s[1]).max(0.0) / interval;
         let (mut backlog, mut busy_until) = ((s[1] - elapsed).max(0.0), s[3]);
@@ -154,25 +170,17 @@ impl Call<'_> {
             slices = [now, 0.0].repeat(SLICES);
             used = UNKNOWN;
         }
-        if self.generation_start > 0.0 && (!is_known || s[0] < self.generation_start) {
+        if self.generation_start > 0.0 && (known.is_none() || s[0] < self.generation_start) {
             (backlog, used) = (backlog.max(full - (now - self.generation_start)), UNKNOWN);
+            longest = longest.max((0.6 * full).min(SECOND));
         }
         slices[1] = slices[1].min(backlog);
         let is_new = backlog == 0.0;
-        if is_new && longest == 0.0 {
-            used = 0.0;
-        }
-        if is_new {
-            slices = [now, 0.0].repeat(SLICES);
-        } else if now - slices[0] >= (SECOND / 20.0).max(claim_valid.max(longest) / 4.0) {
-            slices.rotate_right(2);
-            (slices[0], slices[1]) = (now, backlog);
-        }
+        used = if is_new && longest == 0.0 { 0.0 } else { used };
+        age_slices(&mut slices, now, backlog, claim_valid.max(longest));
         let back = self.return_units(&q, interval, &mut slices);
         backlog -= back;
-        if back > 0.0 {
-            used = (used - back / interval).max(0.0);
-        }
+        used = (used - back / interval).max(0.0);
         let mut demand = demand_of(&s[6..]);
         record_demand(&mut demand, elapsed, over, &q);
         let owed = (q.owed * interval).min((2.0 * full - backlog).max(0.0));
@@ -181,11 +189,7 @@ impl Call<'_> {
         let slack = (1.0 - backlog / tolerance.max(interval)).max(0.0);
         let (mut cap, mut part) = (s[5], 1.0);
         if fair == 1.0 {
-            let change = (elapsed.min(over) / over * (2.0 * slack - 1.0)).exp();
-            cap = rate.min((rate / 10000.0).max(cap * change));
-            if q.wanted > 0.0 {
-                part = (cap * q.weight * q.period / SECOND / q.wanted).min(1.0);
-            }
+            (cap, part) = max_min_share((rate, cap), elapsed.min(over) / over, slack, &q);
         } else if slack < 0.5 {
             part = share(&demand, rate, slack, &q);
         }
@@ -216,16 +220,10 @@ impl Call<'_> {
         if is_new {
             slices[1] = backlog;
         }
-        if granted > 0.0 {
-            longest = longest.max(claim_valid);
-        }
-        if backlog > 0.0 {
-            busy_until = now + backlog;
-        }
-        let millis = ((out_until - now) / 1000.0).ceil().clamp(0.0, 4095.0);
-        let packed = UNKNOWN.min((used - 0.000001).ceil()) * 4096.0 + millis;
+        longest = if granted > 0.0 { longest.max(claim_valid) } else { longest };
+        busy_until = if backlog > 0.0 { now + backlog } else { busy_until };
         let state = vec![now, backlog, longest, busy_until, interval, cap];
-        let saved = [state, demand.to_vec(), slices, vec![packed]].concat();
+        let saved = [state, demand.to_vec(), slices, vec![pack(used, out_until - now)]].concat();
         self.save(key, saved, backlog + longest + over);
         let remaining = ((full - backlog) / interval + 0.000001).floor().max(0.0);
         reply([granted, claim_valid, wait, spread, pause, remaining])

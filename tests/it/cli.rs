@@ -428,3 +428,23 @@ fn check_notes_paths_that_a_trailing_slash_bypasses() {
     let noted = notes(&many);
     assert!(noted.len() == 1 && noted[0].contains("rules: note: 50 paths"), "{noted:?}");
 }
+
+#[test]
+fn file_in_the_wrong_place_is_explained() {
+    for (arguments, written) in [
+        (&["run", "weir.yaml"][..], "weir run -c weir.yaml"),
+        (&["check", "-c", "weir.yaml"], "weir check weir.yaml"),
+    ] {
+        let output = run(arguments.iter().copied());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(written), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn check_says_what_a_valid_file_contains() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = write_file(&directory, "good.yaml", &config("echo", "rules: [{ name: a, limit: 10/s }]"));
+    let said = text(&run(["check", &good]).stdout);
+    assert_eq!(said, format!("{good}: valid: listens on 127.0.0.1:0, upstream echo, 1 rule (1 limit)\n"));
+}

@@ -16,7 +16,8 @@ const SECRET_WORDS: [&str; 6] = ["secret", "password", "authorization", "token",
 /// Returns a hint for the syntax error at `at`.
 pub(super) fn syntax_hint(text: &str, at: Position) -> Option<String> {
     let line_at = |line: usize| text.lines().nth(line.checked_sub(1)?);
-    let line = line_at(at.line)?;
+    // An unfinished value is reported behind the last line.
+    let line = line_at(at.line).unwrap_or_default();
     if indentation(line).contains('\t') {
         return Some("indent with spaces, not with tabs".to_owned());
     }

@@ -253,7 +253,9 @@ impl RequestFraming {
 /// Whether a target in absolute-form has neither a path nor a query. A `Uri` does not tell that from the path `/`.
 fn is_without_path(target: &[u8]) -> bool {
     let authority = target.windows(3).position(|mark| mark == b"://").map(|mark| &target[mark + 3..]);
-    authority.is_some_and(|authority| !authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#')))
+    // A fragment is no part of the target.
+    let end = |authority: &[u8]| authority.iter().find(|byte| matches!(byte, b'/' | b'?' | b'#')).copied();
+    authority.is_some_and(|authority| matches!(end(authority), None | Some(b'#')))
 }
 
 /// Returns the target of an OPTIONS request for a server as a whole: the last proxy sends `*` (RFC 9112 section 3.2.4).

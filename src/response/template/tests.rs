@@ -66,6 +66,7 @@ fn unknown_placeholders_are_errors() {
     assert_eq!(error("{client.ip}"), TemplateError::Unknown("client.ip".to_owned()));
     assert_eq!(error("{RULE}"), TemplateError::Unknown("RULE".to_owned()));
     assert_eq!(error("{ rule }"), TemplateError::Spaces(Placeholder::Rule));
+    assert_eq!(error("{{ rule }}"), TemplateError::Spaces(Placeholder::Rule));
     assert_eq!(error("{{ .Values.text }}"), TemplateError::Unrendered("{{ .Values.text }}".to_owned()));
 }
 

@@ -78,6 +78,19 @@ pub(super) fn share(demand: &Demand, rate: f64, slack: f64, q: &StoreRequest) ->
     if competing <= left { 1.0 } else { ((0.7 + 1.2 * slack) * left * q.weight / competing).min(1.0) }
 }
 
+/// Returns the cap of max-min fairness and the part of its wanted units that an instance gets. `elapsed` is a part of the
+/// time constant.
+pub(super) fn max_min_share(
+    (rate, cap): (f64, f64),
+    elapsed: f64,
+    slack: f64,
+    q: &StoreRequest,
+) -> (f64, f64) {
+    let cap = rate.min((rate / 10000.0).max(cap * (elapsed * (2.0 * slack - 1.0)).exp()));
+    let part = if q.wanted > 0.0 { (cap * q.weight * q.period / SECOND / q.wanted).min(1.0) } else { 1.0 };
+    (cap, part)
+}
+
 /// Part of the burst that is reserved for higher priorities while they have demand.
 pub(super) fn reserved(
     demand: &Demand,

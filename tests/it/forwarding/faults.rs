@@ -115,7 +115,7 @@ fn recovered_upstream_is_used_at_once() {
 
 #[test]
 fn malformed_response_is_502() {
-    let broken: [&[u8]; 14] = [
+    let broken: [&[u8]; 13] = [
         b"hello, I am not a web server\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"HTTP/1.1 abc OK\r\n\r\n",

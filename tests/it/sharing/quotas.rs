@@ -6,7 +6,8 @@ const QUOTA: usize = 300;
 
 fn rule(algorithm: &str) -> String {
     format!(
-        "  - {{ name: {algorithm}, key: [{{ header: x-key }}], limit: {QUOTA}/month, algorithm: {algorithm}, scope: shared }}\n"
+        "  - {{ name: {algorithm}, key: [{{ header: x-key }}], limit: {QUOTA}/d, algorithm: {algorithm}, \
+         scope: {{ shared: lease, wait: 1s }} }}\n"
     )
 }
 

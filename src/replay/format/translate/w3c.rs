@@ -33,8 +33,8 @@ impl W3cParser {
         let is_dated = |line: &[u8]| line.get(4) == Some(&b'-') && line.get(7) == Some(&b'-');
         let is_tabular = is_dated(line) && line.get(10) == Some(&b'\t');
         if self.fields.is_empty() && is_tabular {
-            let names = CLOUDFRONT.split_ascii_whitespace().map(str::to_owned);
-            self.fields = names.chain([X_FORWARDED_FOR.as_str().to_owned()]).collect();
+            self.fields = CLOUDFRONT.split_ascii_whitespace().map(str::to_owned).collect();
+            self.fields.push(X_FORWARDED_FOR.as_str().to_owned());
         }
         if self.fields.is_empty() {
             return false;

@@ -82,7 +82,9 @@ fn from_json(line: &[u8]) -> Option<Vec<u8>> {
                 let inner = serde_json::from_str(text).ok()?;
                 return with_time(&inner, time);
             }
-            may_be_request(text.as_bytes()).then(|| text.as_bytes().to_vec())
+            let text = text.as_bytes();
+            let is_wrapped = || from_cri(text).is_some() || without_prefix(text).is_some();
+            (may_be_request(text) || is_wrapped()).then(|| text.to_vec())
         }
         inner @ Value::Object(_) => with_time(inner, time),
         _ => None,

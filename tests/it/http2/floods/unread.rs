@@ -8,7 +8,7 @@ use crate::support::frames::{
     window_update,
 };
 use crate::support::wait::until_true;
-use crate::support::{AfterResponse, Client, Origin, Weir, config, get};
+use crate::support::{AfterResponse, Origin, Weir, config, get};
 
 /// Streams per connection, and connections. Their responses together are a gigabyte.
 const STREAMS: u32 = 32;
@@ -150,22 +150,4 @@ fn heads_that_clients_do_not_read_share_one_bound() {
     assert!(grown < 80_000, "{grown} KiB for heads of 96 MB");
     drop(clients);
     until_true("room", || get(weir.address(), "/large").status == 200);
-}
-
-#[test]
-fn http1_responses_that_clients_do_not_read_share_the_bound() {
-    let origin = large_head_origin();
-    let weir = Weir::start(&config(origin.address(), "overload: { unsent: 1MiB }"));
-    // Pipelined, so that the buffers of the socket are full.
-    let many = "GET /large HTTP/1.1\r\nhost: a.test\r\n\r\n".repeat(200);
-    let clients: Vec<_> = (0..40)
-        .map(|_| {
-            let client = Client::connect(weir.address());
-            client.send(&many);
-            client
-        })
-        .collect();
-    until_true("connections that are closed", || unsent(&weir) > 0.0);
-    assert_eq!(get(weir.address(), "/").status, 200);
-    drop(clients);
 }
