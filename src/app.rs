@@ -274,8 +274,8 @@ fn build_app(
     metrics.record_initial_config(1, clock.now());
     let memory = resource_limits::available_memory();
     let overload = OverloadManager::new(&config.overload, resource_limits::raise_descriptor_limit(), memory);
-    UNSENT.set_max(config.overload.unsent.unwrap_or(memory.default_budget()));
-    limiter.queues().memory().set_max(config.overload.waiting.unwrap_or(memory.default_budget()));
+    UNSENT.set_max(config.overload.unsent.unwrap_or_else(|| memory.default_budget()));
+    limiter.queues().memory().set_max(config.overload.waiting.unwrap_or_else(|| memory.default_budget()));
     tracing::info!(connections = overload.max_connections(), "maximum number of downstream connections");
     let (store_handle, queue) =
         config.store.as_ref().map(|_| store::handle::StoreHandle::new(&limiter)).unzip();

@@ -34,8 +34,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Begins every stream: the time in milliseconds after which a browser reconnects. The last two minutes follow.
 const GREETING: &str = "retry: 1000\n\n";
 
-/// Where the page is from that makes a browser send a request.
-
 /// The open streams.
 #[derive(Debug, Default)]
 pub struct EventHub(Mutex<OpenStreams>);

@@ -64,7 +64,10 @@ pub fn check_files<P: AsRef<Path>>(files: &[P], running: Option<&Path>) -> Check
     };
     for file in files {
         let FileContent { configs, notes } = load_all(file.as_ref());
-        add_results(configs, file.as_ref(), running.as_ref(), &mut report);
+        // What is said of a valid configuration would hide what is wrong beside it.
+        let is_all_valid = notes.is_empty() && configs.iter().all(Result::is_ok);
+        let file = Some(file.as_ref()).filter(|_| is_all_valid);
+        add_results(configs, file, running.as_ref(), &mut report);
         if !notes.is_empty() {
             report.add(lines_of(&notes), CheckStatus::HasNotes);
         }
@@ -72,7 +75,13 @@ pub fn check_files<P: AsRef<Path>>(files: &[P], running: Option<&Path>) -> Check
     report
 }
 
-fn add_results(results: Vec<LoadResult>, file: &Path, running: Option<&Config>, report: &mut CheckReport) {
+/// Adds what the configurations of a file are. `file`: its path, if nothing in it has a problem or a note.
+fn add_results(
+    results: Vec<LoadResult>,
+    file: Option<&Path>,
+    running: Option<&Config>,
+    report: &mut CheckReport,
+) {
     for result in results {
         match (result, running) {
             (Err(problems), _) => report.add(lines_of(&problems), CheckStatus::Invalid),
@@ -83,8 +92,8 @@ fn add_results(results: Vec<LoadResult>, file: &Path, running: Option<&Config>, 
                 report.add(lines, CheckStatus::Valid);
             }
             (Ok(config), None) if config.notices.is_empty() => {
-                let line = format!("{}: valid: {}", file.display(), config.summary());
-                report.add(vec![line], CheckStatus::Valid);
+                let line = |file: &Path| format!("{}: valid: {}", file.display(), config.summary());
+                report.add(file.map(line).into_iter().collect(), CheckStatus::Valid);
             }
             (Ok(config), None) => report.add(lines_of(&config.notices), CheckStatus::HasNotes),
         }

@@ -266,7 +266,7 @@ fn several_listeners_may_use_port_zero() {
 }
 
 #[test]
-fn ten_thousand_rules_load_and_ten_thousand_errors_are_reported() {
+fn ten_thousand_rules_load_and_of_ten_thousand_errors_the_first_are_reported() {
     let mut text = MINIMAL.to_owned() + "rules:\n";
     for index in 0..10_000 {
         let _ = writeln!(
@@ -276,8 +276,10 @@ fn ten_thousand_rules_load_and_ten_thousand_errors_are_reported() {
     }
     assert_eq!(config(&text).policy.rules.len(), 10_000);
     let problems = load_with_environment(&[], &text.replace("5/s", "5/x")).unwrap_err();
-    assert_eq!(problems.len(), 10_000);
-    assert!(problems[9_999].starts_with("/etc/weir/weir.yaml:10003:"), "{}", problems[9_999]);
+    // The first ones, and a line that states the number of the others.
+    assert_eq!(problems.len(), 201);
+    assert!(problems[199].starts_with("/etc/weir/weir.yaml:203:"), "{}", problems[199]);
+    assert!(problems[200].contains("9800"), "{}", problems[200]);
 }
 
 #[test]

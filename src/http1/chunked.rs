@@ -5,31 +5,35 @@
 
 use bytes::{Buf as _, BytesMut};
 use http::HeaderName;
+use smallvec::SmallVec;
 
 use super::decoder::{Piece, take_data};
 use super::head::to_header_map;
 use super::malformed::MalformedMessage;
 
 /// Maximum bytes of a chunk-size line, including its extensions.
-const MAX_SIZE_LINE_LENGTH: usize = 4096;
+const MAX_SIZE_LINE_LENGTH: u32 = 4096;
 /// Maximum bytes of all chunk extensions of a body. More serve no purpose other than to waste the recipient's resources
 /// (CVE-2023-39326).
-const MAX_EXTENSIONS_SIZE: usize = 16 * 1024;
+const MAX_EXTENSIONS_SIZE: u32 = 16 * 1024;
 /// Maximum bytes of all trailers together.
 const MAX_TRAILERS_SIZE: usize = 16 * 1024;
 /// Maximum number of trailers.
 const MAX_TRAILERS: usize = 64;
+
+/// Names of trailers that `Connection` lists.
+pub type DroppedTrailers = SmallVec<[HeaderName; 1]>;
 
 /// Decoder of a chunked body, at any point of it.
 #[derive(Debug, Default, PartialEq)]
 pub struct ChunkedDecoder {
     state: ChunkedState,
     /// Bytes of the current chunk-size line so far.
-    line_length: usize,
+    line_length: u32,
     /// Bytes of extensions so far.
-    extensions_length: usize,
-    /// Names of trailers that are dropped.
-    dropped: Box<[HeaderName]>,
+    extensions_length: u32,
+    /// Names of trailers that are dropped, if there are any. Boxed, because a decoder is part of each response.
+    dropped: Option<Box<DroppedTrailers>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -55,8 +59,8 @@ enum ChunkedState {
 impl ChunkedDecoder {
     /// Creates a decoder that drops trailers of these names: those that `Connection` names are meant for this
     /// connection only (RFC 9110 section 7.6.1).
-    pub fn without(dropped: Box<[HeaderName]>) -> Self {
-        Self { dropped, ..Self::default() }
+    pub fn without(dropped: DroppedTrailers) -> Self {
+        Self { dropped: (!dropped.is_empty()).then(|| Box::new(dropped)), ..Self::default() }
     }
 
     /// Takes the next piece of the body from `read`.
@@ -86,7 +90,7 @@ impl ChunkedDecoder {
                     mut end => {
                         self.state = ChunkedState::End;
                         if let Piece::Trailers(fields) = &mut end {
-                            for name in &self.dropped {
+                            for name in self.dropped.iter().flat_map(|names| names.iter()) {
                                 fields.remove(name);
                             }
                         }

@@ -13,6 +13,7 @@ use super::error::{Http2Error, Reason};
 use super::frame::{FRAME_HEADER_SIZE, FrameHeader, FrameKind, MAX_FRAME_SIZE, PREFACE};
 use super::handle_frame::{AcceptedRequest, FrameHandler};
 use super::input::InputBuf;
+use super::output::OutputBuf;
 use super::receive::ReceiveStream;
 use super::responder::Responder;
 use super::settings::Http2Settings;
@@ -253,7 +254,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
 impl<T> Drop for Connection<T> {
     fn drop(&mut self) {
-        self.frames.state.borrow_mut().end_all(Http2Error::Io(io::ErrorKind::ConnectionAborted));
+        let mut state = self.frames.state.borrow_mut();
+        state.end_all(Http2Error::Io(io::ErrorKind::ConnectionAborted));
+        // Handles of streams keep the state for as long as their tasks run.
+        state.output = OutputBuf::default();
+        state.record_unsent();
     }
 }
 

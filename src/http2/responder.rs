@@ -48,6 +48,10 @@ impl Responder {
     pub fn send_interim(&mut self, status: StatusCode, headers: &HeaderMap) -> Result<(), Http2Error> {
         self.handle.with(|connection, id, stream| {
             stream.check_open_for_sending()?;
+            if !connection.accepts_head() {
+                // The client does not read. It must not depend on interim responses.
+                return Ok(());
+            }
             connection.put_head(id, false, |encoder, out| {
                 encoder.status(status, out);
                 encode_headers(headers, encoder, out);

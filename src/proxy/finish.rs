@@ -148,8 +148,9 @@ fn count(context: &RequestContext, duration: Duration) {
 fn outcome(context: &RequestContext) -> FinalOutcome {
     match (context.flag, context.decision) {
         (ResponseFlag::NotStored, _) => FinalOutcome::NotStored,
+        // Also one that the rules had admitted with a delay for which there was no memory.
+        (ResponseFlag::Overloaded, _) => FinalOutcome::Shed,
         (_, Some(decision)) => FinalOutcome::Decided(decision),
-        (ResponseFlag::Overloaded, None) => FinalOutcome::Shed,
         (ResponseFlag::DownstreamProtocol, None) => FinalOutcome::Malformed,
         // A response without a decision of the rules: a forward proxy does not serve the request.
         _ if context.is_complete => FinalOutcome::Decided(DecisionOutcome::Denied),

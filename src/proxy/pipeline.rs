@@ -71,7 +71,7 @@ pub(super) fn handle(
     };
     let next_hop = NextHop::of_request(connection, &view, head, &attributes);
     let hop = next_hop.hop(connection, &view, head.version, attributes.client, context.request_bits);
-    set_client(&mut context, &hop, (head, flags), &view, &attributes);
+    set_client(&mut context, &hop, head, flags, &view, &attributes);
     if let NextHop::Refused(refusal) = next_hop {
         let unread = log_rejection(&mut context, head, flags, &hop, body);
         return local_reply::refused(context, refusal, unread).into();
@@ -193,7 +193,8 @@ const fn expect_tunnel(context: &mut RequestContext) {
 fn set_client(
     context: &mut RequestContext,
     hop: &Hop<'_>,
-    (head, flags): (&request::Parts, RequestHeaderFlags),
+    head: &request::Parts,
+    flags: RequestHeaderFlags,
     view: &GenerationView,
     attributes: &Attributes<'_>,
 ) {

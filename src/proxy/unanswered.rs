@@ -61,7 +61,10 @@ pub(super) fn settle_later(
                 Some(timer) => timer.register_waker(cx.waker()),
                 None => guard.0.timer().register_waker(cx.waker()),
             }
-            Pin::new(&mut handling).poll(cx)
+            let polled = Pin::new(&mut handling).poll(cx);
+            // At once, so that no other request of the connection finds it.
+            guard.0.discard_upgraded();
+            polled
         });
         drop(tokio::time::timeout(MAX_WAIT, response).await);
         drop(guard);

@@ -46,7 +46,7 @@ impl RejectionResponse {
     pub fn is_dynamic(&self) -> bool {
         self.templates.is_some()
             || self.cors.is_some()
-            || self.denied.as_deref().is_some_and(RejectionResponse::is_dynamic)
+            || self.denied.as_deref().is_some_and(Self::is_dynamic)
     }
 
     /// Completes a reply for its request. The reply to a CORS preflight becomes one that allows the request, if its

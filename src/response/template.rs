@@ -262,10 +262,10 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Returns the names in `text` that are placeholders except for a misspelling that `nearest` recognises.
-pub fn misspellings<'a>(
-    text: &'a str,
+pub fn misspellings(
+    text: &str,
     nearest: impl Fn(&str) -> Option<&'static str>,
-) -> impl Iterator<Item = (&'a str, &'static str)> {
+) -> impl Iterator<Item = (&str, &'static str)> {
     text.match_indices('{').filter_map(move |(at, _)| {
         let (name, _) = text[at + 1..].split_once('}')?;
         let is_single = !text[..at].ends_with(['{', '$']);
@@ -298,8 +298,8 @@ fn push_char(out: &mut Vec<u8>, letter: char) {
 fn push_json(out: &mut Vec<u8>, letter: char) {
     match letter {
         '"' | '\\' => out.extend_from_slice(&[b'\\', letter as u8]),
-        // `<` ends a script in which the JSON may be embedded.
-        '<' | '\u{0}'..='\u{1f}' | '\u{7f}' | '\u{2028}' | '\u{2029}' => {
+        // `<` ends a script in which the JSON may be embedded, and quotes end a string of the script.
+        '<' | '>' | '&' | '\'' | '`' | '$' | '\u{0}'..='\u{1f}' | '\u{7f}' | '\u{2028}' | '\u{2029}' => {
             out.extend_from_slice(format!("\\u{:04x}", u32::from(letter)).as_bytes());
         }
         _ => push_char(out, letter),

@@ -50,6 +50,8 @@ impl Body for Http2Body {
             }
             match ready!(polled) {
                 Some(Ok(data)) => {
+                    // A client that has begun to send waits for nothing.
+                    self.expects_continue = false;
                     self.stream.release(data.len());
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(data))));

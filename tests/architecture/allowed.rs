@@ -193,12 +193,12 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
     ("upstream", &["http1", "http2", "headers", "transport", "tls", "telemetry", "jitter", "in_place"]),
     ("transport", &["http2"]),
     ("http1", &["headers"]),
-    ("http2", &["memory_budget"]),
     ("state_file", &["limiter", "atomic_file"]),
     (
         "telemetry",
         &["http2", "tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"],
     ),
+    ("http2", &["memory_budget"]),
     ("observe", &["rules", "identify", "limiter"]),
     // For its waiting times.
     ("watch", &["clock"]),
@@ -228,6 +228,9 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
 
 /// Imports of `app`, which assembles the parts. The command line is not among them.
 const EVERYTHING: &[&str] = &[
+    // The admin port explains requests, and calls of the rate limit service.
+    "explain",
+    "explain_command",
     "http_server",
     "watch",
     "alerts",

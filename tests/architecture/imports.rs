@@ -18,7 +18,7 @@ pub(super) fn non_settings_imports(source: &Source) -> Vec<String> {
         ("rls", &["options", "settings"]),
         ("remote", &["channel", "service", "RemoteServiceSettings"]),
         ("store", &["settings"]),
-        ("statsd", &["StatsdSettings"]),
+        ("statsd", &["StatsdSettings", "StatsdProtocol"]),
         ("spans", &["TracingSettings", "Collector"]),
         ("observe", &["key_writer"]),
         ("key_writer", &["LogKeys"]),

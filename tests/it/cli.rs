@@ -178,7 +178,7 @@ rule new: added, 1/s and 9/min by [{header: x-key}]
 rule gone: deny → 1/s by []
 rules: order changed, which breaks ties between equal retry-after times
 upstreams: changed
-ratelimit_headers, ietf_headers: changed
+ratelimit_headers, ietf_headers, header_names: changed
 drain: changed; needs a restart
 ";
     assert_eq!(

@@ -80,8 +80,8 @@ fn outcome(name: &str, text: &str) -> String {
         }
         Err(problems) => problems.iter().map(|problem| format!("{problem}\n")).collect(),
     };
-    let positions = Regex::new(r"[\w./#-]+:\d+(:\d+)?:").unwrap();
-    let servers = Regex::new(r"(server in) [\w./-]+:\d+").unwrap();
+    let positions = Regex::new(r"[\w./#-]+:\d+(:\d+)?:").expect("a valid test");
+    let servers = Regex::new(r"(server in) [\w./-]+:\d+").expect("a valid test");
     servers.replace_all(&positions.replace_all(&said, ""), "$1").into_owned()
 }
 
@@ -94,11 +94,14 @@ fn assert_valid(rules: &str, input: &str) {
 
 fn documents(text: &str) -> Vec<Value> {
     use serde::Deserialize as _;
-    serde_yaml::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap()).collect()
+    serde_yaml::Deserializer::from_str(text)
+        .map(|one| Value::deserialize(one).expect("a valid test"))
+        .collect()
 }
 
 fn as_text(documents: &[Value]) -> String {
-    let texts: Vec<String> = documents.iter().map(|one| serde_yaml::to_string(one).unwrap()).collect();
+    let texts: Vec<String> =
+        documents.iter().map(|one| serde_yaml::to_string(one).expect("a valid test")).collect();
     texts.join("---\n")
 }
 
@@ -106,8 +109,8 @@ fn as_text(documents: &[Value]) -> String {
 fn every_leaf_of_an_imported_yaml_file_is_in_the_rules_or_the_comments() {
     let mut silent = Vec::new();
     for path in samples(&[".yaml", ".json"]) {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        let all = documents(&fs::read_to_string(&path).unwrap());
+        let name = path.file_name().expect("a valid test").to_str().expect("a valid test");
+        let all = documents(&fs::read_to_string(&path).expect("a valid test"));
         let before = outcome(name, &as_text(&all));
         for (index, document) in all.iter().enumerate() {
             let mut found = Vec::new();
@@ -130,7 +133,7 @@ fn every_leaf_of_an_imported_yaml_file_is_in_the_rules_or_the_comments() {
 
 /// Returns the ranges of all words of nginx's configuration, apart from comments.
 fn nginx_words(text: &str) -> Vec<std::ops::Range<usize>> {
-    let word = Regex::new("(?m)^\\s*#[^\n]*|\"[^\"\n]*\"|\\$\\{\\w+\\}|[^\\s;{}\"#]+").unwrap();
+    let word = Regex::new("(?m)^\\s*#[^\n]*|\"[^\"\n]*\"|\\$\\{\\w+\\}|[^\\s;{}\"#]+").expect("a valid test");
     let is_comment = |text: &str| text.trim_start().starts_with('#');
     word.find_iter(text).filter(|found| !is_comment(found.as_str())).map(|found| found.range()).collect()
 }
@@ -139,8 +142,8 @@ fn nginx_words(text: &str) -> Vec<std::ops::Range<usize>> {
 fn every_word_of_an_imported_nginx_file_is_in_the_rules_or_the_comments() {
     let mut silent = Vec::new();
     for path in samples(&[".nginx.conf"]) {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        let text = fs::read_to_string(&path).unwrap();
+        let name = path.file_name().expect("a valid test").to_str().expect("a valid test");
+        let text = fs::read_to_string(&path).expect("a valid test");
         let before = outcome(name, &text);
         for range in nginx_words(&text) {
             let word = &text[range.clone()];

@@ -227,7 +227,7 @@ fn import_of_an_invalid_local_ratelimit_filter_is_rejected() {
 
 fn sample(name: &str) -> Imported {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/imports").join(name);
-    import_sample(name, &fs::read_to_string(path).unwrap()).unwrap()
+    import_sample(name, &fs::read_to_string(path).expect("a sample")).expect("an input")
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) fn compile_client(
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
-    compile_peer(UPSTREAM_PEER, raw, urls, at, address, files, report)
+    compile_peer(&UPSTREAM_PEER, raw, urls, at, address, files, report)
 }
 
 /// As [`compile_client`], for an upstream of requests, whose hosts may be the server names.
@@ -45,11 +45,11 @@ pub(super) fn compile_upstream(
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
-    compile_peer(TlsPeer { has_requests: true, ..UPSTREAM_PEER }, raw, urls, at, address, files, report)
+    compile_peer(&TlsPeer { has_requests: true, ..UPSTREAM_PEER }, raw, urls, at, address, files, report)
 }
 
 fn compile_peer(
-    peer: TlsPeer<'_>,
+    peer: &TlsPeer<'_>,
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
     at: ConfigPath<'_>,
@@ -67,7 +67,7 @@ fn compile_peer(
         UpstreamAddress::Tcp { host, .. } => Some(&**host),
         UpstreamAddress::Unix(_) | UpstreamAddress::Echo => None,
     });
-    let peer = TlsPeer { hosts: hosts.collect(), is_secure, ..peer };
+    let peer = TlsPeer { hosts: hosts.collect(), is_secure, ..*peer };
     compile_settings(raw, &peer, at, address, files, report)
 }
 

@@ -91,14 +91,14 @@ fn ambiguous_chunk_framing_is_rejected() {
 
 #[test]
 fn chunk_size_lines_and_trailers_are_bounded() {
-    assert_rejected(&format!("5;{}", "x".repeat(MAX_SIZE_LINE_LENGTH)));
-    assert_rejected(&"0".repeat(MAX_SIZE_LINE_LENGTH + 1));
+    assert_rejected(&format!("5;{}", "x".repeat(MAX_SIZE_LINE_LENGTH as usize)));
+    assert_rejected(&"0".repeat(MAX_SIZE_LINE_LENGTH as usize + 1));
     assert_rejected(&format!("0\r\na: {}", "x".repeat(MAX_TRAILERS_SIZE)));
     assert_rejected(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(MAX_TRAILERS + 1)));
-    let many = "1;ext\r\nx\r\n".repeat(MAX_SIZE_LINE_LENGTH);
+    let many = "1;ext\r\nx\r\n".repeat(MAX_SIZE_LINE_LENGTH as usize);
     assert_eq!(
         decode(&many),
-        (vec![b'x'; MAX_SIZE_LINE_LENGTH], None, Vec::new()),
+        (vec![b'x'; MAX_SIZE_LINE_LENGTH as usize], None, Vec::new()),
         "the maximum applies to each size line, not to their sum"
     );
 }

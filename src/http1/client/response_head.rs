@@ -5,10 +5,9 @@ use std::mem::MaybeUninit;
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, StatusCode};
-use smallvec::SmallVec;
 
 use crate::headers::{Headers, RawHeaders};
-use crate::http1::chunked::ChunkedDecoder;
+use crate::http1::chunked::{ChunkedDecoder, DroppedTrailers};
 use crate::http1::content_length;
 use crate::http1::decoder::BodyDecoder;
 use crate::http1::head::{FieldSpan, FieldSpans, list_elements, may_be_complete};
@@ -81,6 +80,7 @@ impl<'a> ResponseHeadDecoder<'a> {
                     interims.push(start.status, head.len(), || interim(head, &places))?;
                 }
                 read.advance(start.end);
+                self.skip_empty_lines(read);
                 if read.is_empty() {
                     return Ok(None);
                 }
@@ -202,7 +202,7 @@ struct ResponseFraming {
     content_length: Option<u64>,
     has_close: bool,
     /// Fields that `Connection` names.
-    nominated: SmallVec<[HeaderName; 1]>,
+    nominated: DroppedTrailers,
 }
 
 impl ResponseFraming {
@@ -254,7 +254,7 @@ impl ResponseFraming {
     fn body_decoder(&self, is_1_1: bool) -> Result<BodyDecoder, MalformedMessage> {
         match (self.has_transfer_encoding, self.content_length) {
             (true, _) if !(is_1_1 && self.chunked) => Err(MalformedMessage::TransferEncoding),
-            (true, _) => Ok(BodyDecoder::Chunked(ChunkedDecoder::without(self.nominated.as_slice().into()))),
+            (true, _) => Ok(BodyDecoder::Chunked(ChunkedDecoder::without(self.nominated.clone()))),
             (false, Some(octets)) => Ok(BodyDecoder::Length(octets)),
             (false, None) => Ok(BodyDecoder::Close),
         }

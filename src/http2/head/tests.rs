@@ -127,7 +127,7 @@ fn size_is_limited_and_malformed_counts_first() {
 
 proptest! {
     #[test]
-    fn encoded_request_is_decoded_again(path in "/[a-z0-9/?=&-]{0,40}", values in prop::collection::vec("[ -~]{0,40}", 0..20)) {
+    fn encoded_request_is_decoded_again(path in "/[a-z0-9/?=&-]{0,40}", values in prop::collection::vec("|[!-~]|[!-~][ -~]{0,38}[!-~]", 0..20)) {
         let mut head = Request::post(format!("http://a.test{path}")).version(Version::HTTP_2);
         for (index, value) in values.iter().enumerate() {
             head = head.header(format!("x-{}", index % 7), value);

@@ -170,7 +170,7 @@ impl<'n> Patches<'n> {
                 .map(|(index, _)| index)
                 .collect();
             let own = candidates.iter().find(|index| chains[**index].0.owner == place.owner);
-            match own.or(candidates.first()).copied() {
+            match own.or_else(|| candidates.first()).copied() {
                 Some(index) => chains[index].1.tables.push(table),
                 None => {
                     let chain = Chain { label: place.owner.clone(), tables: vec![table], ..Chain::default() };

@@ -178,8 +178,9 @@ fn override_units<'n>(chain: &Chain<'n>, lookup: &Lookup<'n>, ledger: &Ledger) -
 fn host_requests<'n>(lookup: &Lookup<'n>, host: &VirtualHost<'n>) -> Option<Requests<'n>> {
     let mut requests = host.requests.clone();
     let own = host.routes.iter().filter(|route| lookup.find(&route.overrides).is_some());
-    let is_used = own.fold(true, |is_used, route| requests.except(&route.requests) && is_used);
-    is_used.then_some(requests)
+    // Each route is taken out, whether or not another one could not be.
+    let left_in = own.filter(|route| !requests.except(&route.requests)).count();
+    (left_in == 0).then_some(requests)
 }
 
 /// Returns the requests of a route configuration without those of virtual hosts and routes with their own.

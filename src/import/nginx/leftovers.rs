@@ -73,7 +73,8 @@ fn add_block(
     let more = if names.len() > MAX_NAMES { ", …" } else { "" };
     let names = names.into_iter().take(MAX_NAMES).collect::<Vec<_>>().join(", ");
     let text: String = others.iter().map(|one| written(one)).collect();
-    let place = block.or(others.first().copied()).map(|one| one.place.to_string()).unwrap_or_default();
+    let place =
+        block.or_else(|| others.first().copied()).map(|one| one.place.to_string()).unwrap_or_default();
     let kind = block.map_or("the file", |block| &block.name);
     let names = if names.is_empty() { "none".to_owned() } else { format!("{names}{more}") };
     let sum = checksum(&format!("{parameters}{text}"));

@@ -198,17 +198,7 @@ impl MetricRegistry {
             self.set_gauge(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
         }
         self.set_certificates(scrape);
-        self.set_counter(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed_requests.get());
-        for (peer, reason, count) in malformed_streams::counts() {
-            let labels = [("peer", peer), ("reason", reason)];
-            self.set_counter(&families::HTTP2_MALFORMED_STREAMS, &labels, count);
-        }
-        let removed = totals.counts.removed_headers.get();
-        self.set_counter(&families::REQUEST_HEADERS_REMOVED, &[], removed);
-        for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
-            self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());
-        }
-        self.set_counter(&families::ACCEPT_FAILURES, &[], totals.counts.accept_failures.get());
+        self.set_unserved(totals);
         self.set_gauge(&families::REQUESTS_DELAYED, &[], totals.counts.delayed() as f64);
         for (rule, decisions) in &totals.rules {
             for (outcome, count) in decisions.iter() {
@@ -251,6 +241,21 @@ impl MetricRegistry {
         self.set_counter(&families::PANICS, &[], panics::count());
         self.set_gauge(&families::PROCESS_START, &[], scrape.start_time.as_secs_f64());
         self.set_process(process);
+    }
+
+    /// Sets what was not served, or not forwarded, before any rule.
+    fn set_unserved(&self, totals: &MetricTotals<'_>) {
+        self.set_counter(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed_requests.get());
+        for (peer, reason, count) in malformed_streams::counts() {
+            let labels = [("peer", peer), ("reason", reason)];
+            self.set_counter(&families::HTTP2_MALFORMED_STREAMS, &labels, count);
+        }
+        let removed = totals.counts.removed_headers.get();
+        self.set_counter(&families::REQUEST_HEADERS_REMOVED, &[], removed);
+        for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
+            self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());
+        }
+        self.set_counter(&families::ACCEPT_FAILURES, &[], totals.counts.accept_failures.get());
     }
 
     fn set_certificates(&self, scrape: &Scrape) {

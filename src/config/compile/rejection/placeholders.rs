@@ -136,7 +136,8 @@ impl<'a> TemplateContext<'a> {
             Value::String(text) => report.ok_or_report(at, self.parse(text, Escaping::Json)).is_some(),
             Value::Array(items) => {
                 let check = |(index, item)| self.check_json(item, at.item(index), report);
-                items.iter().enumerate().map(check).fold(true, |all, one| all && one)
+                // Every problem is reported, so nothing ends at the first.
+                items.iter().enumerate().map(check).filter(|is_valid| !is_valid).count() == 0
             }
             Value::Object(map) => {
                 let check = |(key, value): (&String, &Value)| {
@@ -144,7 +145,7 @@ impl<'a> TemplateContext<'a> {
                     let is_key_valid = is_key_valid.map_err(|fault| report.add_key_error(at.key(key), fault));
                     self.check_json(value, at.key(key), report) && is_key_valid.is_ok()
                 };
-                map.iter().map(check).fold(true, |all, one| all && one)
+                map.iter().map(check).filter(|is_valid| !is_valid).count() == 0
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => true,
         }

@@ -229,7 +229,7 @@ proptest! {
         let pace = pace(mode, limit, limit);
         let mut now = 9 * SECOND + start;
         let mut pacer = Pacer::new(&pace, Timestamp::from_nanos(now));
-        let mut take = |pacer: &mut Pacer, now: &mut u64| loop {
+        let take = |pacer: &mut Pacer, now: &mut u64| loop {
             match pacer.reserve(&pace, Timestamp::from_nanos(*now)) {
                 PaceSlot::Taken(delay) => break *now + saturating_nanos(delay),
                 PaceSlot::After(wait) => *now += saturating_nanos(wait),
@@ -246,9 +246,9 @@ proptest! {
         }
         let wait = last - begun;
         let interval = SECOND / limit;
-        // Each place is rounded down to a nanosecond.
-        prop_assert!(bound <= wait + interval, "{bound} and {wait}");
+        // The place at the end of a window may be in the next one.
+        prop_assert!(bound <= wait + 2 * interval, "{bound} and {wait}");
         // Windows that end meanwhile are made up for in part.
-        prop_assert!(wait <= bound + bound / 4 + 4 * interval, "{bound} and {wait}");
+        prop_assert!(wait <= bound + bound / 2 + 4 * interval, "{bound} and {wait}");
     }
 }

@@ -75,20 +75,20 @@ fn from_cri(line: &[u8]) -> Option<Opened<'_>> {
 fn from_json(line: &[u8]) -> Option<Vec<u8>> {
     let Ok(Value::Object(object)) = serde_json::from_slice(line) else { return None };
     let time = TIMES.iter().find_map(|name| object.get(*name)).filter(|time| !time.is_object());
-    PAYLOADS.iter().find_map(|name| match object.get(*name)? {
-        Value::String(text) => {
-            let text = text.trim_end();
-            if text.starts_with('{') {
-                let inner = serde_json::from_str(text).ok()?;
-                return with_time(&inner, time);
-            }
-            let text = text.as_bytes();
-            let is_wrapped = || from_cri(text).is_some() || without_prefix(text).is_some();
-            (may_be_request(text) || is_wrapped()).then(|| text.to_vec())
-        }
-        inner @ Value::Object(_) => with_time(inner, time),
-        _ => None,
-    })
+    let payloads = || PAYLOADS.iter().filter_map(|name| object.get(*name));
+    // Texts first: Filebeat has a `message`, and an object `log` that describes the file.
+    let text = payloads().filter_map(Value::as_str).find_map(|text| line_in_text(text.trim_end(), time));
+    text.or_else(|| payloads().find_map(|inner| with_time(inner, time)))
+}
+
+/// Returns the line in a text of a JSON object, if it looks like a request, or like a wrapper of one.
+fn line_in_text(text: &str, time: Option<&Value>) -> Option<Vec<u8>> {
+    if text.starts_with('{') {
+        return with_time(&serde_json::from_str(text).ok()?, time);
+    }
+    let text = text.as_bytes();
+    let is_wrapped = || from_cri(text).is_some() || without_prefix(text).is_some();
+    (may_be_request(text) || is_wrapped()).then(|| text.to_vec())
 }
 
 /// Writes an object with the time of its wrapper before its members, so that its own time counts if it has one.
