@@ -51,7 +51,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
 use crate::rules::selection::{CheckRole, SelectedCheck, SideEffects};
-use crate::store::lease_wait::LeaseWaits;
+use crate::store::lease_wait::{LeaseWaits, StoreResponse};
 use crate::throttle;
 
 /// The limits of a request after the local decision; the store or another service may still have to be queried.
@@ -165,7 +165,7 @@ impl PendingLimits {
             limits.decide_on_arrival(view, request, arrival);
         } else if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease)
         {
-            leases::acquire_leases(view, &mut limits, Duration::ZERO);
+            leases::acquire_leases(view, &mut limits, StoreResponse::NOT_AWAITED);
         }
         if limits.is_pending() || limits.is_held() {
             limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));

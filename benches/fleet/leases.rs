@@ -18,7 +18,7 @@ use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 use weir::store::handle::StoreHandle;
-use weir::store::lease_wait::{LeaseDecision, LeaseWaits};
+use weir::store::lease_wait::{LeaseDecision, LeaseWaits, StoreResponse};
 use weir::store::settings::{self, Credentials, Topology};
 use weir::store::task::{self, StoreTaskResources};
 use weir::telemetry::metrics::Metrics;
@@ -215,7 +215,7 @@ impl LeaseInstance {
                 counter,
                 self.limiter.acquire_units(&check, now),
                 wait,
-                Duration::ZERO,
+                StoreResponse::NOT_AWAITED,
             ) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Pending(lacking) => return RequestOutcome::Waits(lacking.into()),

@@ -16,7 +16,7 @@ use crate::limiter::decision::Verdict;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::rule::Rule;
 use crate::rules::selection::CheckRole;
-use crate::store::lease_wait::LeaseDecision;
+use crate::store::lease_wait::{LeaseDecision, StoreResponse};
 
 /// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
 const MAX_ATTEMPTS: usize = 4;
@@ -37,8 +37,7 @@ pub(super) async fn resolve(
         let waits = std::mem::take(&mut limits.awaited_leases);
         let (now, end) = hold(Hold::Lease(waits)).await;
         limits.check_again(view, now);
-        let waited = if end == HoldEnd::Ready { now.since(started) } else { Duration::MAX };
-        acquire_leases(view, limits, waited);
+        acquire_leases(view, limits, end.store_response(now.since(started)));
         limits.awaited_leases.clear_elapsed();
     }
 }
@@ -96,20 +95,20 @@ impl AppliedLimits {
 }
 
 /// Provides units for the checks that are out of them, without waiting. Checks that must wait for the store
-/// are added to `limits.awaited_leases`; the request has `waited` so far. Checks that are not enforced follow once all
+/// are added to `limits.awaited_leases`; `response` is what the store has said so far. Checks that are not enforced follow once all
 /// others pass.
 // Out of line, because nearly no request calls this.
 #[inline(never)]
-pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits, waited: Duration) {
+pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits, response: StoreResponse) {
     if limits.decision.is_rejected() {
-        acquire_enforced_leases(view, limits, waited);
+        acquire_enforced_leases(view, limits, response);
     }
     if !limits.decision.is_rejected() {
         acquire_unenforced_leases(view, limits);
     }
 }
 
-fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, waited: Duration) {
+fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, response: StoreResponse) {
     let now = limits.decided_at;
     for _ in 0..MAX_ATTEMPTS {
         let awaiting_lease = limits.checks_awaiting_lease();
@@ -118,7 +117,7 @@ fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, waited
         }
         let mut rejected = SmallVec::<[(usize, Duration); 2]>::new();
         for position in awaiting_lease {
-            match acquire_lease(view, limits, position, waited) {
+            match acquire_lease(view, limits, position, response) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Pending(wait) => limits.awaited_leases.add(wait),
                 LeaseDecision::Rejected(wait) => rejected.push((position, wait)),
@@ -143,7 +142,7 @@ fn acquire_lease(
     view: &LimitsView,
     limits: &AppliedLimits,
     position: usize,
-    waited: Duration,
+    response: StoreResponse,
 ) -> LeaseDecision {
     let (selected, now) = (&limits.selected[position], limits.decided_at);
     let store = view.store.as_ref().filter(|store| !store.is_unreachable());
@@ -161,7 +160,7 @@ fn acquire_lease(
         Some(line) => line.time_left(selected.rule, now).max(max_wait),
         None => max_wait,
     };
-    store.decide_lease(counter, outcome, wait, waited)
+    store.decide_lease(counter, outcome, wait, response)
 }
 
 /// Decides checks that are not enforced, such as of a rule in shadow mode, and that are out of units. Each is
@@ -175,7 +174,7 @@ fn acquire_unenforced_leases(view: &LimitsView, limits: &mut AppliedLimits) {
             if !limits.decision.verdicts()[position].needs_lease() {
                 break;
             }
-            match acquire_lease(view, limits, position, Duration::ZERO) {
+            match acquire_lease(view, limits, position, StoreResponse::NOT_AWAITED) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Rejected(wait) if !wait.is_zero() => {
                     limits.decision.reject(position, wait);

@@ -29,6 +29,7 @@ use crate::limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
 use crate::limiter::wait_queue::{CHARGE_AHEAD, Ticket};
 use crate::rules::selection::{CheckRole, SelectedCheck};
 use crate::rules::wait::WaitPolicy;
+use crate::store::lease_wait::StoreResponse;
 use crate::telemetry::metrics::WaitRejection;
 
 /// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
@@ -102,7 +103,7 @@ impl AppliedLimits {
                 }
             }
         }
-        let position = match self.attempt(view, Duration::ZERO, now) {
+        let position = match self.attempt(view, StoreResponse::NOT_AWAITED, now) {
             Some((position, _)) => {
                 self.peek(view, now);
                 if self.is_rejected_by_another(view) {
@@ -135,8 +136,13 @@ impl AppliedLimits {
 
     /// Takes a place in the pace of the limits, and decides. Returns the position of a check whose pace has no room, and
     /// the time until it has.
-    /// The request has `waited` for the store.
-    fn attempt(&mut self, view: &LimitsView, waited: Duration, now: Timestamp) -> Option<(usize, Duration)> {
+    /// `response` is what the store has said so far.
+    fn attempt(
+        &mut self,
+        view: &LimitsView,
+        response: StoreResponse,
+        now: Timestamp,
+    ) -> Option<(usize, Duration)> {
         if self.wait.is_some() {
             view.policy.rules.refresh(&mut self.selected);
         }
@@ -156,7 +162,7 @@ impl AppliedLimits {
         }
         self.check_again(view, now);
         if view.policy.rules.is_shared() && self.decision.verdicts().iter().any(Verdict::needs_lease) {
-            leases::acquire_leases(view, self, waited);
+            leases::acquire_leases(view, self, response);
         }
         let is_rejected = self.decision.is_rejected();
         for (position, delay) in reserved {
@@ -249,9 +255,9 @@ pub(super) async fn resolve(
     limits: &mut AppliedLimits,
     hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
 ) -> Option<Duration> {
-    let (mut now, mut waited) = (limits.decided_at, Duration::ZERO);
+    let (mut now, mut response) = (limits.decided_at, StoreResponse::NOT_AWAITED);
     loop {
-        let held = match limits.progress(view, waited, now) {
+        let held = match limits.progress(view, response, now) {
             WaitStep::Superseded => return None,
             WaitStep::Final => break,
             WaitStep::Lease => Hold::Lease(std::mem::take(&mut limits.awaited_leases)),
@@ -265,8 +271,7 @@ pub(super) async fn resolve(
         };
         let end;
         (now, end) = hold(held).await;
-        // Without a response in time, the store counts as unreachable for this request.
-        waited = if end == HoldEnd::NoUnits { Duration::MAX } else { Duration::ZERO };
+        response = end.store_response(Duration::ZERO);
         if end == HoldEnd::Evicted {
             limits.evict(view, now);
             break;
@@ -297,7 +302,7 @@ impl AppliedLimits {
     }
 
     /// Decides a waiting request again.
-    fn progress(&mut self, view: &LimitsView, waited: Duration, now: Timestamp) -> WaitStep {
+    fn progress(&mut self, view: &LimitsView, response: StoreResponse, now: Timestamp) -> WaitStep {
         let grant = self.wait.as_ref().and_then(|waiting| waiting.ticket()).and_then(Ticket::take_grant);
         if let Some(grant) = grant {
             (self.decision, self.decided_at) = (grant.decision, grant.at);
@@ -311,7 +316,7 @@ impl AppliedLimits {
             return self.wait_turn(view, position, TurnEvent::First, None, now);
         }
         self.allow_charge_ahead(now);
-        if let Some((position, wait)) = self.attempt(view, waited, now) {
+        if let Some((position, wait)) = self.attempt(view, response, now) {
             let room = Room { retry: wait, ahead: LOOKAHEAD };
             return self.wait_turn(view, position, TurnEvent::Notified, Some(room), now);
         }

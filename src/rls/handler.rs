@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -22,7 +21,7 @@ use crate::engine::Policy;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Fleet, Limiter};
 use crate::store::handle::StoreHandle;
-use crate::store::lease_wait::{LeaseDecision, LeaseWaits};
+use crate::store::lease_wait::{LeaseDecision, LeaseWaits, StoreResponse};
 use crate::telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics, UnservedReason};
 
 /// Decides requests; shared by all listeners.
@@ -82,9 +81,11 @@ impl RlsHandler {
         while let Ok(None) = result {
             // If the store had none, a counter that is out of units is over its limit. If it has not responded in time, the
             // fallback for an unreachable store decides.
-            let has_units = std::mem::take(&mut lease_waits).wait_all().await;
-            let waited = if has_units { self.clock.now().since(started) } else { Duration::MAX };
-            result = self.try_decide(request, Some(waited), &mut lease_waits);
+            let response = match std::mem::take(&mut lease_waits).wait_all().await {
+                StoreResponse::Awaited(_) => StoreResponse::Awaited(self.clock.now().since(started)),
+                ended => ended,
+            };
+            result = self.try_decide(request, Some(response), &mut lease_waits);
         }
         let result = result.map(Option::unwrap_or_default);
         if tracing::enabled!(tracing::Level::DEBUG) {
@@ -94,19 +95,19 @@ impl RlsHandler {
         result
     }
 
-    /// Decides and records a request, which has `waited` for the store if this is not the first attempt. Returns `None` if
+    /// Decides and records a request; `response` is what the store has said, if this is not the first attempt. Returns `None` if
     /// the store must be queried first; `lease_waits` then waits for it.
     fn try_decide(
         &self,
         request: &RlsRequest,
-        waited: Option<Duration>,
+        response: Option<StoreResponse>,
         lease_waits: &mut LeaseWaits,
     ) -> Result<Option<RlsResponse>, RlsError> {
         let (now, state) = (self.clock.now(), self.state.load());
         let attempt =
-            DecisionAttempt { now, civil: self.clock.civil_time_at(now), is_first: waited.is_none() };
-        let waited = waited.unwrap_or_default();
-        let request_units = |need: LeaseNeed<'_>| self.request_units(need, now, waited, lease_waits);
+            DecisionAttempt { now, civil: self.clock.civil_time_at(now), is_first: response.is_none() };
+        let response = response.unwrap_or(StoreResponse::NOT_AWAITED);
+        let request_units = |need: LeaseNeed<'_>| self.request_units(need, now, response, lease_waits);
         let result = state.decider.decide_with_leases(request, &self.limiter, attempt, request_units);
         if let Ok(Some(response)) = &result {
             self.record_stats(request, response);
@@ -122,7 +123,7 @@ impl RlsHandler {
         &self,
         need: LeaseNeed<'_>,
         now: Timestamp,
-        waited: Duration,
+        response: StoreResponse,
         lease_waits: &mut LeaseWaits,
     ) -> LeaseAvailability {
         let Some(store) = self.store.as_ref().filter(|store| !store.is_unreachable()) else {
@@ -138,7 +139,7 @@ impl RlsHandler {
             }
         };
         let max_wait = wait.unwrap_or_else(|| store.default_wait());
-        match store.decide_lease(counter, lease_outcome, max_wait, waited) {
+        match store.decide_lease(counter, lease_outcome, max_wait, response) {
             LeaseDecision::Available => LeaseAvailability::Ready,
             LeaseDecision::Pending(lease_wait) => {
                 lease_waits.add(lease_wait);

@@ -24,6 +24,22 @@ pub enum LeaseDecision {
     Unavailable,
 }
 
+/// What a request knows of the store when it is decided again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreResponse {
+    /// It has waited for this time so far, and may wait on.
+    Awaited(Duration),
+    /// The store had no units for it.
+    NoUnits,
+    /// The store has not responded, or was not asked.
+    Missing,
+}
+
+impl StoreResponse {
+    /// Of a request that has not waited.
+    pub const NOT_AWAITED: Self = Self::Awaited(Duration::ZERO);
+}
+
 /// A counter for which the store is being queried.
 #[derive(Debug)]
 pub struct LeaseWait {
@@ -37,8 +53,8 @@ pub struct LeaseWaits(SmallVec<[LeaseWait; 1]>);
 
 impl StoreHandle {
     /// Evaluates the result of [`Limiter::acquire_units`] for `counter`. The request waits for the store for at most
-    /// `max_wait`, of which `waited` have elapsed. If they elapse without a response, the store counts as unreachable for
-    /// this request: a late response says nothing about the limit.
+    /// `max_wait`. If that elapses without a response, the store counts as unreachable for this request: a late response
+    /// says nothing about the limit. If the store has responded that there are no units, the request is rejected.
     ///
     /// [`Limiter::acquire_units`]: crate::limiter::Limiter::acquire_units
     pub fn decide_lease(
@@ -46,7 +62,7 @@ impl StoreHandle {
         counter: SharedCounter,
         outcome: LeaseOutcome,
         max_wait: Duration,
-        waited: Duration,
+        response: StoreResponse,
     ) -> LeaseDecision {
         match outcome {
             LeaseOutcome::Ready(needs_query) => {
@@ -61,19 +77,24 @@ impl StoreHandle {
                 }
                 LeaseDecision::Rejected(Duration::ZERO)
             }
-            LeaseOutcome::Requested(needs_query) if waited >= max_wait => {
-                if needs_query {
-                    // It would add to the load of a store that is too slow already. The next request queries it.
-                    self.cancel_query(counter);
+            LeaseOutcome::Requested(needs_query) => match response {
+                StoreResponse::Awaited(waited) if waited < max_wait => {
+                    let max_wait = max_wait.saturating_sub(waited);
+                    let response = self.wait_for_response(counter, needs_query, max_wait);
+                    LeaseDecision::Pending(LeaseWait { response, max_wait })
                 }
-                self.count_unanswered();
-                LeaseDecision::Unavailable
-            }
-            LeaseOutcome::Requested(needs_query) => {
-                let max_wait = max_wait.saturating_sub(waited);
-                let response = self.wait_for_response(counter, needs_query, max_wait);
-                LeaseDecision::Pending(LeaseWait { response, max_wait })
-            }
+                ended => {
+                    if needs_query {
+                        // It would add to the load of a store that is too slow already. The next request queries it.
+                        self.cancel_query(counter);
+                    }
+                    if ended == StoreResponse::NoUnits {
+                        return LeaseDecision::Rejected(Duration::ZERO);
+                    }
+                    self.count_unanswered();
+                    LeaseDecision::Unavailable
+                }
+            },
             LeaseOutcome::Rejected(wait) => LeaseDecision::Rejected(wait),
             LeaseOutcome::Unavailable => LeaseDecision::Unavailable,
         }
@@ -113,18 +134,23 @@ impl LeaseWaits {
         self.0.iter().map(|wait| wait.max_wait).min()
     }
 
-    /// Completes when the store has responded to all queries, or when the shortest wait has elapsed. Returns whether the
-    /// store had units; if not, the request must not wait again.
-    pub async fn wait_all(self) -> bool {
-        let Some(max_wait) = self.max_wait() else { return true };
+    /// Completes when the store has responded to all queries, or when the shortest wait has elapsed. Returns what the request
+    /// then knows: `NOT_AWAITED` if there are units, and the caller knows for how long it has waited.
+    pub async fn wait_all(self) -> StoreResponse {
+        let Some(max_wait) = self.max_wait() else { return StoreResponse::NOT_AWAITED };
         let all = async {
-            let mut have_units = true;
+            let mut combined = StoreResponse::NOT_AWAITED;
             for wait in self.0 {
-                // A query that was not sent has no response.
-                have_units &= wait.response.await.unwrap_or(false);
+                match wait.response.await {
+                    Ok(true) => {}
+                    Ok(false) if combined != StoreResponse::Missing => combined = StoreResponse::NoUnits,
+                    Ok(false) => {}
+                    // A query that was not sent has no response.
+                    Err(_) => combined = StoreResponse::Missing,
+                }
             }
-            have_units
+            combined
         };
-        tokio::time::timeout(max_wait, all).await.unwrap_or(false)
+        tokio::time::timeout(max_wait, all).await.unwrap_or(StoreResponse::Missing)
     }
 }

@@ -111,9 +111,9 @@ local function returned_by(before, granted, valid)
 end
 
 -- Returns the wait and the spread of an instance for whose requests too little is left. It does not wait longer than until
--- units that others hold may be back.
+-- units that others hold may be back, unless new ones come soon anyway.
 local function wait_for_return(wait, spread, out_until, q)
-  if out_until > now and wait > SECOND / 4 then return poll(q), poll(q) / 4 end
+  if q.instances > 1 and out_until > now and wait > 2 * SECOND then return poll(q), poll(q) / 4 end
   return wait, spread
 end
 
@@ -160,7 +160,7 @@ local function bucket(key, list)
     begins, lows = { now }, { 0 }
     used = UNKNOWN
   end
-  if born > 0 and (not text or s[1] < born) then
+  if born > 0 and (not text or s[1] < born) and now - born < full + math.min(0.6 * full, SECOND) then
     backlog, used = math.max(backlog, full - (now - born)), UNKNOWN
     -- Leases that the store does not know any more may be spent late, too.
     longest = math.max(longest, math.min(0.6 * full, SECOND))
@@ -188,10 +188,12 @@ local function bucket(key, list)
       end
     end
     if since then
-      local back = math.min(q.returned * q.interval, most)
+      local units = q.returned * q.interval
+      -- Units of that grant that are still out hold the backlog at what has not drained of them since.
+      local back = math.min(units, backlog, math.max(most, units - (now - q.granted_at)))
       backlog = backlog - back
       used = math.max(0, used - back / q.interval)
-      for index = 1, since do lows[index] = lows[index] - back end
+      for index = 1, since do lows[index] = math.max(0, lows[index] - back) end
     end
   end
   local demand = { s[7], s[8], s[9], s[10], s[11] }

@@ -134,7 +134,7 @@ impl Call<'_> {
     }
 
     fn wait_for_return(&self, wait: f64, spread: f64, out_until: f64, q: &StoreRequest) -> (f64, f64) {
-        let may_return = out_until > self.now && wait > SECOND / 4.0;
+        let may_return = q.instances > 1.0 && out_until > self.now && wait > 2.0 * SECOND;
         if may_return { (q.poll(), q.poll() / 4.0) } else { (wait, spread) }
     }
 
@@ -170,15 +170,19 @@ impl Call<'_> {
             slices = [now, 0.0].repeat(SLICES);
             used = UNKNOWN;
         }
-        if self.generation_start > 0.0 && (known.is_none() || s[0] < self.generation_start) {
-            (backlog, used) = (backlog.max(full - (now - self.generation_start)), UNKNOWN);
+        let since_loss = now - self.generation_start;
+        if self.generation_start > 0.0
+            && (known.is_none() || s[0] < self.generation_start)
+            && since_loss < full + (0.6 * full).min(SECOND)
+        {
+            (backlog, used) = (backlog.max(full - since_loss), UNKNOWN);
             longest = longest.max((0.6 * full).min(SECOND));
         }
         slices[1] = slices[1].min(backlog);
         let is_new = backlog == 0.0;
         used = if is_new && longest == 0.0 { 0.0 } else { used };
         age_slices(&mut slices, now, backlog, claim_valid.max(longest));
-        let back = self.return_units(&q, interval, &mut slices);
+        let back = self.return_units(&q, interval, backlog, &mut slices);
         backlog -= back;
         used = (used - back / interval).max(0.0);
         let mut demand = demand_of(&s[6..]);
@@ -207,7 +211,7 @@ impl Call<'_> {
             (wait, spread) = self.wait_for_return(wait, spread, out_until, &q);
             granted = q.last_units(room);
         } else if room * interval >= SECOND {
-            granted = q.from_stock(room, room);
+            granted = q.stock_share(room, room);
         } else {
             granted = room.min(q.needed.max((q.wanted * part * prefetch_fraction(slack)).floor()));
             if part < 1.0 && (slack < 0.5 || granted > q.needed) {
@@ -229,8 +233,9 @@ impl Call<'_> {
         reply([granted, claim_valid, wait, spread, pause, remaining])
     }
 
-    /// Returns units to the bucket, at most by its lowest level since they were granted. The result is in microseconds.
-    fn return_units(&mut self, q: &StoreRequest, interval: f64, slices: &mut [f64]) -> f64 {
+    /// Returns units to the bucket, at most by its lowest level since they were granted, or by what has not drained of them
+    /// since. The result is in microseconds.
+    fn return_units(&mut self, q: &StoreRequest, interval: f64, backlog: f64, slices: &mut [f64]) -> f64 {
         if q.returned <= 0.0 {
             return 0.0;
         }
@@ -244,10 +249,16 @@ impl Call<'_> {
             }
         }
         let Some(index) = since else { return 0.0 };
-        let back = (q.returned * interval).min(most);
+        let units = q.returned * interval;
+        let back = units.min(backlog).min(most.max(units - (self.now - q.granted_at)));
         self.model.unit_flow.returned += back / interval;
         self.model.unit_flow.late -= back / interval;
-        slices.iter_mut().take(2 * index + 2).skip(1).step_by(2).for_each(|low| *low -= back);
+        slices
+            .iter_mut()
+            .take(2 * index + 2)
+            .skip(1)
+            .step_by(2)
+            .for_each(|low| *low = (*low - back).max(0.0));
         back
     }
 
@@ -285,7 +296,7 @@ impl Call<'_> {
             granted = q.last_units(room);
         } else {
             let higher: f64 = demand[..q.priority].iter().sum();
-            granted = q.from_stock(room, (room - higher * q.period / SECOND).max(room / 100.0));
+            granted = q.stock_share(room, (room - higher * q.period / SECOND).max(room / 100.0));
             if room == 0.0 {
                 pause = q.poll().min(stop - now);
             }
@@ -350,7 +361,7 @@ impl Call<'_> {
             (wait, spread) = self.wait_for_return(wait, spread, out_until, &q);
             granted = q.last_units(room);
         } else if room > 0.0 && room * length / count >= SECOND {
-            granted = q.from_stock(room, room);
+            granted = q.stock_share(room, room);
         } else {
             let part = share(&demand, count * SECOND / length, room / count, &q);
             granted = room.min(q.needed.max((q.wanted * part).floor()));
@@ -411,7 +422,7 @@ impl Call<'_> {
             (wait, spread) = self.wait_for_return(wait, 5000_f64.min(every / 10.0), out_until, &q);
             granted = q.last_units(room);
         } else if room > 0.0 && room * every / count >= SECOND {
-            granted = q.from_stock(room, room);
+            granted = q.stock_share(room, room);
         } else {
             let part = share(&demand, count * SECOND / every, room / burst, &q);
             granted = room.min(q.needed.max((q.wanted * part).floor()));

@@ -246,7 +246,7 @@ fn stream_begins_with_what_happened_before_it_was_opened() {
 #[test]
 fn upstream_that_refuses_every_connection_has_a_notice_without_health_checks() {
     let (_held, address) = refusing_address();
-    let weir = Weir::start(&config(&address.to_string(), "rules: []"));
+    let weir = Weir::start(&config(address.to_string(), "rules: []"));
     assert_eq!(notices(&weir), [""; 0]);
     wait::until_true("a sample from before", || {
         let history = next_event_named(&mut open_events(&weir), "history");

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use crate::limiter::wait_queue::{Evicted, Offer, Ticket};
-use crate::store::lease_wait::LeaseWaits;
+use crate::store::lease_wait::{LeaseWaits, StoreResponse};
 
 /// What a request is held for.
 #[derive(Debug)]
@@ -40,10 +40,24 @@ pub(super) enum TurnEvent {
 pub enum HoldEnd {
     /// It is to be decided again.
     Ready,
-    /// The store had no units, or has not responded in time.
+    /// The store had no units.
     NoUnits,
+    /// The store has not responded in time.
+    NoResponse,
     /// It has lost its place in a full queue.
     Evicted,
+}
+
+impl HoldEnd {
+    /// Returns what the request, which has `waited` for the store so far, knows of it.
+    pub(in crate::limits) fn store_response(self, waited: Duration) -> StoreResponse {
+        match self {
+            Self::Ready | Self::Evicted => StoreResponse::Awaited(waited),
+            Self::NoUnits => StoreResponse::NoUnits,
+            // Without a response in time, the store counts as unreachable for this request.
+            Self::NoResponse => StoreResponse::Missing,
+        }
+    }
 }
 
 impl Hold<'_> {
@@ -52,8 +66,9 @@ impl Hold<'_> {
         match self {
             // Boxed: it is larger than the others, for which more requests wait.
             Self::Lease(waits) => match Box::pin(waits.wait_all()).await {
-                true => HoldEnd::Ready,
-                false => HoldEnd::NoUnits,
+                StoreResponse::Awaited(_) => HoldEnd::Ready,
+                StoreResponse::NoUnits => HoldEnd::NoUnits,
+                StoreResponse::Missing => HoldEnd::NoResponse,
             },
             Self::Turn(turn) => match turn.wait().await {
                 Ok(()) => HoldEnd::Ready,

@@ -54,7 +54,7 @@ impl StoreRequest {
         (SECOND / 2.0).min((SECOND / 40.0).max(SECOND / 200.0 * self.instances))
     }
 
-    pub(super) fn from_stock(&self, room: f64, left: f64) -> f64 {
+    pub(super) fn stock_share(&self, room: f64, left: f64) -> f64 {
         let most = (left / 2.0).min(left * self.weight / (2.0 * self.instances.min(32.0)));
         room.min(self.needed.max(self.wanted.min(most).floor()))
     }

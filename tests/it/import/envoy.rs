@@ -41,7 +41,7 @@ type Attempt = (&'static str, Option<&'static str>);
 
 fn request((path, user): &Attempt) -> Request {
     let request = Request::new("GET", path).host("a.test");
-    user.into_iter().fold(request, |request, user| request.header("x-user", user))
+    user.iter().fold(request, |request, user| request.header("x-user", user))
 }
 
 /// Whether a proxy rejects a request. Neither needs an upstream: a request that is admitted has another status.
