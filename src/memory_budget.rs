@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Responses that clients do not read: bytes that wait to be written, of connections with more than a few of them.
 pub static UNSENT: MemoryBudget = MemoryBudget::unlimited();
 
+const KIBIBYTE: usize = 1024;
+
 /// A maximum number of bytes, and how many are in use.
 #[derive(Debug)]
 pub struct MemoryBudget {
@@ -49,9 +51,9 @@ impl MemoryBudget {
     }
 }
 
-/// What one connection uses of [`UNSENT`]; given back when it is dropped.
+/// What one connection uses of [`UNSENT`]; given back when it is dropped. In KiB, rounded up: it is a part of each response.
 #[derive(Debug, Default)]
-pub struct UnsentBytes(u32);
+pub struct UnsentBytes(u16);
 
 impl UnsentBytes {
     /// Bytes of a connection that are not counted: a part of a body, and small heads. Every connection may have them.
@@ -61,21 +63,21 @@ impl UnsentBytes {
     #[inline]
     pub fn record(&mut self, bytes: usize) {
         let counted = if bytes > Self::FREE { bytes } else { 0 };
-        let bytes = u32::try_from(counted).unwrap_or(u32::MAX);
-        if bytes != self.0 {
-            self.change(bytes);
+        let kibibytes = u16::try_from(counted.div_ceil(KIBIBYTE)).unwrap_or(u16::MAX);
+        if kibibytes != self.0 {
+            self.change(kibibytes);
         }
     }
 
     #[cold]
-    fn change(&mut self, bytes: u32) {
-        let difference = bytes.abs_diff(self.0) as usize;
-        if bytes > self.0 {
+    fn change(&mut self, kibibytes: u16) {
+        let difference = usize::from(kibibytes.abs_diff(self.0)) * KIBIBYTE;
+        if kibibytes > self.0 {
             UNSENT.used.fetch_add(difference, Ordering::Relaxed);
         } else {
             UNSENT.give_back(difference);
         }
-        self.0 = bytes;
+        self.0 = kibibytes;
     }
 
     /// Whether a connection on which `bytes` wait may add more.
@@ -120,7 +122,7 @@ mod tests {
         unsent.record(UnsentBytes::FREE);
         assert_eq!(unsent.0, 0);
         unsent.record(UnsentBytes::FREE + 1);
-        assert_eq!(unsent.0 as usize, UnsentBytes::FREE + 1);
+        assert_eq!(usize::from(unsent.0), UnsentBytes::FREE / KIBIBYTE + 1);
         assert!(UNSENT.used() > UnsentBytes::FREE);
         unsent.record(1);
         assert_eq!(unsent.0, 0);

@@ -149,6 +149,12 @@ impl Call<'_> {
         self.model.values.insert(key.into(), (list, until));
     }
 
+    /// Whether units of a bucket that is full for this time may have been lost with the data of the store.
+    fn may_have_lost(&self, full: f64) -> bool {
+        let since_loss = self.now - self.generation_start;
+        self.generation_start > 0.0 && since_loss < full + (0.6 * full).min(SECOND)
+    }
+
     fn bucket(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[interval, burst, claim_valid, priority, fair, weight, ref rest @ ..] = list else { panic!() };
         let q = StoreRequest::new(priority, weight, rest, &rest[8..]);
@@ -170,12 +176,8 @@ impl Call<'_> {
             slices = [now, 0.0].repeat(SLICES);
             used = UNKNOWN;
         }
-        let since_loss = now - self.generation_start;
-        if self.generation_start > 0.0
-            && (known.is_none() || s[0] < self.generation_start)
-            && since_loss < full + (0.6 * full).min(SECOND)
-        {
-            (backlog, used) = (backlog.max(full - since_loss), UNKNOWN);
+        if (known.is_none() || s[0] < self.generation_start) && self.may_have_lost(full) {
+            (backlog, used) = (backlog.max(full - (now - self.generation_start)), UNKNOWN);
             longest = longest.max((0.6 * full).min(SECOND));
         }
         slices[1] = slices[1].min(backlog);

@@ -73,6 +73,8 @@ pub const LOOKAHEAD: Duration = Duration::from_millis(20);
 
 /// Maximum factor by which intervals are shortened to make up for others without a request.
 const MAX_CATCH_UP: f64 = 2.0;
+/// Minimum part of the regular time that requests over several windows take.
+const MIN_SHARE_OF_WINDOWS: f64 = 0.9;
 /// Gain of the error of the last window.
 const PROPORTIONAL: f64 = 0.5;
 /// Gain of the sum of all errors.
@@ -184,7 +186,8 @@ impl Pacer {
                 let (left, rest) = ((pace.limit - used).max(0.0), saturating_nanos(rest) as f64);
                 match units <= left {
                     true => units * (rest / left.max(1.0)).max(per_unit / MAX_CATCH_UP),
-                    false => (units - left) * per_unit + rest,
+                    // The controller is up to this much faster over several windows.
+                    false => ((units - left) * per_unit + rest) * MIN_SHARE_OF_WINDOWS,
                 }
             }
         };

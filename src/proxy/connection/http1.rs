@@ -359,13 +359,6 @@ mod tests {
             TASK,
             REGISTRATION_OF_SOCKET,
         ];
-        eprintln!(
-            "OutgoingResponse {} Encoder {} ResponseBody {} conn {}",
-            size_of::<OutgoingResponse>(),
-            size_of::<crate::http1::encoder::Encoder<crate::proxy::body::ResponseBody>>(),
-            size_of::<crate::proxy::body::ResponseBody>(),
-            size_of::<DownstreamConnection>()
-        );
         let released = [
             size_class(future_size(serve)),
             size_class(size_of::<RefCell<DownstreamConn>>() + COUNTS),

@@ -84,7 +84,10 @@ fn files_keep_all_braces_except_known_placeholders() {
 fn values_are_escaped_for_their_place() {
     let path = "/\"\\<b>&'\u{1}\u{fc}";
     assert_eq!(expanded("{path}", Escaping::Text, path), "/\"\\<b>&' \u{fc}");
-    assert_eq!(expanded("{path}", Escaping::Json, path), "/\\\"\\\\\\u003cb>&'\\u0001\u{fc}");
+    assert_eq!(
+        expanded("{path}", Escaping::Json, path),
+        "/\\\"\\\\\\u003cb\\u003e\\u0026\\u0027\\u0001\u{fc}"
+    );
     assert_eq!(expanded("{path}", Escaping::Markup, path), "/&quot;\\&lt;b&gt;&amp;&#39; \u{fc}");
     assert_eq!(expanded("{path}", Escaping::Header, path), "/\"\\<b>&'%01%C3%BC");
 }

@@ -159,7 +159,8 @@ fn calls_that_are_not_served_are_counted_and_logged() {
     }
     let unserved =
         |reason| service.weir.metric("weir_rate_limit_calls_not_served_total", &[("reason", reason)]);
-    assert_eq!(unserved("reset"), 4.0);
+    // A call is counted after its reset has been sent.
+    wait::until_true("the count", || unserved("reset") == 4.0);
     let mut other = block(0, &[METHOD, SCHEME, authority, (":path", "/other.Service/Method")]);
     assert_eq!(client.call(9, &other), [1]);
     other = block(
@@ -172,7 +173,7 @@ fn calls_that_are_not_served_are_counted_and_logged() {
         ],
     );
     assert_eq!(client.call(11, &other), [1]);
-    assert_eq!(unserved("unimplemented"), 2.0);
+    wait::until_true("the count", || unserved("unimplemented") == 2.0);
     let mut plain = TcpStream::connect(address).unwrap();
     plain.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     wait::until_true("the count", || unserved("protocol") == 1.0);
