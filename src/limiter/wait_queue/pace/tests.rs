@@ -249,6 +249,6 @@ proptest! {
         // The place at the end of a window may be in the next one.
         prop_assert!(bound <= wait + 2 * interval, "{bound} and {wait}");
         // Windows that end meanwhile are made up for in part.
-        prop_assert!(wait <= bound + bound / 2 + 4 * interval, "{bound} and {wait}");
+        prop_assert!(wait <= 2 * bound + 4 * interval, "{bound} and {wait}");
     }
 }
