@@ -114,6 +114,8 @@ CHANGES = {
     "trailing_slash": {"trailing_slash": "ignore"},
     "ratelimit_headers": {"ratelimit_headers": "limited"},
     "ietf_headers": {"ietf_headers": True},
+    "header_names": {"header_names": {"form": "plain"}},
+    "via": {"via": "edge-1"},
     "alerts": {"alerts": {"webhook": "http://127.0.0.1:9093/"}},
     "log_keys": {"log_keys": "hash"},
     "elastic": {"elastic": {"signals": ["cpu"]}},
