@@ -112,7 +112,7 @@ def read_response(data, at, method, ended, request_version=b"HTTP/1.1"):
     message = Message(match.groups(), oddities=oddities, begin=at)
     if message.status > 599:
         oddities.append("status above 599")
-    read_fields(data, after, message.fields, message)
+    read_fields(data, after, message.fields, message, blank_before_colon=True)
     message.keeps = persists(message, message.start[0]) and request_version == b"HTTP/1.1"
     codings, lengths = message.values(b"transfer-encoding"), message.values(b"content-length")
     if codings:
@@ -170,14 +170,17 @@ def read_line(data, at, oddities, message=None):
     return line, end + 1
 
 
-def read_fields(data, at, fields, message, trailers=False):
-    """Parses field lines up to the empty line."""
+def read_fields(data, at, fields, message, trailers=False, blank_before_colon=False):
+    """Parses field lines up to the empty line. A proxy removes white space before the colon from responses (RFC 9112 section 5.1)."""
     known = message if trailers else None
     while True:
         line, at = read_line(data, at, message.oddities, known)
         if not line:
             break
         name, colon, value = line.partition(b":")
+        if blank_before_colon and name.rstrip(BLANK) != name:
+            message.oddities.append("white space before a colon")
+            name = name.rstrip(BLANK)
         if not colon or not TOKEN.fullmatch(name):
             raise Broken("folded line" if line[:1] in (b" ", b"\t") else "field name", known)
         if CONTROL.search(value):

@@ -212,8 +212,9 @@ impl ResponseFraming {
         match name.len() {
             14 if is(&CONTENT_LENGTH) => {
                 // A list of equal lengths is one length (RFC 9112 section 6.3).
-                for number in list_elements(value) {
-                    let octets = content_length::parse(number).ok_or(MalformedMessage::ContentLength)?;
+                for number in value.split(|byte| *byte == b',') {
+                    let octets =
+                        content_length::parse(number.trim_ascii()).ok_or(MalformedMessage::ContentLength)?;
                     if *self.content_length.get_or_insert(octets) != octets {
                         return Err(MalformedMessage::ContentLength);
                     }
