@@ -1,3 +1,4 @@
 //! The real sources of the limiter, included through symbolic links, with locks that the test can schedule.
 
 pub mod limiter;
+pub mod memory_budget;
