@@ -219,8 +219,7 @@ impl ResponseFraming {
                         return Err(MalformedMessage::ContentLength);
                     }
                 }
-                let has_length = self.content_length.is_some();
-                has_length.then_some(HeaderScope::Framing).ok_or(MalformedMessage::ContentLength)
+                Ok(HeaderScope::Framing)
             }
             17 if is(&TRANSFER_ENCODING) => {
                 self.has_transfer_encoding = true;
