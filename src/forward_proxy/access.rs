@@ -280,17 +280,15 @@ mod tests {
         assert!(!permits("api.test:443", "2001:0:cb00:7101::80ff:fffe"), "Teredo client at 127.0.0.1");
     }
 
+    fn list_of(networks: &[&str]) -> DestinationList {
+        let networks = networks.iter().map(|text| PermittedNetwork::new(text.parse().unwrap(), None));
+        DestinationList { networks: networks.collect(), ..DestinationList::default() }
+    }
+
     #[test]
     fn networks_of_ipv6_addresses_do_not_permit_ipv4_addresses_inside() {
-        let list = |networks: &[&str]| DestinationList {
-            networks: networks
-                .iter()
-                .map(|text| PermittedNetwork::new(text.parse().unwrap(), None))
-                .collect(),
-            ..DestinationList::default()
-        };
         let permits = |networks: &[&str], ip: &str| {
-            list(networks).check(&Destination::of_connect(&format!("[{ip}]:80")).unwrap()).is_ok()
+            list_of(networks).check(&Destination::of_connect(&format!("[{ip}]:80")).unwrap()).is_ok()
         };
         let (wide, documented) = (["2000::/3", "64::/16"], ["2000::/3", "64::/16", "203.0.113.0/24"]);
         for form in ["64:ff9b::{}", "64:ff9b:1::{}", "2001:db8::5efe:{}"] {
@@ -306,16 +304,9 @@ mod tests {
 
     #[test]
     fn only_networks_of_local_addresses_permit_local_addresses() {
-        let list = |networks: &[&str]| DestinationList {
-            networks: networks
-                .iter()
-                .map(|text| PermittedNetwork::new(text.parse().unwrap(), None))
-                .collect(),
-            ..DestinationList::default()
-        };
         let permits = |networks: &[&str], ip: &str| {
             let authority = if ip.contains(':') { format!("[{ip}]:80") } else { format!("{ip}:80") };
-            list(networks).check(&Destination::of_connect(&authority).unwrap()).is_ok()
+            list_of(networks).check(&Destination::of_connect(&authority).unwrap()).is_ok()
         };
         let all = ["0.0.0.0/0", "::/0"];
         for ip in ["127.0.0.1", "169.254.169.254", "100.100.100.200", "::1", "fe80::1", "fd00:ec2::254"] {
