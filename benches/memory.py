@@ -203,6 +203,16 @@ def serve_large_heads(size):
     return server.getsockname()[1]
 
 
+def open_streams(client, block, streams):
+    """Sends as many requests, and returns their bytes. The server may have closed the connection."""
+    data = b"".join(frame(1, 5, 2 * at + 1, block) for at in range(streams))
+    try:
+        client.sendall(data)
+    except OSError:
+        pass
+    return len(data)
+
+
 def heads(args):
     """Clients that never read send requests whose responses have large heads."""
     upstream = serve_large_heads(args.head)
@@ -214,12 +224,7 @@ def heads(args):
             client = http2(weir.port)
             clients.append(client)
             block = request_block(b"/")
-            data = b"".join(frame(1, 5, 2 * at + 1, block) for at in range(args.streams))
-            sent += len(data)
-            try:
-                client.sendall(data)
-            except OSError:
-                pass
+            sent += open_streams(client, block, args.streams)
         wait_for(lambda: weir.process.poll() is not None, args.seconds)
         held = weir.resident()
         probe = wait_for(lambda: weir.status("/ready") == 200, 5)
@@ -247,12 +252,7 @@ def waiting(args):
             clients.append(client)
             headers = [(b"x-key", b"%d" % (number // 7))] + [(b"x-filler", b"f" * args.head)] * (args.head > 0)
             block = request_block(b"/", headers)
-            data = b"".join(frame(1, 5, 2 * at + 1, block) for at in range(args.streams))
-            sent += len(data)
-            try:
-                client.sendall(data)
-            except OSError:
-                pass
+            sent += open_streams(client, block, args.streams)
         time.sleep(args.seconds)
         result = {
             "sent_kb": sent // 1000, "start_mib": round(weir.start), "peak_mib": round(weir.peak),
