@@ -1,6 +1,6 @@
 //! Every variable of the reference's settings, and what becomes of it.
 //!
-//! A variable that is not honoured is ignored with a notice, so that nobody relies on what it does not do.
+//! A variable that is not honoured is ignored with a notice, so that its effect is not taken for granted.
 
 use std::collections::BTreeMap;
 
