@@ -184,10 +184,13 @@ impl Pacer {
                 };
                 // What is left of the limit fills what is left of this window; what follows has the regular pace.
                 let (left, rest) = ((pace.limit - used).max(0.0), saturating_nanos(rest) as f64);
-                match units <= left {
-                    true => units * (rest / left.max(1.0)).max(per_unit / MAX_CATCH_UP),
+                let shortest = per_unit / MAX_CATCH_UP;
+                // Intervals are not shortened further, so not all that is left may fit.
+                let fitting = left.min(rest / shortest);
+                match units <= fitting {
+                    true => units * (rest / left.max(1.0)).max(shortest),
                     // The controller is up to this much faster over several windows.
-                    false => ((units - left) * per_unit + rest) * MIN_SHARE_OF_WINDOWS,
+                    false => ((units - fitting) * per_unit + rest) * MIN_SHARE_OF_WINDOWS,
                 }
             }
         };
