@@ -189,8 +189,8 @@ impl Pacer {
                 let fitting = left.min(rest / shortest);
                 match units <= fitting {
                     true => units * (rest / left.max(1.0)).max(shortest),
-                    // The controller is up to this much faster over several windows.
-                    false => ((units - fitting) * per_unit + rest) * MIN_SHARE_OF_WINDOWS,
+                    // The controller is up to this much faster over several windows, and a place is taken ahead of its time.
+                    false => ((units - fitting - 1.0) * per_unit + rest) * MIN_SHARE_OF_WINDOWS,
                 }
             }
         };
