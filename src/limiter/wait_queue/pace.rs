@@ -75,6 +75,8 @@ pub const LOOKAHEAD: Duration = Duration::from_millis(20);
 const MAX_CATCH_UP: f64 = 2.0;
 /// Minimum part of the regular time that requests over several windows take.
 const MIN_SHARE_OF_WINDOWS: f64 = 0.9;
+/// Places that may be taken earlier at the end of a window than a regular interval would permit.
+const PLACES_AHEAD: f64 = 4.0;
 /// Gain of the error of the last window.
 const PROPORTIONAL: f64 = 0.5;
 /// Gain of the sum of all errors.
@@ -189,8 +191,8 @@ impl Pacer {
                 let fitting = left.min(rest / shortest);
                 match units <= fitting {
                     true => units * (rest / left.max(1.0)).max(shortest),
-                    // The controller is up to this much faster over several windows, and a place is taken ahead of its time.
-                    false => ((units - fitting - 1.0) * per_unit + rest) * MIN_SHARE_OF_WINDOWS,
+                    // The controller is up to this much faster over several windows, and a few places are taken ahead of time.
+                    false => ((units - fitting - PLACES_AHEAD) * per_unit + rest) * MIN_SHARE_OF_WINDOWS,
                 }
             }
         };
