@@ -25,19 +25,26 @@ rules:
   - { name: keyed, key: { header: x-key }, limit: 1000/s }
 ";
 
+/// Holds every request after the first, so nothing reads the body of the second.
+const HELD_AFTER_THE_FIRST: &str = "
+rules:
+  - { name: held, limit: 1/m, throttle: delay 1m }
+";
+
 /// Returns the configuration with this name.
 fn named_config(name: &str, upstream: SocketAddr) -> String {
-    let (listener, rest) = match name {
-        "plain" => ("", ""),
-        "trusted" => ("", "client_ip: { trusted_proxies: 127.0.0.0/8 }"),
-        "small" => (", limits: { header_size: 4KiB, headers: 10, streams: 2 }", ""),
+    let (listener, client_ip, rules) = match name {
+        "plain" => ("", "", RULES),
+        "trusted" => ("", "client_ip: { trusted_proxies: 127.0.0.0/8 }", RULES),
+        "small" => (", limits: { header_size: 4KiB, headers: 10, streams: 2 }", "", RULES),
+        "held" => ("", "", HELD_AFTER_THE_FIRST),
         other => panic!("unknown configuration `{other}`"),
     };
     let listener = format!(
         "{{ address: 127.0.0.1:0, name: inbound, header_timeout: 500ms, idle_timeout: 5s{listener} }}"
     );
     let upstream = format!("{{ address: \"{upstream}\", idle_timeout: 500ms }}");
-    config_with(&listener, &upstream, &format!("{rest}\n{RULES}"))
+    config_with(&listener, &upstream, &format!("{client_ip}\n{rules}"))
 }
 
 /// Removes the headers that Weir adds to every request, if their values are the expected ones.
