@@ -32,13 +32,13 @@ def free_port():
 class Weir:
     """A running process."""
 
-    def __init__(self, binary, rules, upstream="echo", overload=""):
+    def __init__(self, binary, rules, upstream="echo", overload="", http2="false"):
         self.port, self.admin = free_port(), free_port()
         self.directory = tempfile.TemporaryDirectory()
         path = os.path.join(self.directory.name, "weir.yaml")
         with open(path, "w", encoding="utf-8") as file:
             file.write(
-                f"listeners: {{ address: 127.0.0.1:{self.port} }}\nupstream: {{ address: '{upstream}', timeout: 60s }}\n"
+                f"listeners: {{ address: 127.0.0.1:{self.port} }}\nupstream: {{ address: '{upstream}', timeout: 60s, http2: {http2} }}\n"
                 f"admin: {{ address: 127.0.0.1:{self.admin} }}\n{overload}\nrules: {rules}\n"
             )
         self.process = subprocess.Popen([binary, "run", "-c", path], stderr=subprocess.DEVNULL)
