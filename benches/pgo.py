@@ -11,7 +11,8 @@ belongs to a version of the source, to the path of the checkout and to a platfor
 code are optimised as without it.
 
 Weir is compiled twice, and so are the dependencies whose functions every request executes (`pgo/rustc`). Generic code
-belongs to the crate that uses it. Needs wrk, h2load, openssl, and llvm-profdata (`rustup component add llvm-tools`).
+belongs to the crate that uses it. Needs wrk, h2load, openssl, and llvm-profdata (`rustup component add llvm-tools`, or
+its path in LLVM_PROFDATA).
 """
 import argparse
 import json
@@ -61,7 +62,9 @@ def build(flag, target):
 
 
 def profdata():
-    """Returns the path of llvm-profdata: that of the toolchain, which reads every profile that its compiler writes."""
+    """Returns the path of llvm-profdata: LLVM_PROFDATA, or that of the toolchain, which reads every profile of its compiler."""
+    if named := os.environ.get("LLVM_PROFDATA"):
+        return Path(named)
     command = ["rustc", "--print", "target-libdir"]
     libraries = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
     tool = Path(libraries).parent / "bin/llvm-profdata"
