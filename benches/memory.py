@@ -32,14 +32,14 @@ def free_port():
 class Weir:
     """A running process."""
 
-    def __init__(self, binary, rules, upstream="echo", overload="", http2="false"):
+    def __init__(self, binary, rules, upstream="echo", extra="", http2="false"):
         self.port, self.admin = free_port(), free_port()
         self.directory = tempfile.TemporaryDirectory()
         path = os.path.join(self.directory.name, "weir.yaml")
         with open(path, "w", encoding="utf-8") as file:
             file.write(
                 f"listeners: {{ address: 127.0.0.1:{self.port} }}\nupstream: {{ address: '{upstream}', timeout: 60s, http2: {http2} }}\n"
-                f"admin: {{ address: 127.0.0.1:{self.admin} }}\n{overload}\nrules: {rules}\n"
+                f"admin: {{ address: 127.0.0.1:{self.admin} }}\n{extra}\nrules: {rules}\n"
             )
         self.process = subprocess.Popen([binary, "run", "-c", path], stderr=subprocess.DEVNULL)
         self.peak = 0
@@ -144,7 +144,7 @@ def http2(port):
 def wave(args):
     """Waiting requests with large heads on HTTP/2 connections, which then leave."""
     rules = "[{ name: queue, key: [{ header: x-key }], limit: 1/s, throttle: { wait: { max: 10m, queue: 1000 } } }]"
-    weir = Weir(args.weir, rules, overload=f"overload: {{ memory: {args.memory} }}")
+    weir = Weir(args.weir, rules, extra=f"overload: {{ memory: {args.memory} }}")
     clients = []
     try:
         for number in range(args.connections):
@@ -217,7 +217,7 @@ def heads(args):
     """Clients that never read send requests whose responses have large heads."""
     upstream = serve_large_heads(args.head)
     overload = f"overload: {{ memory: {args.memory} }}" if args.memory else ""
-    weir = Weir(args.weir, "[]", upstream=f"127.0.0.1:{upstream}", overload=overload)
+    weir = Weir(args.weir, "[]", upstream=f"127.0.0.1:{upstream}", extra=overload)
     clients, sent = [], 0
     try:
         for _ in range(args.connections):
@@ -244,7 +244,7 @@ def waiting(args):
     """Requests of many keys that all wait for room in their limit."""
     rules = "[{ name: queue, key: [{ header: x-key }], limit: 1/s, throttle: { wait: { max: 10m, queue: 1000 } } }]"
     overload = f"overload: {{ memory: {args.memory} }}" if args.memory else ""
-    weir = Weir(args.weir, rules, overload=overload)
+    weir = Weir(args.weir, rules, extra=overload)
     clients, sent = [], 0
     try:
         for number in range(args.requests // args.streams):

@@ -18,8 +18,8 @@ import time
 from memory import MIB, Weir, connect, frame, http2, open_streams, request_block
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
-# A literal that enters the dynamic table (RFC 7541 section 6.2.1): 4000 upper-case letters, and no value.
-MALFORMED_NAME = b"\x40\x7f\xa1\x1e" + b"A" * 4000 + b"\x00"
+# A literal that enters the dynamic table (RFC 7541 section 6.2.1): a name of 4000 bytes, the last of which is not valid, and no value.
+MALFORMED_NAME = b"\x40\x7f\xa1\x1e" + b"a" * 3999 + b"A" + b"\x00"
 # A literal with the name of the first dynamic entry (section 6.2.2), and no value.
 REFERENCE = b"\x0f\x2f\x00"
 
@@ -134,7 +134,8 @@ def read_for(port, seconds):
 def unread(args):
     # The HTTP/2 upstream is another process of the same build.
     upstream = Weir(args.weir, "[]", upstream=f"127.0.0.1:{serve_body(args.body)}")
-    weir = Weir(args.weir, "[]", upstream=f"127.0.0.1:{upstream.port}", http2="true")
+    # With one worker, all requests share one connection to the upstream.
+    weir = Weir(args.weir, "[]", upstream=f"127.0.0.1:{upstream.port}", http2="true", extra="workers: 1")
     try:
         alone = read_for(weir.port, args.seconds)
         client = http2(weir.port)
