@@ -6,6 +6,7 @@
 pub mod access_log;
 pub mod atomic_counter;
 pub mod histogram;
+pub mod log_interval;
 pub mod logging;
 pub mod malformed_streams;
 pub mod metrics;

@@ -51,9 +51,10 @@ pub(super) fn signal_of_attempt(context: &RequestContext, result: &AttemptResult
                 | UpstreamOutcome::TimedOut
                 | UpstreamOutcome::Reset
                 | UpstreamOutcome::Overflowed => Some(UpstreamSignal::Overload),
-                UpstreamOutcome::Responded(_) | UpstreamOutcome::Malformed | UpstreamOutcome::Abandoned => {
-                    None
-                }
+                UpstreamOutcome::Responded(_)
+                | UpstreamOutcome::Malformed
+                | UpstreamOutcome::WrongName
+                | UpstreamOutcome::Abandoned => None,
             };
         }
     };

@@ -108,7 +108,7 @@ fn respond(
         }
         Err(failure) => {
             match (&failure, upstream) {
-                (ForwardFailure::Upstream(UpstreamError::Overflow), _) => {}
+                (ForwardFailure::Upstream(UpstreamError::Overflow | UpstreamError::ServerName(_)), _) => {}
                 (ForwardFailure::Upstream(error), Some(upstream)) => upstream.record_failure(error),
                 _ => {}
             }

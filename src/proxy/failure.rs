@@ -46,6 +46,7 @@ impl ForwardFailure {
                 UpstreamOutcome::Malformed
             }
             Self::Upstream(UpstreamError::Overflow) => UpstreamOutcome::Overflowed,
+            Self::Upstream(UpstreamError::ServerName(_)) => UpstreamOutcome::WrongName,
             Self::ResponseTimeout(SetBy::Configuration) | Self::PerTryTimeout(SetBy::Configuration) => {
                 UpstreamOutcome::TimedOut
             }
@@ -75,7 +76,10 @@ impl ForwardFailure {
             | Self::NoEndpoint
             | Self::NoAddress(_)
             | Self::Upstream(
-                UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Overflow,
+                UpstreamError::Connect(_)
+                | UpstreamError::ConnectTimeout
+                | UpstreamError::ServerName(_)
+                | UpstreamError::Overflow,
             ) => cost::UpstreamFailure::Connect,
             Self::Upstream(UpstreamError::Reset(_)) | Self::BrokenResponse => cost::UpstreamFailure::Reset,
             Self::Upstream(UpstreamError::Malformed(_)) | Self::UnexpectedProtocol => {

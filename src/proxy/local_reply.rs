@@ -303,6 +303,9 @@ const fn failure_reply(failure: &ForwardFailure) -> (StatusCode, ResponseFlag, &
         ForwardFailure::Upstream(UpstreamError::Overflow) => {
             (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::UpstreamOverflow, "upstream overloaded\n")
         }
+        ForwardFailure::Upstream(UpstreamError::ServerName(_)) => {
+            (StatusCode::MISDIRECTED_REQUEST, ResponseFlag::UpstreamFailure, "misdirected request\n")
+        }
         ForwardFailure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
             (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::UpstreamFailure, "upstream unavailable\n")
         }

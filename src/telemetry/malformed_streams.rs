@@ -7,6 +7,7 @@
 use std::fmt::Display;
 
 use super::atomic_counter::AtomicCounter;
+use super::log_interval::reaches_power_of_ten;
 use crate::http2::{Malformation, MalformedStreams};
 
 /// Which peer has sent the messages.
@@ -62,24 +63,9 @@ pub fn counts() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         .filter(|(_, _, count)| *count > 0)
 }
 
-/// Whether a count that `added` has raised to `total` has reached 1, 10, 100 and so on by that.
-const fn reaches_power_of_ten(total: u64, added: u64) -> bool {
-    match (total.checked_ilog10(), total.saturating_sub(added).checked_ilog10()) {
-        (Some(now), Some(before)) => now > before,
-        (now, _) => now.is_some(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn few_lines_are_logged_however_often_a_kind_occurs() {
-        let logged: Vec<_> = (1..=100_000).filter(|total| reaches_power_of_ten(*total, 1)).collect();
-        assert_eq!(logged, [1, 10, 100, 1000, 10_000, 100_000]);
-        assert!(reaches_power_of_ten(12, 5) && !reaches_power_of_ten(12, 2) && !reaches_power_of_ten(0, 0));
-    }
 
     #[test]
     fn streams_are_counted_by_side_and_kind() {

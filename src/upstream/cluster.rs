@@ -16,6 +16,7 @@ use super::error::NoAddress;
 use super::host::{ConnectTarget, Hosts, UpstreamHost};
 use super::outlier_detection::{self, Ejections};
 use super::settings::UpstreamSettings;
+use crate::telemetry::atomic_counter::AtomicCounter;
 use crate::telemetry::metrics::{ClusterMetrics, ClusterView, HostView, Metrics};
 use crate::tls::client::TlsClient;
 
@@ -31,6 +32,8 @@ pub struct Cluster {
     pub(super) metrics: Arc<ClusterMetrics>,
     /// TLS client, if connections use TLS.
     tls: Option<ArcSwap<TlsClient>>,
+    /// Handshakes that failed because of the name that a client had chosen.
+    pub(super) wrong_names: AtomicCounter,
 }
 
 /// Known hosts of an upstream.
@@ -87,6 +90,7 @@ impl Cluster {
             ejections: Mutex::new(ejections),
             metrics: metrics.cluster(&settings.name),
             tls: tls.map(ArcSwap::new),
+            wrong_names: AtomicCounter::new(),
             settings,
         })
     }
@@ -100,6 +104,8 @@ impl Cluster {
     /// endpoints is kept. Has no effect for an upstream without TLS.
     pub fn set_tls(&self, client: Arc<TlsClient>) {
         if let Some(tls) = &self.tls {
+            // What the last client has verified says nothing about this one.
+            self.hosts().iter().for_each(|host| host.has_tls_worked.store(false, Ordering::Relaxed));
             tls.store(client);
             self.bump_epoch();
         }

@@ -5,13 +5,43 @@ use std::sync::atomic::Ordering;
 
 use super::cluster::Cluster;
 use super::host::{ConnectTarget, UpstreamHost};
+use crate::telemetry::log_interval::reaches_power_of_ten;
 use crate::telemetry::metrics::ClusterMetrics;
 use crate::tls::client::{ClientHandshakeError, ClientHandshakeErrorKind, TlsClient};
 use crate::tls::{AlpnProtocol, SessionStart};
 use crate::transport::Transport;
 
-/// Connects to `host` of `cluster` for `protocol`; over TLS if `client` is given, with the server name `name` in place of
-/// the host of the address.
+/// Server name of a handshake.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HandshakeName<'a> {
+    /// In place of the host of the address.
+    pub(super) name: Option<&'a str>,
+    /// Whether a client has chosen it.
+    pub(super) is_chosen_by_client: bool,
+    /// Whether a handshake with it has succeeded.
+    pub(super) is_verified: bool,
+}
+
+impl HandshakeName<'_> {
+    /// Whether the name causes this failure, and not the endpoint. The endpoint works with other names then, or has said
+    /// so. Servers differ: they send a default certificate or some alert, or close the connection.
+    fn causes(self, failure: &ClientHandshakeError, host: &UpstreamHost) -> bool {
+        use ClientHandshakeErrorKind::{
+            AlertReceived, Closed, Incompatible, NotTls, Other, Unfinished, Untrusted, WrongName,
+        };
+        if !self.is_chosen_by_client || failure.is_about_name {
+            return self.is_chosen_by_client;
+        }
+        match failure.kind {
+            Closed | Incompatible | Untrusted | WrongName | AlertReceived => {
+                !self.is_verified && host.has_tls_worked.load(Ordering::Relaxed)
+            }
+            NotTls | Unfinished | Other => false,
+        }
+    }
+}
+
+/// Connects to `host` of `cluster` for `protocol`; over TLS if `client` is given, with the server name `name`.
 ///
 /// # Errors
 /// Any error of the system, or a [`ClientHandshakeError`] inside it.
@@ -19,7 +49,7 @@ pub(super) async fn connect(
     cluster: &Cluster,
     host: &UpstreamHost,
     client: Option<&TlsClient>,
-    name: Option<&str>,
+    name: HandshakeName<'_>,
     protocol: AlpnProtocol,
 ) -> io::Result<Transport> {
     let stream = open(&host.target).await?;
@@ -43,20 +73,39 @@ async fn handshake(
     cluster: &Cluster,
     host: &UpstreamHost,
     client: &TlsClient,
-    name: Option<&str>,
+    name: HandshakeName<'_>,
     stream: Transport,
     protocol: AlpnProtocol,
 ) -> io::Result<Transport> {
     let mut counted =
         HandshakeRecorder { metrics: &cluster.metrics, outcome: Err(ClientHandshakeErrorKind::Unfinished) };
     let upstream = &cluster.settings().name;
-    match client.connect(stream, name.unwrap_or_else(|| host.authority_host()), protocol).await {
+    let server_name = name.name.unwrap_or_else(|| host.authority_host());
+    match client.connect(stream, server_name, protocol).await {
         Ok((stream, start)) => {
             counted.outcome = Ok(start);
+            host.has_tls_worked.store(true, Ordering::Relaxed);
             if host.has_tls_failed.swap(false, Ordering::Relaxed) {
                 tracing::info!(%upstream, endpoint = %host.name, "TLS with the endpoint works again");
             }
             Ok(stream.into())
+        }
+        Err(mut failure) if name.causes(&failure, host) => {
+            failure.kind = ClientHandshakeErrorKind::WrongName;
+            counted.outcome = Err(failure.kind);
+            let total = cluster.wrong_names.add_and_get(1);
+            if reaches_power_of_ten(total, 1) {
+                tracing::warn!(
+                    %upstream,
+                    endpoint = %host.name,
+                    server_name,
+                    total,
+                    error = %failure,
+                    "the endpoint has no certificate for the host of a request; the next line follows at ten times the \
+                     total"
+                );
+            }
+            Err(into_io(failure))
         }
         Err(failure) => {
             counted.outcome = Err(failure.kind);
@@ -77,15 +126,21 @@ async fn handshake(
 fn into_io(failure: ClientHandshakeError) -> io::Error {
     let kind = match failure.kind {
         ClientHandshakeErrorKind::Closed => io::ErrorKind::ConnectionReset,
-        ClientHandshakeErrorKind::Untrusted | ClientHandshakeErrorKind::AlertReceived => {
-            io::ErrorKind::PermissionDenied
-        }
+        ClientHandshakeErrorKind::Untrusted
+        | ClientHandshakeErrorKind::WrongName
+        | ClientHandshakeErrorKind::AlertReceived => io::ErrorKind::PermissionDenied,
         ClientHandshakeErrorKind::NotTls | ClientHandshakeErrorKind::Incompatible => {
             io::ErrorKind::InvalidData
         }
         ClientHandshakeErrorKind::Unfinished | ClientHandshakeErrorKind::Other => io::ErrorKind::Other,
     };
     io::Error::new(kind, failure)
+}
+
+/// Whether the handshake failed because the endpoint has no certificate for the name.
+pub(super) fn is_for_other_names(error: &io::Error) -> bool {
+    let handshake = error.get_ref().and_then(|inner| inner.downcast_ref::<ClientHandshakeError>());
+    handshake.is_some_and(|error| error.kind == ClientHandshakeErrorKind::WrongName)
 }
 
 /// Counts the result of a handshake when dropped, including one that was cancelled.

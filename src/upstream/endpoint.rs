@@ -4,6 +4,7 @@
 //! response. If the upstream has closed an idle connection in the meantime, the request is sent once more on
 //! a fresh one, provided that is safe.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::circuit_breaker::{LimitReached, Resource};
 use super::cluster::Cluster;
-use super::connect;
+use super::connect::{self, HandshakeName};
 use super::echo;
 use super::error::{SendError, UpstreamError};
 use super::host::{ConnectTarget, UpstreamHost};
@@ -55,6 +56,8 @@ pub struct Endpoint {
     tls: Option<Arc<TlsClient>>,
     /// Server name in TLS, in place of the host of the address.
     server_name: Option<Rc<str>>,
+    /// Whether a handshake with the server name has succeeded.
+    is_name_verified: Cell<bool>,
     requests: Rc<EndpointRequests>,
 }
 
@@ -79,6 +82,7 @@ impl Endpoint {
             metrics,
             tls,
             server_name,
+            is_name_verified: Cell::new(false),
             requests: EndpointRequests::new(cluster, host),
         }
     }
@@ -397,13 +401,26 @@ impl Endpoint {
     }
 
     async fn open_transport(&self, protocol: AlpnProtocol) -> Result<Transport, UpstreamError> {
-        let (tls, name) = (self.tls.as_deref(), self.server_name.as_deref());
-        let opening = connect::connect(&self.cluster, &self.host, tls, name, protocol);
-        let opened = match tokio::time::timeout(self.connect_timeout(), opening).await {
-            Ok(opened) => opened.map_err(UpstreamError::Connect),
-            Err(_) => Err(UpstreamError::ConnectTimeout),
+        let settings = self.cluster.settings();
+        let name = HandshakeName {
+            name: self.server_name.as_deref(),
+            is_chosen_by_client: settings.server_name_from_host && settings.rewrite.host.is_none(),
+            is_verified: self.is_name_verified.get(),
         };
-        opened.inspect_err(|_| self.metrics.connection_failed())
+        let opening = connect::connect(&self.cluster, &self.host, self.tls.as_deref(), name, protocol);
+        let error = match tokio::time::timeout(self.connect_timeout(), opening).await {
+            Ok(Ok(opened)) => {
+                self.is_name_verified.set(true);
+                return Ok(opened);
+            }
+            Ok(Err(error)) if name.is_chosen_by_client && connect::is_for_other_names(&error) => {
+                return Err(UpstreamError::ServerName(error));
+            }
+            Ok(Err(error)) => UpstreamError::Connect(error),
+            Err(_) => UpstreamError::ConnectTimeout,
+        };
+        self.metrics.connection_failed();
+        Err(error)
     }
 
     /// Returns the maximum time to wait. It is within the response timeout, so that an unreachable upstream is

@@ -15,6 +15,9 @@ pub enum UpstreamError {
     /// The connection could not be established in time.
     #[error("connection to the upstream timed out")]
     ConnectTimeout,
+    /// The endpoint has no certificate for the host of the request, which is the server name in TLS.
+    #[error("the upstream has no certificate for the host of the request")]
+    ServerName(#[source] io::Error),
     /// A circuit breaker is open: a maximum of `upstream.limits` is reached.
     #[error("circuit breaker of the upstream is open")]
     Overflow,

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 
 use super::cluster::Cluster;
-use super::connect;
+use super::connect::{self, HandshakeName};
 use super::host::{ConnectTarget, FAILED_CHECK, UpstreamHost};
 use super::http2;
 use super::server_names;
@@ -94,7 +94,8 @@ async fn check(cluster: &Cluster, host: &UpstreamHost, settings: &HealthCheck) -
     let authority = settings.host.as_ref().unwrap_or(&host.hostname);
     let name = settings.host.as_ref().filter(|_| cluster.settings().server_name_from_host);
     let name = name.and_then(|name| server_names::name_of_host(name));
-    let stream = connect::connect(cluster, host, client.as_deref(), name.as_deref(), protocol).await?;
+    let name = HandshakeName { name: name.as_deref(), ..HandshakeName::default() };
+    let stream = connect::connect(cluster, host, client.as_deref(), name, protocol).await?;
     let Some(path) = &settings.path else { return Ok(()) };
     let status = match protocol {
         AlpnProtocol::Http1 => check_http1(stream, path, authority).await?,

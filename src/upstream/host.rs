@@ -30,6 +30,8 @@ pub struct UpstreamHost {
     flags: AtomicU8,
     /// Whether the last TLS handshake with it failed.
     pub(super) has_tls_failed: AtomicBool,
+    /// Whether a TLS handshake with it has succeeded, by any name.
+    pub(super) has_tls_worked: AtomicBool,
     /// Whether a predecessor of this upstream checked its health.
     pub(super) was_checked: bool,
 }
@@ -75,6 +77,7 @@ impl UpstreamHost {
             failures: AtomicU32::new(0),
             flags: AtomicU8::new(0),
             has_tls_failed: AtomicBool::new(false),
+            has_tls_worked: AtomicBool::new(false),
             was_checked: false,
         }
     }

@@ -326,7 +326,8 @@ fn endpoint_success(outcome: UpstreamOutcome) -> Option<bool> {
         | UpstreamOutcome::Malformed
         | UpstreamOutcome::TimedOut
         | UpstreamOutcome::Reset => Some(false),
-        UpstreamOutcome::Overflowed | UpstreamOutcome::Abandoned => None,
+        // A client must not cause endpoints to be ejected by the names that it requests.
+        UpstreamOutcome::WrongName | UpstreamOutcome::Overflowed | UpstreamOutcome::Abandoned => None,
     }
 }
 

@@ -123,6 +123,12 @@ pub(in crate::proxy) fn failure_reply(failure: &ForwardFailure) -> Option<Failur
             "connection timed out\n",
             "weir; error=connection_timeout",
         ),
+        ForwardFailure::Upstream(UpstreamError::ServerName(_)) => reply(
+            Status::BAD_GATEWAY,
+            UpstreamFailure,
+            "the destination has no certificate for this host\n",
+            "weir; error=tls_certificate_error",
+        ),
         ForwardFailure::Upstream(UpstreamError::Overflow) => reply(
             Status::SERVICE_UNAVAILABLE,
             UpstreamOverflow,
@@ -157,7 +163,7 @@ pub(in crate::proxy) fn failure_reply(failure: &ForwardFailure) -> Option<Failur
 fn connect_error(error: &io::Error) -> (&'static str, &'static str) {
     let handshake = error.get_ref().and_then(|inner| inner.downcast_ref::<ClientHandshakeError>());
     match handshake.map(|error| error.kind) {
-        Some(ClientHandshakeErrorKind::Untrusted) => {
+        Some(ClientHandshakeErrorKind::Untrusted | ClientHandshakeErrorKind::WrongName) => {
             ("the certificate of the destination is not trusted\n", "weir; error=tls_certificate_error")
         }
         Some(

@@ -35,12 +35,22 @@ pub enum UpstreamOutcome {
     Abandoned,
     /// The request was not sent, because a circuit breaker was open.
     Overflowed,
+    /// The request was not sent, because the endpoint has no certificate for its host.
+    WrongName,
 }
 
 impl UpstreamOutcome {
     /// Label values, in the order of [`Self::index`].
-    pub(super) const LABELS: [&'static str; 7] =
-        ["answered", "connect_failed", "timed_out", "reset", "malformed", "abandoned", "overflowed"];
+    pub(super) const LABELS: [&'static str; 8] = [
+        "answered",
+        "connect_failed",
+        "timed_out",
+        "reset",
+        "malformed",
+        "abandoned",
+        "overflowed",
+        "wrong_name",
+    ];
 
     const fn index(self) -> usize {
         match self {
@@ -51,6 +61,7 @@ impl UpstreamOutcome {
             Self::Malformed => 4,
             Self::Abandoned => 5,
             Self::Overflowed => 6,
+            Self::WrongName => 7,
         }
     }
 }
@@ -89,10 +100,11 @@ impl UpstreamCounts {
         atomic_counter::sum(&self.responses[..STATUS_CLASSES.len() - 1])
     }
 
-    /// Returns the number of failed attempts: a 5xx, or no response unless the client left or a circuit breaker was
-    /// open.
+    /// Returns the number of failed attempts: a 5xx, or no response unless the client left, a circuit breaker was open,
+    /// or the endpoint has no certificate for the host.
     pub fn failures(&self) -> u64 {
-        let excluded = self.outcome_count("abandoned").saturating_add(self.outcome_count("overflowed"));
+        let excluded = ["abandoned", "overflowed", "wrong_name"].map(|label| self.outcome_count(label));
+        let excluded = excluded.into_iter().fold(0, u64::saturating_add);
         atomic_counter::sum(&self.requests_ended).saturating_sub(self.successes().saturating_add(excluded))
     }
 

@@ -10,6 +10,8 @@ use rustls::{AlertDescription, CertificateError, Error as Tls};
 pub struct ClientHandshakeError {
     /// Kind of failure.
     pub kind: ClientHandshakeErrorKind,
+    /// Whether the server has no certificate for the name, and says so.
+    pub is_about_name: bool,
     words: Box<str>,
 }
 
@@ -24,6 +26,8 @@ pub enum ClientHandshakeErrorKind {
     Incompatible,
     /// The server's certificate is invalid or not trusted.
     Untrusted,
+    /// The server has no certificate for a name that a client of Weir has chosen.
+    WrongName,
     /// The server sent an alert: it rejects the client's certificate, or found another error.
     AlertReceived,
     /// The handshake timed out, or was cancelled because its result was no longer needed.
@@ -34,11 +38,12 @@ pub enum ClientHandshakeErrorKind {
 
 impl ClientHandshakeErrorKind {
     /// All kinds.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Closed,
         Self::NotTls,
         Self::Incompatible,
         Self::Untrusted,
+        Self::WrongName,
         Self::AlertReceived,
         Self::Unfinished,
         Self::Other,
@@ -51,6 +56,7 @@ impl ClientHandshakeErrorKind {
             Self::NotTls => "not_tls",
             Self::Incompatible => "incompatible",
             Self::Untrusted => "untrusted",
+            Self::WrongName => "wrong_name",
             Self::AlertReceived => "refused",
             Self::Unfinished => "unfinished",
             Self::Other => "other",
@@ -60,7 +66,7 @@ impl ClientHandshakeErrorKind {
 
 impl ClientHandshakeError {
     fn new(reason: ClientHandshakeErrorKind, words: impl Into<Box<str>>) -> Self {
-        Self { kind: reason, words: words.into() }
+        Self { kind: reason, is_about_name: false, words: words.into() }
     }
 
     pub(super) fn invalid_name(host: &str) -> Self {
@@ -91,13 +97,20 @@ impl ClientHandshakeError {
                 | AlertDescription::InsufficientSecurity,
             )
             | Tls::PeerIncompatible(_) => Self::new(ClientHandshakeErrorKind::Incompatible, tls.to_string()),
-            Tls::AlertReceived(alert) => Self::new(
-                ClientHandshakeErrorKind::AlertReceived,
-                format!("the server sent the alert {alert:?}"),
-            ),
-            Tls::InvalidCertificate(error) => {
-                Self::new(ClientHandshakeErrorKind::Untrusted, untrusted(error))
-            }
+            Tls::AlertReceived(alert) => Self {
+                is_about_name: *alert == AlertDescription::UnrecognisedName,
+                ..Self::new(
+                    ClientHandshakeErrorKind::AlertReceived,
+                    format!("the server sent the alert {alert:?}"),
+                )
+            },
+            Tls::InvalidCertificate(error) => Self {
+                is_about_name: matches!(
+                    error,
+                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+                ),
+                ..Self::new(ClientHandshakeErrorKind::Untrusted, untrusted(error))
+            },
             other => Self::new(ClientHandshakeErrorKind::Other, other.to_string()),
         }
     }

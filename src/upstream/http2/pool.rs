@@ -54,9 +54,9 @@ const MAX_ERROR_RESETS: u32 = 1024;
 pub(in crate::upstream) struct Http2Pool {
     connections: RefCell<Vec<Rc<Http2Connection>>>,
     connecting: tokio::sync::Mutex<()>,
-    /// Number of failed attempts to connect. The field below is the last error.
+    /// Number of failed attempts to connect, and the last error.
     failed: Cell<u64>,
-    last_failure: Cell<io::ErrorKind>,
+    last_failure: Cell<OpenFailure>,
     max_idle_seconds: u64,
     metrics: Rc<EndpointMetrics>,
     /// For its name in the log.
@@ -79,6 +79,33 @@ struct Http2Connection {
     unused: Cell<u64>,
 }
 
+/// Why a connection could not be opened, for the requests that have waited for it.
+#[derive(Clone, Copy, Debug)]
+enum OpenFailure {
+    Connect(io::ErrorKind),
+    ServerName(io::ErrorKind),
+}
+
+impl From<&UpstreamError> for OpenFailure {
+    fn from(error: &UpstreamError) -> Self {
+        Self::Connect(match error {
+            UpstreamError::ServerName(error) => return Self::ServerName(error.kind()),
+            UpstreamError::Connect(error) | UpstreamError::Reset(error) => error.kind(),
+            UpstreamError::ConnectTimeout | UpstreamError::Overflow => io::ErrorKind::TimedOut,
+            UpstreamError::Malformed(_) => io::ErrorKind::InvalidData,
+        })
+    }
+}
+
+impl From<OpenFailure> for UpstreamError {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Connect(kind) => Self::Connect(kind.into()),
+            OpenFailure::ServerName(kind) => Self::ServerName(kind.into()),
+        }
+    }
+}
+
 /// Permit for one stream on a connection, released when dropped.
 #[derive(Debug)]
 pub(in crate::upstream) struct StreamPermit {
@@ -98,7 +125,7 @@ impl Http2Pool {
             connections: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
             failed: Cell::new(0),
-            last_failure: Cell::new(io::ErrorKind::Other),
+            last_failure: Cell::new(OpenFailure::Connect(io::ErrorKind::Other)),
             max_idle_seconds: keep_for,
             metrics: Rc::clone(metrics),
             host: Arc::clone(host),
@@ -122,7 +149,7 @@ impl Http2Pool {
             return Ok(permit);
         }
         if self.failed.get() != failed {
-            return Err(UpstreamError::Connect(self.last_failure.get().into()));
+            return Err(self.last_failure.get().into());
         }
         if self.was_closed_recently.get() {
             return Err(UpstreamError::Connect(io::ErrorKind::ConnectionRefused.into()));
@@ -133,11 +160,7 @@ impl Http2Pool {
             Err(UpstreamError::Overflow) => Err(UpstreamError::Overflow),
             Err(error) => {
                 self.failed.set(failed.wrapping_add(1));
-                self.last_failure.set(match &error {
-                    UpstreamError::Connect(error) | UpstreamError::Reset(error) => error.kind(),
-                    UpstreamError::ConnectTimeout | UpstreamError::Overflow => io::ErrorKind::TimedOut,
-                    UpstreamError::Malformed(_) => io::ErrorKind::InvalidData,
-                });
+                self.last_failure.set(OpenFailure::from(&error));
                 Err(error)
             }
         }

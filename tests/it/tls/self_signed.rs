@@ -96,12 +96,78 @@ fn server_name_is_the_host_of_the_request() {
     }
     let names: Vec<_> = front.handshakes().into_iter().map(|hello| hello.name).collect();
     assert_eq!(names, [Some("a.test".to_owned()), Some("b.test".to_owned())], "one connection for each name");
-    assert_eq!(
-        fetch(weir.address(), &Request::get("/").host("c.test")).status,
-        503,
-        "not in the certificate"
-    );
+    let strange = fetch(weir.address(), &Request::get("/").host("c.test"));
+    assert_eq!((strange.status, strange.body.text().as_str()), (421, "misdirected request\n"));
     assert_eq!(origin.requests().len(), 4);
+}
+
+/// Starts a proxy for two endpoints with this certificate, which it ejects after two failures.
+fn start_with_outliers(server: &Arc<ServerConfig>, ca: &Path, origin: &Origin, protocol: &str) -> Weir {
+    let fronts = [0, 1].map(|_| TlsFront::start(Arc::clone(server), origin.address()));
+    let [one, other] = fronts.map(|front| format!("https://127.0.0.1:{}", front.port()));
+    Weir::start(&config_with(
+        LISTENER,
+        &format!(
+            "{{ address: ['{one}', '{other}'], {protocol} outliers: {{ failures: 2, ejection: 1h }}, retries: {{}}, \
+             tls: {{ ca: {}, server_name: from_host }} }}",
+            ca.display()
+        ),
+        "",
+    ))
+}
+
+/// Checks that requests for a name that the endpoints do not serve neither eject one, nor are retried, nor fill the log.
+fn assert_strange_hosts_are_harmless(weir: &Weir, words: &str) {
+    for _ in 0..9 {
+        assert_eq!(fetch(weir.address(), &Request::get("/").host("c.test")).status, 421, "{words}");
+    }
+    let outcome = |outcome| weir.metric("weir_upstream_requests_total", &[("outcome", outcome)]);
+    assert_eq!((outcome("wrong_name"), outcome("connect_failed")), (9.0, 0.0), "{words}");
+    let handshakes = weir.metric("weir_upstream_tls_handshakes_total", &[("outcome", "wrong_name")]);
+    assert_eq!(handshakes, 9.0, "{words}");
+    for quiet in ["ejections", "retries", "connection_failures"] {
+        assert_eq!(weir.metric(&format!("weir_upstream_{quiet}_total"), &[]), 0.0, "{words}: {quiet}");
+    }
+    let logged = || weir.log().iter().filter(|line| line.contains("no certificate for the host")).count();
+    wait::until_true("the reason", || logged() > 0);
+    assert_eq!(fetch(weir.address(), &Request::get("/").host("a.test")).status, 200, "{words}");
+    let lines = weir.log();
+    assert!(logged() == 1 && lines.iter().any(|line| line.contains(words)), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("upstream requests fail")), "{lines:?}");
+}
+
+#[test]
+fn host_outside_the_certificate_is_no_failure_of_the_endpoint() {
+    let origin = Origin::hello();
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    let ca = authority.write(&directory.path().join("ca.crt"));
+    let server = authority.server("a.test", &["http/1.1"], false);
+    let weir = start_with_outliers(&server, &ca, &origin, "");
+    assert_strange_hosts_are_harmless(&weir, "not valid for name");
+}
+
+#[test]
+fn host_that_an_endpoint_rejects_in_tls_is_no_failure_of_the_endpoint_once_another_has_worked() {
+    let origin = Origin::hello();
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    let ca = authority.write(&directory.path().join("ca.crt"));
+    let (chain, key) = authority.issue("a.test", directory.path(), "a");
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let key = provider.key_provider.load_private_key(PrivateKeyDer::from_pem_file(key).unwrap()).unwrap();
+    let mut by_name = rustls::server::ResolvesServerCertUsingSni::new();
+    let chain = vec![CertificateDer::from_pem_file(chain).unwrap()];
+    by_name.add("a.test", rustls::sign::CertifiedKey::new(chain, key)).unwrap();
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let server = Arc::new(builder.with_no_client_auth().with_cert_resolver(Arc::new(by_name)));
+    let weir = start_with_outliers(&server, &ca, &origin, "");
+    for _ in 0..2 {
+        assert_eq!(fetch(weir.address(), &Request::get("/").host("a.test")).status, 200, "of both endpoints");
+    }
+    assert_strange_hosts_are_harmless(&weir, "AccessDenied");
 }
 
 #[test]
@@ -117,7 +183,7 @@ fn connections_for_server_names_are_bounded_and_hosts_of_strangers_displace_none
         (0..50)
             .map(|index| Request::get("/").host(&format!("x{thread}-{index}.test")))
             .map(|request| fetch(weir.address(), &request).status)
-            .all(|status| status == 503)
+            .all(|status| status == 421)
     });
     assert!(statuses.into_iter().all(|all| all));
     assert_eq!(fetch(weir.address(), &Request::get("/").host("a.test")).status, 200);
