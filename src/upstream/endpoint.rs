@@ -76,7 +76,7 @@ impl Endpoint {
         let metrics = Rc::new(metrics);
         Self {
             http1_pool: Rc::new(Http1Pool::new(keep_for, &cluster.breaker)),
-            http2_pool: Http2Pool::new(keep_for, &metrics, host),
+            http2_pool: Http2Pool::new(keep_for, connect_timeout(cluster), &metrics, host),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
             metrics,
@@ -423,17 +423,21 @@ impl Endpoint {
         Err(error)
     }
 
-    /// Returns the maximum time to wait. It is within the response timeout, so that an unreachable upstream is
-    /// distinguished from a slow one.
     fn connect_timeout(&self) -> Duration {
-        let settings = self.cluster.settings();
-        settings.connect_timeout.min(settings.timeout)
+        connect_timeout(&self.cluster)
     }
 
     fn overflow(&self, limit: UpstreamOverflow) -> UpstreamError {
         self.cluster.metrics.record_overflow(limit);
         UpstreamError::Overflow
     }
+}
+
+/// Returns the maximum time to wait for a connection. It is within the response timeout, so that an unreachable upstream
+/// is distinguished from a slow one.
+fn connect_timeout(cluster: &Cluster) -> Duration {
+    let settings = cluster.settings();
+    settings.connect_timeout.min(settings.timeout)
 }
 
 /// A connection for one request to an endpoint.

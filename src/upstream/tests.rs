@@ -1,3 +1,4 @@
+mod http2_settings;
 mod reuse;
 
 use std::net::IpAddr;

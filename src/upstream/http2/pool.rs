@@ -9,6 +9,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -58,6 +59,8 @@ pub(in crate::upstream) struct Http2Pool {
     failed: Cell<u64>,
     last_failure: Cell<OpenFailure>,
     max_idle_seconds: u64,
+    /// Maximum time until a connection is usable.
+    connect_timeout: Duration,
     metrics: Rc<EndpointMetrics>,
     /// For its name in the log.
     host: Arc<UpstreamHost>,
@@ -118,6 +121,7 @@ impl Http2Pool {
     /// Creates an empty pool that keeps idle connections for `keep_for` seconds.
     pub(in crate::upstream) fn new(
         keep_for: u64,
+        connect_timeout: Duration,
         metrics: &Rc<EndpointMetrics>,
         host: &Arc<UpstreamHost>,
     ) -> Self {
@@ -127,6 +131,7 @@ impl Http2Pool {
             failed: Cell::new(0),
             last_failure: Cell::new(OpenFailure::Connect(io::ErrorKind::Other)),
             max_idle_seconds: keep_for,
+            connect_timeout,
             metrics: Rc::clone(metrics),
             host: Arc::clone(host),
             is_closed: Cell::new(false),
@@ -218,9 +223,12 @@ impl Http2Pool {
     ) -> Result<Rc<Http2Connection>, UpstreamError> {
         let connection = self.open_connection(open).await?;
         if self.is_closed.get() {
-            let mut sender = connection.sender.clone();
-            let settings = poll_fn(|cx| sender.poll_connect_protocol(cx)).await;
-            settings.map_err(|error| UpstreamError::Connect(io::Error::from(error)))?;
+            if let Err(error) = self.await_settings(&connection).await {
+                // Without settings, the endpoint would get requests that wait in vain.
+                connection.is_retired.set(true);
+                self.metrics.connection_failed();
+                return Err(error);
+            }
             if connection.sender.max_streams() == 0 {
                 connection.is_retired.set(true);
                 self.record_closed();
@@ -229,6 +237,17 @@ impl Http2Pool {
             self.is_closed.set(false);
         }
         Ok(connection)
+    }
+
+    /// Waits for the endpoint's settings, for a limited time: other requests wait for this connection.
+    async fn await_settings(&self, connection: &Http2Connection) -> Result<(), UpstreamError> {
+        let mut sender = connection.sender.clone();
+        let settings = poll_fn(|cx| sender.poll_connect_protocol(cx));
+        match tokio::time::timeout(self.connect_timeout, settings).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(UpstreamError::Connect(io::Error::from(error))),
+            Err(_) => Err(UpstreamError::ConnectTimeout),
+        }
     }
 
     /// Records that the endpoint allows no streams.
