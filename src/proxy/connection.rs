@@ -22,6 +22,7 @@ use super::headers::{self, Hop, HopName, PeerTls};
 use super::request_context::UpgradedRequest;
 use super::stream::DownstreamIo;
 use super::timeouts::{ConnectionTimer, RequestTimer};
+use super::unanswered::AwaitedCount;
 use crate::http1::interim::InterimResponses;
 use crate::identify;
 use crate::identify::certificate::ClientCertificate;
@@ -56,6 +57,8 @@ pub(super) struct DownstreamConnection {
     timer: Rc<ConnectionTimer>,
     /// The connection's permit.
     permit: ConnectionPermit,
+    /// Requests that are awaited although the client has reset their streams.
+    pub(super) awaited: AwaitedCount,
     /// HTTP/2: timer of the stream opened last, until the stream takes it.
     newest_stream: RefCell<Option<Rc<RequestTimer>>>,
     /// The stored call that this internal connection sends; `None` for the connection of a client.
@@ -84,6 +87,7 @@ impl DownstreamConnection {
             tls: None,
             timer,
             permit,
+            awaited: AwaitedCount::default(),
             newest_stream: RefCell::default(),
             stored: None,
             interims: InterimResponses::default(),

@@ -12,33 +12,51 @@ use std::time::Duration;
 use super::connection::DownstreamConnection;
 use super::local_reply::DownstreamResponse;
 use super::timeouts::RequestTimer;
+use crate::drain::DrainPhase;
 
-/// Maximum time for which a response is awaited without its client. After that, the maximum cost is charged.
+/// Maximum time for which a response is awaited without its client. After that, or when a drain begins, the maximum cost is
+/// charged.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Maximum number of such requests per worker. Further ones are charged the maximum cost at once.
-const MAX_AWAITED: usize = 1024;
+const MAX_AWAITED: u32 = 1024;
 
-/// Number of requests of a worker that are awaited without their clients.
+/// Number of requests of a worker, or of one of its connections, that are awaited without their clients.
 #[derive(Debug, Default)]
-pub(super) struct AwaitedCount(Cell<usize>);
+pub(super) struct AwaitedCount(Cell<u32>);
+
+impl AwaitedCount {
+    fn add(&self) {
+        self.0.set(self.0.get().saturating_add(1));
+    }
+
+    fn subtract(&self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
 
 struct AwaitedGuard(Rc<DownstreamConnection>);
 
 impl AwaitedGuard {
+    /// Counts a request. `None` if there are too many: of the worker, or of the connection, which must not take the places
+    /// of all others by resetting its streams. A drain does not wait for clients that have left.
     fn new(connection: &Rc<DownstreamConnection>) -> Option<Self> {
-        let count = &connection.worker.awaited.0;
-        if count.get() >= MAX_AWAITED {
+        let worker = &connection.worker;
+        let is_full = worker.awaited.0.get() >= MAX_AWAITED
+            || connection.awaited.0.get() >= connection.limits.streams
+            || worker.coarse_clock.is_draining();
+        if is_full {
             return None;
         }
-        count.set(count.get() + 1);
+        worker.awaited.add();
+        connection.awaited.add();
         Some(Self(Rc::clone(connection)))
     }
 }
 
 impl Drop for AwaitedGuard {
     fn drop(&mut self) {
-        let count = &self.0.worker.awaited.0;
-        count.set(count.get().saturating_sub(1));
+        self.0.worker.awaited.subtract();
+        self.0.awaited.subtract();
     }
 }
 
@@ -66,7 +84,11 @@ pub(super) fn settle_later(
             guard.0.discard_upgraded();
             polled
         });
-        drop(tokio::time::timeout(MAX_WAIT, response).await);
+        let draining = guard.0.worker.shared.drain.wait_for_phase(DrainPhase::Draining);
+        tokio::select! {
+            _ = tokio::time::timeout(MAX_WAIT, response) => {}
+            () = draining => {}
+        }
         drop(guard);
     }));
 }
