@@ -63,14 +63,16 @@ impl ForwardFailure {
         }
     }
 
-    /// Returns how a request that got a local reply with `status` is charged.
-    pub(super) const fn request_end(&self, status: StatusCode) -> RequestEnd<'static> {
+    /// Returns how a request that got a local reply with `status` is charged. `was_sent`: the upstream has some of it.
+    pub(super) const fn request_end(&self, status: StatusCode, was_sent: bool) -> RequestEnd<'static> {
         let failure = match self {
             // Caused by the client: the upstream may still be processing the request.
             Self::RequestStalled
             | Self::BrokenRequest
             | Self::ResponseTimeout(SetBy::Client)
-            | Self::PerTryTimeout(SetBy::Client) => return RequestEnd::Unanswered,
+            | Self::PerTryTimeout(SetBy::Client) => {
+                return if was_sent { RequestEnd::Unanswered } else { RequestEnd::Abandoned };
+            }
             Self::NoRoute
             | Self::UpgradeUnavailable
             | Self::NoEndpoint

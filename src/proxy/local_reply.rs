@@ -271,7 +271,8 @@ pub(super) fn upstream_failed(
         Some(reply) => (reply.status, reply.flag, reply.text),
         None => failure_reply(failure),
     };
-    finish::settle(&mut context, &failure.request_end(status), limits);
+    let was_sent = context.timer.was_sent().get();
+    finish::settle(&mut context, &failure.request_end(status, was_sent), limits);
     context.respond_with(status, flag);
     context.timer.response_started();
     let is_read = context.upload_is_complete();

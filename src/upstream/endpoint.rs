@@ -10,6 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -240,7 +241,8 @@ impl Endpoint {
     }
 
     /// Sends a request and waits for the response's header section; the body is streamed. Names of headers are spelt as in
-    /// `received`. Interim responses are appended to `interims`. Dropping the future closes the connection or, over HTTP/2, resets the stream.
+    /// `received`. Interim responses are appended to `interims`; `was_sent` is set as soon as some of the request was sent.
+    /// Dropping the future closes the connection or, over HTTP/2, resets the stream.
     ///
     /// # Errors
     /// [`SendError`] if no response arrived, or it was malformed.
@@ -251,6 +253,7 @@ impl Endpoint {
         received: &ReceivedHead,
         body: B,
         interims: &InterimResponses,
+        was_sent: &Cell<bool>,
     ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
@@ -258,15 +261,19 @@ impl Endpoint {
     {
         let PooledConnection { in_flight, kind } = line;
         let mut response = match kind {
-            ConnectionKind::Echo => echo::respond(request, body),
+            ConnectionKind::Echo => {
+                was_sent.set(true);
+                echo::respond(request, body)
+            }
             ConnectionKind::Http1 { connection, is_reused } => {
                 let upload = Http1Upload::new(&request.head, received, &request.added_headers, body);
                 let waiting = ResponseHeadReader::new(request.head.method == Method::HEAD, interims);
-                self.send_by_http1(connection, is_reused, upload, waiting).await?
+                self.send_by_http1(connection, is_reused, upload, waiting, was_sent).await?
             }
             // Boxed, because its future is large and HTTP/1.1 requests do not need it.
             ConnectionKind::Http2(permit) => {
-                Box::into_pin(in_place::boxed!(self.send_by_http2(permit, request, body, interims))).await?
+                let sending = self.send_by_http2(permit, request, body, interims, was_sent);
+                Box::into_pin(in_place::boxed!(sending)).await?
             }
         };
         response.body.hold_in_flight(in_flight);
@@ -279,6 +286,7 @@ impl Endpoint {
         request: &OutgoingRequest,
         body: B,
         interims: &InterimResponses,
+        was_sent: &Cell<bool>,
     ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
@@ -290,7 +298,8 @@ impl Endpoint {
             scheme: &scheme,
             default_authority: &self.host.name,
         };
-        http2::send(permit, &self.http2_pool, async || self.open_http2().await, request, interims, body).await
+        let open = async || self.open_http2().await;
+        http2::send(permit, &self.http2_pool, open, request, interims, body, was_sent).await
     }
 
     async fn send_by_http1<B>(
@@ -299,6 +308,7 @@ impl Endpoint {
         is_reused: bool,
         mut upload: Http1Upload<B>,
         mut waiting: ResponseHeadReader<'_>,
+        was_sent: &Cell<bool>,
     ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
@@ -308,7 +318,7 @@ impl Endpoint {
         let is_gone = is_reused && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
         let sent = match is_gone {
             true => Err(NoResponse::Reset(io::ErrorKind::UnexpectedEof.into())),
-            false => poll_fn(|cx| connection.conn.poll_head(&mut upload, &mut waiting, cx)).await,
+            false => poll_fn(|cx| poll_head(&mut connection, &mut upload, &mut waiting, was_sent, cx)).await,
         };
         let head = match sent {
             // The upstream had closed the connection already, or was about to.
@@ -321,7 +331,7 @@ impl Endpoint {
                     Ok((connection, _)) => connection,
                     Err(error) => return Err(SendError { error, body: upload.into_body() }),
                 };
-                poll_fn(|cx| connection.conn.poll_head(&mut upload, &mut waiting, cx))
+                poll_fn(|cx| poll_head(&mut connection, &mut upload, &mut waiting, was_sent, cx))
                     .await
                     .map_err(UpstreamError::from)?
             }
@@ -431,6 +441,23 @@ impl Endpoint {
         self.cluster.metrics.record_overflow(limit);
         UpstreamError::Overflow
     }
+}
+
+/// Sends the request and reads the head of the response; records whether any of the request was sent.
+fn poll_head<B>(
+    connection: &mut Http1Connection,
+    upload: &mut Http1Upload<B>,
+    waiting: &mut ResponseHeadReader<'_>,
+    was_sent: &Cell<bool>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<ResponseHead, NoResponse>>
+where
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let polled = connection.conn.poll_head(upload, waiting, cx);
+    was_sent.set(was_sent.get() || upload.bytes_written() > 0);
+    polled
 }
 
 /// Returns the maximum time to wait for a connection. It is within the response timeout, so that an unreachable upstream

@@ -12,6 +12,7 @@ mod check;
 mod extended_connect;
 mod upload;
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -67,13 +68,14 @@ pub(in crate::upstream) async fn send<B>(
     request: Http2Request<'_>,
     interims: &InterimResponses,
     body: B,
+    was_sent: &Cell<bool>,
 ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
 where
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut upload = Http2Upload::new(body);
-    match send_request(&permit, request, &mut upload, interims).await {
+    match send_request(&permit, request, &mut upload, interims, was_sent).await {
         Ok(asked) => return Ok(asked.into_response(upload, permit)),
         Err(failure) if !(upload.is_untouched() && failure.is_unprocessed()) => return Err(failure.into()),
         Err(_) => permit.retire(),
@@ -88,7 +90,7 @@ where
         let error = UpstreamError::Reset(io::ErrorKind::Unsupported.into());
         return Err(SendError::retryable(error, upload.into_body()));
     }
-    match send_request(&permit, request, &mut upload, interims).await {
+    match send_request(&permit, request, &mut upload, interims, was_sent).await {
         Ok(asked) => Ok(asked.into_response(upload, permit)),
         Err(failure) if upload.is_untouched() && failure.is_unprocessed() => {
             permit.retire();
@@ -111,6 +113,7 @@ async fn send_request<B>(
     request: Http2Request<'_>,
     upload: &mut Http2Upload<B>,
     interims: &InterimResponses,
+    was_sent: &Cell<bool>,
 ) -> Result<StreamResponse, StreamError>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -126,6 +129,7 @@ where
     });
     ready.await.map_err(StreamError::Unsent)?;
     let sent = request.send(&mut sender, upload.is_empty()).map_err(StreamError::Unsent)?;
+    was_sent.set(true);
     let SentRequest { response: mut answer, stream, extended } = sent;
     let extended = match extended {
         Some(extended) => Some((extended, stream)),

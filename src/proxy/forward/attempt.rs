@@ -82,8 +82,9 @@ pub(in crate::proxy) fn attempt(
             context.timer.set_awaits_cost(awaits_cost);
             let answered = {
                 // Pinned in place: a future passed by value would take space in each future on the way.
-                let interims = &context.connection.interims;
-                let sending = pin!(attempt.endpoint.send(line, request, &context.received, body, interims));
+                let (interims, was_sent) = (&context.connection.interims, context.timer.was_sent());
+                let sending =
+                    pin!(attempt.endpoint.send(line, request, &context.received, body, interims, was_sent));
                 match plan.per_try_timeout {
                     None => with_request_timeout(&context.timer, sending).await,
                     Some(each) => {

@@ -33,8 +33,9 @@ pub(in crate::proxy) struct RequestTimer {
     idle_timeout: Cell<u32>,
     min_rate: MinRate,
     has_unread_body: Cell<bool>,
-    /// Whether the upstream has the request, and the response that it owes states the cost.
+    /// Whether an attempt is under way whose response states the cost, and whether any attempt has sent something.
     awaits_cost: Cell<bool>,
+    was_sent: Cell<bool>,
     expired: Cell<Option<TimeoutKind>>,
     waker: RefCell<Option<Waker>>,
     /// HTTP/2: the waker of the upload, which may outlive the task that serves the stream.
@@ -58,6 +59,7 @@ impl RequestTimer {
             min_rate: MinRate::default(),
             has_unread_body: Cell::new(false),
             awaits_cost: Cell::new(false),
+            was_sent: Cell::new(false),
             expired: Cell::new(None),
             waker: RefCell::default(),
             upload_waker: RefCell::default(),
@@ -77,6 +79,7 @@ impl RequestTimer {
         // The previous request has been read completely, or this one could not have been read.
         self.has_unread_body.set(false);
         self.awaits_cost.set(false);
+        self.was_sent.set(false);
         self.expired.set(None);
         self.record_progress();
     }
@@ -86,14 +89,19 @@ impl RequestTimer {
         self.streams.is_some()
     }
 
-    /// Records whether the upstream has the request, and the response that it owes states the cost.
+    /// Records whether an attempt is under way whose response states the cost.
     pub(in crate::proxy) fn set_awaits_cost(&self, awaits: bool) {
         self.awaits_cost.set(awaits);
     }
 
-    /// Whether the upstream has the request, and the response that it owes states the cost.
+    /// Whether the upstream has some of the request, and the response that it owes states the cost.
     pub(in crate::proxy) fn awaits_cost(&self) -> bool {
-        self.awaits_cost.get()
+        self.awaits_cost.get() && self.was_sent.get()
+    }
+
+    /// Returns whether any of the request has been sent to an upstream.
+    pub(in crate::proxy) fn was_sent(&self) -> &Cell<bool> {
+        &self.was_sent
     }
 
     /// Returns the number of the request on its connection.

@@ -46,7 +46,14 @@ async fn post(upstream: &Upstream, connection: PooledConnection) -> StatusCode {
     let endpoint = upstream.pick(&[]).expect("an endpoint");
     let body = Full::new(Bytes::from_static(b"order"));
     let answer = endpoint
-        .send(connection, &request, &ReceivedHead::default(), body, &InterimResponses::default())
+        .send(
+            connection,
+            &request,
+            &ReceivedHead::default(),
+            body,
+            &InterimResponses::default(),
+            &Cell::new(false),
+        )
         .await
         .map_err(|unanswered| unanswered.error);
     let answer = answer.expect("a response");
