@@ -42,7 +42,7 @@ pub use self::summary::{DecisionSummary, Standing};
 pub use self::tables::LimitTables;
 pub use self::view::{LimitResources, LimitsView};
 use self::waiting::WaitingRequest;
-pub use self::waiting::{Hold, HoldEnd, QueueArrival, waiting_size};
+pub use self::waiting::{HeldDelay, Hold, HoldEnd, QueueArrival, waiting_size};
 use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::decision::{Decision, Verdict};
@@ -276,6 +276,13 @@ impl PendingLimits {
     pub const fn limits(&self) -> &AppliedLimits {
         &self.0
     }
+
+    /// Refunds an admitted request that is rejected for another reason than its limits. What its [`Settlement`] covers is
+    /// refunded by that. Returns the limits, for the settlement.
+    pub fn refund(&mut self, limiter: &Limiter, now: Timestamp) -> &mut AppliedLimits {
+        self.0.refund_unsettled(limiter, now);
+        &mut self.0
+    }
 }
 
 impl AppliedLimits {
@@ -365,14 +372,29 @@ impl AppliedLimits {
     /// Yields what to settle of this request, with the positions of the checks. Only conforming checks have charged or
     /// reserved units. While another service may still reject the request, all of them may have to be refunded.
     fn reservations(&self) -> impl Iterator<Item = (usize, &SelectedCheck, Reservation)> + '_ {
-        let is_open = |selected: &SelectedCheck| match selected.role {
+        self.charged(|selected| selected.needs_settlement || self.is_pending())
+    }
+
+    /// Refunds the charges that need no settlement.
+    fn refund_unsettled(&self, limiter: &Limiter, now: Timestamp) {
+        for (_, _, mut reservation) in
+            self.charged(|selected| !selected.needs_settlement && !self.is_pending())
+        {
+            limiter.settle(&mut reservation, 0, now);
+        }
+    }
+
+    /// Yields what the wanted checks have charged or reserved, with their positions.
+    fn charged<'a>(
+        &'a self,
+        is_wanted: impl Fn(&SelectedCheck) -> bool + 'a,
+    ) -> impl Iterator<Item = (usize, &'a SelectedCheck, Reservation)> + 'a {
+        let is_counted = move |selected: &SelectedCheck| match selected.role {
             CheckRole::Ban | CheckRole::Permit => false,
-            CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
-                selected.needs_settlement || self.is_pending()
-            }
+            CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => is_wanted(selected),
         };
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
-        checked.filter(move |(_, (selected, verdict))| is_open(selected) && !verdict.exceeds()).map(
+        checked.filter(move |(_, (selected, verdict))| is_counted(selected) && !verdict.exceeds()).map(
             |(position, (selected, verdict))| {
                 let reservation = Reservation::new(&selected.check, self.decided_at);
                 (

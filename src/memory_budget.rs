@@ -45,6 +45,11 @@ impl MemoryBudget {
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
+    /// Takes bytes, even beyond the maximum.
+    pub fn take(&self, bytes: usize) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Gives bytes back.
     pub fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
@@ -73,7 +78,7 @@ impl UnsentBytes {
     fn change(&mut self, kibibytes: u16) {
         let difference = usize::from(kibibytes.abs_diff(self.0)) * KIBIBYTE;
         if kibibytes > self.0 {
-            UNSENT.used.fetch_add(difference, Ordering::Relaxed);
+            UNSENT.take(difference);
         } else {
             UNSENT.give_back(difference);
         }

@@ -129,6 +129,12 @@ impl WaitQueues {
         self.memory.try_take(bytes).then(|| WaitingMemory { queues: Arc::clone(self), bytes })
     }
 
+    /// Counts the memory of a request that waits, even if there is none left.
+    pub fn count_memory(self: &Arc<Self>, bytes: usize) -> WaitingMemory {
+        self.memory.take(bytes);
+        WaitingMemory { queues: Arc::clone(self), bytes }
+    }
+
     /// Returns the number of a request in the order of arrival.
     pub fn next_arrival(&self) -> u64 {
         self.arrivals.fetch_add(1, Ordering::Relaxed)

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::waiting::{Hold, HoldEnd};
+use super::waiting::{HeldDelay, Hold, HoldEnd};
 use super::{AppliedLimits, LimitsView, leases, waiting};
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
@@ -38,7 +38,7 @@ impl<'a> HeldLimits<'a> {
     pub async fn resolve(
         self,
         mut hold: impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
-    ) -> Result<Option<Duration>, NotAdmitted> {
+    ) -> Result<Option<HeldDelay>, NotAdmitted> {
         let Self { view, limits } = self;
         let left = match limits.wait.is_some() {
             true => Some(waiting::resolve(view, limits, &mut hold).await.ok_or(NotAdmitted::Superseded)?),
@@ -52,8 +52,9 @@ impl<'a> HeldLimits<'a> {
         match throttle::resolve(&limits.decision) {
             throttle::ThrottleAction::Forward => Ok(None),
             // The delay of a request that has waited includes its wait.
-            throttle::ThrottleAction::Delay(delay) => {
-                Ok(Some(left.unwrap_or(delay)).filter(|delay| !delay.is_zero()))
+            throttle::ThrottleAction::Delay(time) => {
+                let delay = left.unwrap_or(HeldDelay { time, memory: None });
+                Ok(Some(delay).filter(|delay| !delay.time.is_zero()))
             }
             throttle::ThrottleAction::Reject { position: by, retry_after } => {
                 Err(NotAdmitted::Rejected(limits.rule(by), retry_after))

@@ -26,7 +26,7 @@ use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDe
 use crate::limiter::decision::{Enforcement, Verdict};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
-use crate::limiter::wait_queue::{CHARGE_AHEAD, Ticket};
+use crate::limiter::wait_queue::{CHARGE_AHEAD, Ticket, WaitingMemory};
 use crate::rules::selection::{CheckRole, SelectedCheck};
 use crate::rules::wait::WaitPolicy;
 use crate::store::lease_wait::StoreResponse;
@@ -35,6 +35,15 @@ use crate::telemetry::metrics::WaitRejection;
 /// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
 /// when units come back; this is for changes without a notification.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time for which an admitted request is still to be delayed, and its memory meanwhile if it was counted before.
+#[derive(Debug)]
+pub struct HeldDelay {
+    /// The time.
+    pub time: Duration,
+    /// The memory of a request that has waited.
+    pub memory: Option<WaitingMemory>,
+}
 
 /// What follows from an attempt to be admitted.
 enum WaitStep {
@@ -247,14 +256,14 @@ impl AppliedLimits {
 }
 
 /// Holds a waiting request until its limits admit it, or until it has waited too long. `None` if one of its limits was
-/// removed; otherwise returns the time for which an admitted request is still to be delayed. It is not awaited here,
+/// removed; otherwise returns how long an admitted request is still to be delayed. It is not awaited here,
 /// because the request is charged already: the caller first takes over what must be settled if the client leaves
 /// meanwhile.
 pub(super) async fn resolve(
     view: &Rc<LimitsView>,
     limits: &mut AppliedLimits,
     hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
-) -> Option<Duration> {
+) -> Option<HeldDelay> {
     let (mut now, mut response) = (limits.decided_at, StoreResponse::NOT_AWAITED);
     loop {
         let held = match limits.progress(view, response, now) {
@@ -282,11 +291,11 @@ pub(super) async fn resolve(
 
 impl AppliedLimits {
     /// Ends the wait of a decided request. Returns the time for which it is still to be delayed.
-    fn end_wait(&mut self, view: &LimitsView, now: Timestamp) -> Duration {
+    fn end_wait(&mut self, view: &LimitsView, now: Timestamp) -> HeldDelay {
         let Some(mut waiting) = self.wait.take().filter(|_| !self.decision.is_rejected()) else {
-            return Duration::ZERO;
+            return HeldDelay { time: Duration::ZERO, memory: None };
         };
-        waiting.leave_admitted(&view.limiter, now);
+        let memory = Some(waiting.leave_admitted(&view.limiter, now));
         // Another request may have decided this one a little earlier.
         let delay = self.decision.delay().saturating_sub(now.since(self.decided_at));
         let waited = now.since(waiting.since()).saturating_add(delay);
@@ -298,7 +307,7 @@ impl AppliedLimits {
                 metrics.record_wait(waited);
             }
         }
-        delay
+        HeldDelay { time: delay, memory }
     }
 
     /// Decides a waiting request again.

@@ -49,7 +49,7 @@ pub(super) fn forwarding(
 ) -> impl Future<Output = DownstreamResponse> + use<> {
     async move {
         let request::Parts { method, headers, .. } = &mut request.head;
-        if delay.is_some() && !decide::take_delayed_memory(&mut context, headers) {
+        if delay.is_some() && !decide::take_delayed_memory(&mut context, &mut pending, headers) {
             let unread = PendingBody::new(expectation, body);
             return local_reply::overloaded(context, LoadShed::Waiting, unread);
         }

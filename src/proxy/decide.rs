@@ -10,12 +10,14 @@ use http::HeaderMap;
 use super::connection::DownstreamConnection;
 use super::fallback::{Fallbacks, IncomingRequest};
 use super::finish;
+use super::pipeline::OVERLOAD_PAUSE;
 use super::request_context::{RequestContext, record_decision};
 use super::timeouts::RequestTimer;
 use crate::headers::append_all;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{
-    self, AppliedLimits, DecisionSource, Hold, LimitRejection, NotAdmitted, PendingLimits, ServiceQueries,
+    self, AppliedLimits, DecisionSource, HeldDelay, Hold, LimitRejection, NotAdmitted, PendingLimits,
+    ServiceQueries,
 };
 use crate::overload::LoadShed;
 use crate::response::fallback::CachedResponse;
@@ -86,6 +88,14 @@ impl HeldRejection {
     }
 }
 
+/// Why a request is not admitted after it was held.
+pub(super) enum NotResolved<'a> {
+    /// A limit rejects it.
+    Rejected(LimitRejection<'a>),
+    /// There is no memory for its delay.
+    Shed,
+}
+
 /// Holds the request for its delay and until all sources of its limits have decided. Adds the headers that the upstream
 /// is to receive to `headers`.
 ///
@@ -97,18 +107,23 @@ pub(super) async fn resolve<'a>(
     pending: &'a mut PendingLimits,
     delay: Option<Duration>,
     headers: &mut HeaderMap,
-) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
+) -> Result<&'a mut AppliedLimits, NotResolved<'a>> {
     let (mut delay, mut delayed) = (delay, None);
     while pending.is_held() {
         // Boxed, because few requests need this and every request's future would be larger.
         match Box::pin(await_admission(view, context, pending, Some(headers), &mut delayed)).await {
             Ok(admitted) => delay = admitted,
-            Err(HeldEnd::Rejected(rejection)) => return Err(rejection.of(context, pending)),
+            Err(HeldEnd::Rejected(rejection)) => {
+                return Err(NotResolved::Rejected(rejection.of(context, pending)));
+            }
             Err(HeldEnd::Superseded) => pending.remove_uninstalled_limits(view),
         }
     }
     drop(delayed);
-    resolve_admitted(view, context, pending, delay, headers).await
+    if delay.is_some() && !take_delayed_memory(context, pending, headers) {
+        return Err(NotResolved::Shed);
+    }
+    resolve_admitted(view, context, pending, delay, headers).await.map_err(NotResolved::Rejected)
 }
 
 /// As [`resolve`], for a request that is not held, or no longer.
@@ -202,20 +217,32 @@ pub(super) async fn await_admission(
             headers.append(X_WEIR_OVER_LIMIT, mark);
         }
     }
-    if let Some(delay) = delay.filter(|_| delayed.is_some()) {
-        // Charged ahead of its time. Its delay is counted together with its wait.
-        hold_request(context, tokio::time::sleep(delay)).await;
-        return Ok(None);
+    let Some(HeldDelay { time, memory }) = delay else { return Ok(None) };
+    if delayed.is_none() {
+        return Ok(Some(time));
     }
-    Ok(delay)
+    // Charged ahead of its time. Its delay is counted together with its wait, and so is its memory.
+    context.delayed_memory = memory;
+    hold_request(context, tokio::time::sleep(time)).await;
+    context.delayed_memory = None;
+    Ok(None)
 }
 
-/// Takes memory for a request that a limit delays. Returns false if delayed and waiting requests take as much as they may.
-pub(super) fn take_delayed_memory(context: &mut RequestContext, headers: &HeaderMap) -> bool {
-    let worker = &context.connection.worker;
-    context.delayed_memory = worker.shared.limiter.queues().take_memory(limits::waiting_size(headers));
+/// Takes memory for a request that a limit delays. Returns false if delayed and waiting requests take as much as they may;
+/// the request is then refunded, and has to be shed.
+pub(super) fn take_delayed_memory(
+    context: &mut RequestContext,
+    pending: &mut PendingLimits,
+    headers: &HeaderMap,
+) -> bool {
+    let connection = Rc::clone(&context.connection);
+    let (worker, limiter) = (&connection.worker, &connection.worker.shared.limiter);
+    context.delayed_memory = limiter.queues().take_memory(limits::waiting_size(headers));
     if context.delayed_memory.is_none() {
         worker.metrics.record_load_shed(LoadShed::Waiting);
+        let refunded = pending.refund(limiter, worker.shared.clock.now());
+        finish::settle(context, &RequestEnd::Rejected, refunded);
+        connection.reject_stored(OVERLOAD_PAUSE);
     }
     context.delayed_memory.is_some()
 }

@@ -39,7 +39,7 @@ use crate::telemetry::metrics::DecisionOutcome;
 use crate::telemetry::spans::context::TraceContext;
 
 /// Pause of the sender of stored calls after one was shed.
-const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Handles one request.
 ///

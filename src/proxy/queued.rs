@@ -21,6 +21,7 @@ use super::request_context::{RequestContext, propagate_trace};
 use super::stages;
 use super::view::GenerationView;
 use crate::limits::{Admission, PendingLimits};
+use crate::overload::LoadShed;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::telemetry::spans::context::TraceContext;
@@ -73,8 +74,13 @@ impl QueuedRequest {
                 NewDecision::Queued(queued) => self = queued,
                 NewDecision::Admitted(mut admitted, delay) => {
                     if let Some(delay) = delay {
+                        let Self { context, pending, head, .. } = &mut *admitted;
+                        if !decide::take_delayed_memory(context, pending, &head.headers) {
+                            return Err(admitted.shed());
+                        }
                         // It is counted together with the wait.
-                        decide::hold_request(&mut admitted.context, tokio::time::sleep(delay)).await;
+                        decide::hold_request(context, tokio::time::sleep(delay)).await;
+                        context.delayed_memory = None;
                     }
                     return admitted.prepare_with(None);
                 }
@@ -197,6 +203,12 @@ impl QueuedRequest {
         };
         stages::record_admission(context, view, pending, &attributes);
         NewDecision::Admitted(self, delay)
+    }
+
+    /// Responds to a request for whose delay there is no memory.
+    fn shed(self: Box<Self>) -> DownstreamResponse {
+        let unread = PendingBody::new(self.flags.expectation(), self.body);
+        local_reply::overloaded(self.context, LoadShed::Waiting, unread)
     }
 
     /// Responds to a request that no limit rejects.

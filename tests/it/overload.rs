@@ -165,6 +165,54 @@ fn delayed_requests_share_the_bound_of_waiting_ones() {
     });
 }
 
+/// Sends `count` requests for `path`, each of which takes 50 kB of the memory for waiting requests.
+fn send_large(weir: &Weir, path: &str, count: usize) -> Vec<Client> {
+    let send = |_| {
+        let client = Client::connect(weir.address());
+        client.send(Request::get(path).header("x-filler", &"f".repeat(50_000)).to_bytes());
+        client
+    };
+    (0..count).map(send).collect()
+}
+
+fn shed_for_memory(weir: &Weir) -> f64 {
+    weir.metric("weir_overload_turned_away_total", &[("limit", "waiting")])
+}
+
+#[test]
+fn delayed_request_without_memory_is_charged_nothing() {
+    let rules = "rules:\n  \
+                 - { name: d, match: { path: /d }, key: [], limit: 1/min, burst: 1, throttle: { delay: 10h } }\n  \
+                 - { name: all, key: [], limit: 100/year, algorithm: fixed_window }\n  \
+                 - { name: ok, key: [], limit: 100/year, algorithm: fixed_window, count: { response_status: 200 } }\n";
+    let weir = Weir::start(&config("echo", &format!("overload: {{ waiting: 1MiB }}\n{rules}")));
+    assert_eq!(get(weir.address(), "/d").status, 200);
+    let _clients = send_large(&weir, "/d", 39);
+    let delayed = || weir.metric("weir_requests_delayed", &[]);
+    until_true("all requests", || delayed() + shed_for_memory(&weir) == 39.0);
+    assert!(shed_for_memory(&weir) > 0.0);
+    let used = 1 + delayed() as u64;
+    let response = get(weir.address(), "/");
+    assert_eq!(response.numeric_header("x-ratelimit-remaining"), 100 - used - 1);
+}
+
+#[test]
+fn requests_that_are_delayed_after_they_have_waited_share_the_bound() {
+    let rules = "rules:\n  \
+                 - { name: w, key: [], limit: 1000/s, burst: 1, throttle: { wait: { max: 10m } } }\n  \
+                 - { name: d, key: [], limit: 1/min, burst: 1, throttle: { delay: 10h } }\n";
+    let weir = Weir::start(&config("echo", &format!("overload: {{ waiting: 1MiB }}\n{rules}")));
+    let mut clients = Vec::new();
+    until_true("the bound", || {
+        // Few at a time, so that most of them have left the queue when the next ones join it.
+        clients.extend(send_large(&weir, "/", 5));
+        until_true("an empty queue", || weir.metric("weir_wait_queue_requests", &[("rule", "w")]) == 0.0);
+        let refused = weir.metric("weir_wait_rejections_total", &[("rule", "w"), ("reason", "no_memory")]);
+        assert!(clients.len() < 200, "{} requests wait", clients.len());
+        refused + shed_for_memory(&weir) > 0.0
+    });
+}
+
 #[test]
 fn file_descriptor_exhaustion_does_not_affect_open_connections() {
     let weir = Weir::start(&config("echo", "overload: { connections: 100000 }"));

@@ -57,7 +57,7 @@ struct WaitingRule {
 #[derive(Debug)]
 struct QueuePlace {
     ticket: Ticket,
-    _memory: WaitingMemory,
+    memory: WaitingMemory,
     _counted: Option<WaitingGuard>,
 }
 
@@ -116,11 +116,14 @@ impl WaitingRequest {
         self.place = None;
     }
 
-    /// Leaves the queue of an admitted request, and decides those that are first then.
-    pub(super) fn leave_admitted(&mut self, limiter: &Limiter, now: Timestamp) {
-        if let Some(place) = self.place.take() {
-            place.ticket.leave_admitted(now, |checks| limiter.check(checks, now));
-        }
+    /// Leaves the queue of an admitted request, and decides those that are first then. Returns the memory of the request,
+    /// for the time for which it is still delayed.
+    pub(super) fn leave_admitted(&mut self, limiter: &Limiter, now: Timestamp) -> WaitingMemory {
+        let Some(QueuePlace { ticket, memory, .. }) = self.place.take() else {
+            return self.queues.count_memory(self.size);
+        };
+        ticket.leave_admitted(now, |checks| limiter.check(checks, now));
+        memory
     }
 
     /// Returns the position of a check in whose queue another request comes first.
@@ -177,7 +180,7 @@ impl WaitingRequest {
         let joined = self.queues.join(counter, settings, &arrival);
         let ticket = joined.map_err(|_| WaitRejection::QueueFull)?;
         let counted = view.wait_metrics(one.rule).map(|metrics| metrics.start_wait());
-        self.place = Some(QueuePlace { ticket, _memory: memory, _counted: counted });
+        self.place = Some(QueuePlace { ticket, memory, _counted: counted });
         if let Some(rule) = self.rules.iter_mut().find(|rule| rule.rule == one.rule) {
             rule.has_waited = true;
         }

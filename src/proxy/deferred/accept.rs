@@ -16,8 +16,9 @@ use crate::deferred::call::{StoredCall, format_id};
 use crate::deferred::handle::NotStored;
 use crate::engine::Policy;
 use crate::limits::{AppliedLimits, PendingLimits};
+use crate::overload::LoadShed;
 use crate::proxy::body::{DownstreamBody, RequestBody};
-use crate::proxy::decide::{self, CachedFallbacks};
+use crate::proxy::decide::{self, CachedFallbacks, NotResolved};
 use crate::proxy::failure::ForwardFailure;
 use crate::proxy::finish;
 use crate::proxy::forward::{response_timeout, with_request_timeout};
@@ -142,7 +143,10 @@ async fn accept(
     let resolved = decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await;
     let limits = match resolved {
         Ok(limits) => limits,
-        Err(rejected) => {
+        Err(NotResolved::Shed) => {
+            return local_reply::overloaded(context, LoadShed::Waiting, PendingBody::new(expectation, body));
+        }
+        Err(NotResolved::Rejected(rejected)) => {
             let (unread, cached) = (PendingBody::new(expectation, body), CachedFallbacks::default());
             return local_reply::rejected_remotely(context, &view.limits, &rejected, cached, &method, unread);
         }

@@ -53,6 +53,19 @@ fn expired_client_deadline_costs_the_maximum() {
 }
 
 #[test]
+fn client_deadline_that_expires_before_anything_was_sent_costs_the_estimate() {
+    // It accepts connections, and no handshake.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = format!(
+        "{{ address: \"https://{}\", timeout: 1h, connect_timeout: 1h, tls: {{ verify: insecure }} }}",
+        silent.local_addr().unwrap()
+    );
+    let rule = "rules:\n  - { name: tokens, key: [], limit: 3/year, algorithm: fixed_window, cost: { response_header: x-tokens, estimate: 1, max: 100 } }\n";
+    let weir = Weir::start(&config_with(LISTENER, &upstream, rule));
+    assert_eq!(call_statuses(&weir, 4, "50m"), ["4", "4", "4", "8"]);
+}
+
+#[test]
 fn configured_timeout_before_the_client_deadline_is_refunded() {
     let origin = silent_upstream();
     let weir = start_with_refund_rule(&origin, "timeout: 200ms");

@@ -1,11 +1,13 @@
 //! Clients that leave before the response of a request whose cost is in the response.
 
-use std::sync::Arc;
+use std::io;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 use super::start_with_rule;
 use crate::support::h2::H2Client;
-use crate::support::{AfterResponse, Client, Origin, Request, Weir, get, wait};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, config_with, get, wait};
 
 const RULE: &str = "{ name: tokens, key: [], limit: 150/d, algorithm: fixed_window, cost: { response_header: x-tokens, estimate: 1, max: 1000 } }";
 
@@ -52,6 +54,66 @@ fn stream_that_is_reset_pays_what_the_response_states() {
         drop(response);
     }
     assert_charged(&weir, &go);
+}
+
+#[test]
+fn connection_that_resets_more_streams_than_it_may_have_pays_the_maximum_for_them() {
+    let (origin, go) = held_upstream();
+    let weir = Weir::start(&config_with(
+        "{ address: 127.0.0.1:0, limits: { streams: 2 } }",
+        &format!("{{ address: '{}' }}", origin.address()),
+        &format!("rules:\n  - {RULE}\n"),
+    ));
+    let mut client = H2Client::connect(weir.address());
+    let mut reset_one = |count| {
+        let (response, _) = client.send_request(client.request("GET", "/"), true);
+        wait::until_true("the request", || origin.requests().len() == count);
+        drop(response);
+    };
+    let in_flight = || weir.metric("weir_requests_in_flight", &[]);
+    for count in 1..=2 {
+        reset_one(count);
+    }
+    reset_one(3);
+    wait::until_true("two awaited responses", || in_flight() == 2.0);
+    assert_eq!(get(weir.address(), "/").status, 429, "the third has cost 1000 at once");
+    assert_eq!(origin.requests().len(), 3);
+    assert_charged(&weir, &go);
+}
+
+#[test]
+fn drain_does_not_wait_for_responses_whose_clients_have_left() {
+    let (_release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let origin = Origin::start(move |_| {
+        released.lock().unwrap().recv().map_err(io::Error::other)?;
+        Ok(AfterResponse::Close)
+    });
+    let mut weir = Weir::start(&format!(
+        "{}drain: {{ timeout: 1h }}
+",
+        config(
+            origin.address(),
+            &format!(
+                "rules:
+  - {RULE}
+"
+            )
+        )
+    ));
+    let send = |count| {
+        let client = Client::connect(weir.address());
+        client.send(Request::get("/").to_bytes());
+        wait::until_true("the request", || origin.requests().len() == count);
+        client
+    };
+    drop(send(1));
+    let staying = send(2);
+    let address = weir.address();
+    weir.terminate();
+    wait::until_true("new connections to be refused", || TcpStream::connect(address).is_err());
+    drop(staying);
+    assert!(weir.wait_exit().success());
 }
 
 #[test]

@@ -18,6 +18,24 @@ fn without_the_store_a_call_is_not_accepted() {
 }
 
 #[test]
+fn calls_that_are_delayed_before_they_are_stored_share_the_bound_of_waiting_requests() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let delay = "  - { name: d, key: [], limit: 1/min, burst: 1, throttle: { delay: 10h } }\n";
+    let yaml = deferring(&store.url(), &upstream, FAST) + delay + "overload: { waiting: 1MiB }\n";
+    let weir = Weir::start(&yaml);
+    let call = Request::post("/hooks/a", "x").header("x-filler", &"f".repeat(50_000));
+    let _clients: Vec<_> = (0..40)
+        .map(|_| {
+            let client = Client::connect(weir.address());
+            client.send(call.to_bytes());
+            client
+        })
+        .collect();
+    let shed = || weir.metric("weir_overload_turned_away_total", &[("limit", "waiting")]);
+    wait::until_true("the bound", || shed() > 0.0);
+}
+
+#[test]
 fn call_that_a_frozen_store_executes_late_is_not_stored() {
     let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
     let rule = "    limit: 1/h\n    respond: 202\n";
