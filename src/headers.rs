@@ -155,7 +155,7 @@ impl Headers {
     pub fn remove_hop_by_hop(&mut self, is_kept: impl Fn(&str) -> bool) {
         if self.is_raw() {
             if self.raw.needs_filtering() {
-                let named = nominated_fields(self.raw.get_all(&CONNECTION));
+                let named: SmallVec<[HeaderName; 2]> = nominated_fields(self.raw.get_all(&CONNECTION));
                 let is_named = |name: &[u8]| {
                     let mut named =
                         named.iter().filter(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()));
@@ -232,7 +232,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, is_kept: impl Fn(&str) -> bool
 }
 
 /// Returns the names of fields that these values of `Connection` name, for trailers.
-pub fn nominated_fields<'a>(values: impl Iterator<Item = &'a [u8]>) -> Box<[HeaderName]> {
+pub fn nominated_fields<'a, C: FromIterator<HeaderName>>(values: impl Iterator<Item = &'a [u8]>) -> C {
     nominated_names(values).collect()
 }
 

@@ -237,9 +237,7 @@ impl RequestFraming {
             (true, _) if !self.chunked => Err(MalformedMessage::TransferEncoding),
             (true, _) => {
                 let values = headers.get_all(CONNECTION).into_iter().map(HeaderValue::as_bytes);
-                Ok(BodyDecoder::Chunked(ChunkedDecoder::without(
-                    nominated_fields(values).into_iter().collect(),
-                )))
+                Ok(BodyDecoder::Chunked(ChunkedDecoder::without(nominated_fields(values))))
             }
             (false, octets) => Ok(BodyDecoder::Length(octets.unwrap_or(0))),
         }
