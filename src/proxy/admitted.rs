@@ -62,6 +62,10 @@ pub(super) fn forwarding(
                 return local_reply::rejected_remotely(context, view, &rejected, cached, method, unread);
             }
         };
+        if context.is_last_hop {
+            let unread = PendingBody::new(expectation, body);
+            return local_reply::last_hop(context, limits, &view.limits, unread);
+        }
         grpc::apply_client_deadline(&mut context, headers);
         let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
         let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));

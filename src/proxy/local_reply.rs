@@ -35,6 +35,7 @@ use crate::response::fallback::CachedResponse;
 use crate::response::grpc_reply;
 use crate::response::rejection::{RejectionReply, RejectionResponse};
 use crate::rules::RuleIndex;
+use crate::rules::cost::RequestEnd;
 use crate::rules::selection::{Denial, NOT_DEFERRABLE};
 use crate::upstream::error::UpstreamError;
 
@@ -82,7 +83,6 @@ pub(super) fn malformed(
         InvalidRequest::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
         InvalidRequest::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
         InvalidRequest::UnknownMethod => (StatusCode::NOT_IMPLEMENTED, "method not implemented\n"),
-        InvalidRequest::LastHop => (StatusCode::OK, ""),
         InvalidRequest::TransferEncoding => {
             (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n")
         }
@@ -91,17 +91,30 @@ pub(super) fn malformed(
         }
     };
     context.timer.must_linger();
-    let flag = if status.is_success() { ResponseFlag::None } else { ResponseFlag::DownstreamProtocol };
-    context.respond_with(status, flag);
+    context.respond_with(status, ResponseFlag::DownstreamProtocol);
     context.timer.response_started();
     let close = context.owns_connection();
     let mut reply = plain(context, status, text);
-    if matches!(unacceptable, InvalidRequest::Method | InvalidRequest::LastHop) {
+    if unacceptable == InvalidRequest::Method {
         // Required with 405 (RFC 9110 section 15.5.6).
         reply.headers.set(&ALLOW, &FORWARDED_METHODS);
     }
     announce_close(close, &mut reply.headers);
     reply
+}
+
+/// Responds to an OPTIONS request that the limits admit and that may not be forwarded (RFC 9110 section 7.6.2).
+pub(super) fn last_hop(
+    mut context: Box<RequestContext>,
+    limits: &mut AppliedLimits,
+    view: &limits::LimitsView,
+    pending: PendingBody,
+) -> DownstreamResponse {
+    let (status, flag, mut headers) = (StatusCode::OK, ResponseFlag::None, Headers::default());
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
+    headers.set(&ALLOW, &FORWARDED_METHODS);
+    limits.write_all(&mut headers, view);
+    build_reply(context, LocalReply { status, flag, headers, body: &Bytes::new(), rule: None }, pending)
 }
 
 /// Responds to a request that is shed. If memory is short, its connection is closed too.

@@ -105,7 +105,7 @@ pub(super) fn handle(
         }
     };
     record_admission(&mut context, &view, &pending, &attributes);
-    if let Some(deferral) = deferral {
+    if let Some(deferral) = deferral.filter(|_| !context.is_last_hop) {
         let call = PendingCall::new(&mut context, head, flags, &hop, deferral, &view);
         return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body)).into();
     }
@@ -166,7 +166,9 @@ fn validate(
     headers::normalise_length(head)?;
     let accepts_connect = head.method == Method::CONNECT && view.forward_proxy(connection.listener).is_some();
     let flags = headers::validate(head, connection.limits.headers, accepts_connect)?;
-    headers::decrement_max_forwards(&mut head.headers, flags)?;
+    // That of a stored call was decremented when it was accepted.
+    context.is_last_hop =
+        connection.stored.is_none() && headers::decrement_max_forwards(&mut head.headers, flags);
     if accepts_connect {
         expect_tunnel(context);
     }

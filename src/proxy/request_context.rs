@@ -50,6 +50,8 @@ pub(super) struct RequestContext {
     pub(super) upgrade: UpgradeRequest,
     /// 128 random bits for the request ID.
     pub(super) request_bits: u128,
+    /// Whether this hop responds, and not the upstream (RFC 9110 section 7.6.2).
+    pub(super) is_last_hop: bool,
     /// What the local reply may repeat, if a rule's reply needs it and the request is or may be rejected.
     pub(super) details: Option<Box<RequestDetails>>,
     pub(super) started_at: Timestamp,
@@ -135,6 +137,7 @@ impl RequestContext {
             location: None,
             upgrade: UpgradeRequest::default(),
             request_bits: connection.request_bits(),
+            is_last_hop: false,
             details: None,
             started_at: started,
             forwarded_at: started,

@@ -8,7 +8,6 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use super::flags::RequestHeaderFlags;
-use super::validate::InvalidRequest;
 use super::{X_FORWARDED_CLIENT_CERT, identity};
 use crate::headers;
 use crate::http1::head::{has_token, list_elements, parse_number};
@@ -118,28 +117,20 @@ pub(super) fn to_origin_form(head: &mut request::Parts) {
     head.uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Decrements `Max-Forwards` of an OPTIONS request (RFC 9110 section 7.6.2). A value that is not a number has no meaning
-/// and is left.
-///
-/// # Errors
-/// [`InvalidRequest::LastHop`] if it is 0.
-pub(in crate::proxy) fn decrement_max_forwards(
-    headers: &mut HeaderMap,
-    flags: RequestHeaderFlags,
-) -> Result<(), InvalidRequest> {
+/// Decrements `Max-Forwards` of an OPTIONS request (RFC 9110 section 7.6.2). Returns whether it is 0: this hop responds
+/// then. A value that is not a number has no meaning and is left.
+pub(in crate::proxy) fn decrement_max_forwards(headers: &mut HeaderMap, flags: RequestHeaderFlags) -> bool {
     if !flags.max_forwards {
-        return Ok(());
+        return false;
     }
     let value = headers.get(MAX_FORWARDS).map_or(&[][..], HeaderValue::as_bytes);
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-        return Ok(());
+        return false;
     }
     // A number beyond 64 bits is the largest one that this hop supports.
-    match parse_number(value).unwrap_or(u64::MAX) {
-        0 => Err(InvalidRequest::LastHop),
-        hops => {
-            headers.insert(MAX_FORWARDS, HeaderValue::from(hops - 1));
-            Ok(())
-        }
+    let hops = parse_number(value).unwrap_or(u64::MAX);
+    if let Some(left) = hops.checked_sub(1) {
+        headers.insert(MAX_FORWARDS, HeaderValue::from(left));
     }
+    hops == 0
 }

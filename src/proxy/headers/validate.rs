@@ -19,8 +19,6 @@ pub(in crate::proxy) enum InvalidRequest {
     Method,
     /// The method is longer than any known one.
     UnknownMethod,
-    /// `Max-Forwards` is 0: the request may not be forwarded, and this hop responds (RFC 9110 section 7.6.2).
-    LastHop,
     /// The transfer coding is not supported.
     TransferEncoding,
     /// There are too many headers.

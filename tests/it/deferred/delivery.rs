@@ -36,6 +36,18 @@ fn accepted_call_is_delivered_with_its_headers_body_and_id() {
 }
 
 #[test]
+fn max_forwards_of_a_call_is_decremented_once_and_0_is_not_stored() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let yaml = deferring(&store.url(), &upstream, FAST).replace("method: POST", "method: OPTIONS");
+    let weir = Weir::start(&yaml);
+    let options = |hops: &str| Request::new("OPTIONS", "/hooks/a").header("max-forwards", hops);
+    assert_eq!(fetch(weir.address(), &options("0")).status, 200);
+    assert_eq!(fetch(weir.address(), &options("5")).status, 202);
+    upstream.until_request("the call", |request| request.complete);
+    assert_eq!(upstream.only_request().head.get("max-forwards"), Some("4"));
+}
+
+#[test]
 fn other_requests_are_forwarded_at_once() {
     let (store, upstream) = (Server::start(), Origin::hello());
     let weir = Weir::start(&deferring(&store.url(), &upstream, FAST));

@@ -145,6 +145,21 @@ fn max_forwards_of_options_is_decremented_and_0_is_not_forwarded() {
 }
 
 #[test]
+fn options_for_the_last_hop_is_subject_to_the_rules() {
+    let origin = Origin::hello();
+    let rules = "rules: [{ name: all, key: [], limit: 3/year, algorithm: fixed_window }]";
+    let weir = Weir::start(&config(origin.address(), rules));
+    let options = Request::new("OPTIONS", "/a").header("max-forwards", "0");
+    for remaining in (0..3).rev() {
+        let response = fetch(weir.address(), &options);
+        assert_eq!((response.status, response.numeric_header("x-ratelimit-remaining")), (200, remaining));
+    }
+    assert_eq!(fetch(weir.address(), &options).status, 429);
+    let requests = |outcome| weir.metric("weir_request_outcomes_total", &[("outcome", outcome)]);
+    assert_eq!((requests("allowed"), requests("limited"), requests("denied")), (3.0, 1.0, 0.0));
+}
+
+#[test]
 fn rejected_methods_are_405_with_allow_and_unknown_ones_501() {
     let origin = Origin::hello();
     let weir = start_proxy(&origin);
