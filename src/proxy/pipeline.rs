@@ -71,9 +71,9 @@ pub(super) fn handle(
     };
     let next_hop = NextHop::of_request(connection, &view, head, &attributes);
     let hop = next_hop.hop(connection, &view, head.version, attributes.client, context.request_bits);
-    set_client(&mut context, &hop, head, flags, &view, &attributes);
+    set_client(&mut context, &hop, flags, &view, &attributes);
     if let NextHop::Refused(refusal) = next_hop {
-        let unread = log_rejection(&mut context, head, flags, &hop, body);
+        let unread = record_rejection(&mut context, &view, head, flags, &hop, body);
         return local_reply::refused(context, refusal, unread).into();
     }
     let (mut deferral, has_body) = (None, !body.is_end_stream());
@@ -88,7 +88,7 @@ pub(super) fn handle(
         Selection::Denied(rule, denial) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            let unread = log_rejection(&mut context, head, flags, &hop, body);
+            let unread = record_rejection(&mut context, &view, head, flags, &hop, body);
             return local_reply::denied(context, &view.policy, rule, denial, unread).into();
         }
     };
@@ -100,7 +100,7 @@ pub(super) fn handle(
         Admission::Reject(rejected) => {
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
             record_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
-            let unread = log_rejection(&mut context, head, flags, &hop, body);
+            let unread = record_rejection(&mut context, &view, head, flags, &hop, body);
             return local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread).into();
         }
     };
@@ -117,7 +117,7 @@ pub(super) fn handle(
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
     let (mut request, overrides) =
-        prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
+        prepare(&mut context, head, flags, &hop, &pending, &view, upstream.as_deref());
     propagate_trace(&context, trace.as_ref(), &mut request);
     let expectation = flags.expectation();
     let request =
@@ -191,16 +191,14 @@ const fn expect_tunnel(context: &mut RequestContext) {
     (context.upgrade.is_connect, context.is_grpc) = (true, false);
 }
 
-/// Records what a local reply may repeat, and the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
+/// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
 fn set_client(
     context: &mut RequestContext,
     hop: &Hop<'_>,
-    head: &request::Parts,
     flags: RequestHeaderFlags,
     view: &GenerationView,
     attributes: &Attributes<'_>,
 ) {
-    keep_details(context, &view.policy, head, flags, hop);
     let ip = hop.client.ip;
     (context.hides_client, context.is_proxied) = (hop.hides_client, hop.hides_client);
     context.connection.worker.warn_of_untrusted_proxy(hop, flags);
@@ -226,14 +224,16 @@ fn set_route(
     }
 }
 
-/// Records for the log the headers of a rejected request. Returns its unread body.
-fn log_rejection(
+/// Records of a rejected request what its local reply may repeat, and its headers for the log. Returns its unread body.
+fn record_rejection(
     context: &mut RequestContext,
+    view: &GenerationView,
     head: &mut request::Parts,
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
     body: DownstreamBody,
 ) -> PendingBody {
+    keep_details(context, &view.policy, head, flags, hop);
     log_headers(context, head, flags, hop);
     PendingBody::new(flags.expectation(), body)
 }

@@ -122,15 +122,8 @@ impl QueuedRequest {
         let upstream = next_hop.upstream(&view, &attributes);
         let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
         context.recorder = view.fallbacks.record(&pending, incoming, now);
-        let (mut request, overrides) = stages::prepare(
-            &mut context,
-            &mut head,
-            flags,
-            &hop,
-            &pending,
-            &view.limits,
-            upstream.as_deref(),
-        );
+        let (mut request, overrides) =
+            stages::prepare(&mut context, &mut head, flags, &hop, &pending, &view, upstream.as_deref());
         propagate_trace(&context, trace.as_ref(), &mut request);
         let expectation = flags.expectation();
         let held =
@@ -147,6 +140,7 @@ impl QueuedRequest {
             let next_hop = NextHop::of_request(&connection, &view, &head, &attributes);
             let hop = next_hop.hop(&connection, &view, head.version, attributes.client, context.request_bits);
             let has_body = !body.is_end_stream();
+            stages::keep_details(&mut context, &view.policy, &head, flags, &hop);
             let incoming =
                 IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
             cached = CachedFallbacks::of_rule(&view.fallbacks, rejection.rule, incoming, now);
@@ -196,8 +190,6 @@ impl QueuedRequest {
             Admission::Pass(delay) => delay,
             Admission::Reject(rejected) => {
                 let rejection = HeldRejection { rule: rejected.rule, retry_after: rejected.retry_after };
-                let hop = connection.hop(attributes.client, context.request_bits, HopName::default());
-                stages::keep_details(context, &view.policy, head, *flags, &hop);
                 return NewDecision::Rejected(Box::new(self.reject(rejection)));
             }
         };

@@ -14,7 +14,7 @@ use crate::engine::Policy;
 use crate::headers::{FieldLines, take_head};
 use crate::identify::{Attributes, IdentifySettings, MalformedPath, identify};
 use crate::limiter::timestamp::Timestamp;
-use crate::limits::{self, DecisionSummary, PendingLimits};
+use crate::limits::{DecisionSummary, PendingLimits};
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
 use crate::rules::deferral::DeferredRequest;
@@ -131,7 +131,7 @@ pub(super) fn prepare(
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
     pending: &PendingLimits,
-    view: &limits::LimitsView,
+    view: &GenerationView,
     upstream: Option<&Upstream>,
 ) -> (OutgoingRequest, Option<Box<RequestOverrides>>) {
     if let Some(upstream) = upstream {
@@ -142,6 +142,10 @@ pub(super) fn prepare(
             context.timer.require_min_rate(Rc::clone(scarcity), !context.is_grpc);
         }
     }
+    if pending.is_pending() {
+        // It may still be rejected, when its head is gone.
+        keep_details(context, &view.policy, head, flags, hop);
+    }
     let rewrite = upstream.map(|upstream| &upstream.settings().rewrite);
     context.hides_client |= rewrite.is_some_and(|rewrite| rewrite.hides_client);
     let hop = &Hop { hides_client: context.hides_client, ..*hop };
@@ -151,7 +155,7 @@ pub(super) fn prepare(
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
-    let marks = (!context.hides_client).then(|| pending.limits().mark_values(view));
+    let marks = (!context.hides_client).then(|| pending.limits().mark_values(&view.limits));
     for mark in marks.into_iter().flatten() {
         head.headers.append(X_WEIR_OVER_LIMIT, mark);
     }

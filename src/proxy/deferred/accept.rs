@@ -25,7 +25,7 @@ use crate::proxy::forward::{response_timeout, with_request_timeout};
 use crate::proxy::headers::{self, Expectation, Hop, RequestHeaderFlags, X_REQUEST_ID};
 use crate::proxy::local_reply::{self, AcceptedCall, DownstreamResponse, PendingBody, StoreRejection};
 use crate::proxy::request_context::RequestContext;
-use crate::proxy::stages::log_headers;
+use crate::proxy::stages::{keep_details, log_headers};
 use crate::proxy::view::GenerationView;
 use crate::response::cors::CorsSettings;
 use crate::rules::RuleIndex;
@@ -73,6 +73,7 @@ impl PendingCall {
         let rule = view.policy.rules.get(rule)?;
         let deferral = (**rule.action.limiting()?.deferral.as_ref()?).clone();
         let expectation = flags.expectation();
+        keep_details(context, &view.policy, head, flags, hop);
         if context.log.is_some() {
             log_headers(context, &mut head.clone(), flags, hop);
         }
