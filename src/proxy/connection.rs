@@ -287,6 +287,6 @@ mod tests {
     #[test]
     fn task_of_a_connection_is_small() {
         let size = future_size(serve::<Rc<()>>);
-        assert!(size <= 256, "{size} bytes");
+        assert!(size <= 224, "{size} bytes");
     }
 }

@@ -182,7 +182,7 @@ fn shed_for_memory(weir: &Weir) -> f64 {
 #[test]
 fn delayed_request_without_memory_is_charged_nothing() {
     let rules = "rules:\n  \
-                 - { name: d, match: { path: /d }, key: [], limit: 1/min, burst: 1, throttle: { delay: 10h } }\n  \
+                 - { name: d, match: { path: /d }, key: [], limit: 1/min, burst: 1, throttle: { delay: 50m } }\n  \
                  - { name: all, key: [], limit: 100/year, algorithm: fixed_window }\n  \
                  - { name: ok, key: [], limit: 100/year, algorithm: fixed_window, count: { response_status: 200 } }\n";
     let weir = Weir::start(&config("echo", &format!("overload: {{ waiting: 1MiB }}\n{rules}")));
@@ -200,7 +200,7 @@ fn delayed_request_without_memory_is_charged_nothing() {
 fn requests_that_are_delayed_after_they_have_waited_share_the_bound() {
     let rules = "rules:\n  \
                  - { name: w, key: [], limit: 1000/s, burst: 1, throttle: { wait: { max: 10m } } }\n  \
-                 - { name: d, key: [], limit: 1/min, burst: 1, throttle: { delay: 10h } }\n";
+                 - { name: d, key: [], limit: 1/min, burst: 1, throttle: { delay: 50m } }\n";
     let weir = Weir::start(&config("echo", &format!("overload: {{ waiting: 1MiB }}\n{rules}")));
     let mut clients = Vec::new();
     until_true("the bound", || {

@@ -13,13 +13,13 @@ use crate::proxy::timeouts::ConnectionTimer;
 
 /// Waits until the client has sent something or closed the connection, or a timeout has expired. What is read stays in
 /// `stream` and is read again.
-pub(super) async fn wait_for_input(stream: &mut DownstreamIo, timer: &ConnectionTimer) {
-    poll_fn(|cx| {
+// Not an async function: its future has room for the parameters twice.
+pub(super) fn wait_for_input(stream: &mut DownstreamIo, timer: &ConnectionTimer) -> impl Future<Output = ()> {
+    poll_fn(move |cx| {
         timer.register_waker(cx.waker());
         match timer.expired() {
             Some(_) => Poll::Ready(()),
             None => stream.poll_peek(cx).map(drop),
         }
     })
-    .await;
 }

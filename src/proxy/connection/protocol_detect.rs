@@ -28,12 +28,13 @@ pub(super) enum DetectedProtocol {
 
 /// Reads until the protocol is known. The bytes read stay in `stream` and are read again. `negotiated` is the result of
 /// ALPN.
-pub(super) async fn detect(
+// Not an async function: its future has room for the parameters twice.
+pub(super) fn detect(
     stream: &mut DownstreamIo,
     negotiated: Option<AlpnProtocol>,
     timer: &ConnectionTimer,
-) -> DetectedProtocol {
-    poll_fn(|cx| {
+) -> impl Future<Output = DetectedProtocol> {
+    poll_fn(move |cx| {
         timer.register_waker(cx.waker());
         match timer.expired() {
             Some(TimeoutKind::Head) => return Poll::Ready(DetectedProtocol::TimedOut),
@@ -54,7 +55,6 @@ pub(super) async fn detect(
             }
         }
     })
-    .await
 }
 
 /// Returns the protocol of a connection that starts with `bytes`; `None` if more bytes are needed. A client must speak the

@@ -20,7 +20,7 @@ fn without_the_store_a_call_is_not_accepted() {
 #[test]
 fn calls_that_are_delayed_before_they_are_stored_share_the_bound_of_waiting_requests() {
     let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
-    let delay = "  - { name: d, key: [], limit: 1/min, burst: 1, throttle: { delay: 10h } }\n";
+    let delay = "  - { name: d, key: [], limit: 1/min, burst: 1, throttle: { delay: 50m } }\n";
     let yaml = deferring(&store.url(), &upstream, FAST) + delay + "overload: { waiting: 1MiB }\n";
     let weir = Weir::start(&yaml);
     let call = Request::post("/hooks/a", "x").header("x-filler", &"f".repeat(50_000));
