@@ -11,6 +11,7 @@ mod certs;
 mod clusters;
 mod config_dump;
 mod deferred;
+mod document_limits;
 mod events;
 mod explain;
 mod host_check;
@@ -55,6 +56,7 @@ use crate::listener::ListenAddress;
 use crate::observe::key_writer::{KeyWriter, LogKeys};
 use crate::observe::top_keys::TopKeys;
 use crate::overload::OverloadManager;
+use crate::rls::handler::RlsHandler;
 use crate::state_file;
 use crate::telemetry::access_log::AccessLogManager;
 use crate::telemetry::logging::LevelHandle;
@@ -129,6 +131,8 @@ pub trait Inspect: Send + Sync {
     fn deferred(&self) -> Option<DeferredHandle>;
     /// Returns what the documents of the rate limit service would do to a descriptor; `None` without the service.
     fn preview_documents(&self, domain: &str, entries: &[(String, String)]) -> Option<DocumentReport>;
+    /// Returns the rate limit service, if there is one.
+    fn rate_limit_service(&self) -> Option<&RlsHandler>;
     /// Returns the headroom of elastic limits and the signals it is computed from; `None` without elastic limits.
     fn elastic_assessment(&self) -> Option<Assessment>;
 }

@@ -385,18 +385,20 @@ fn start_workers(
 ) -> Result<Arc<ThreadGroup>, AppError> {
     let threads = Arc::new(ThreadGroup::default());
     let balances = balance::members(workers).into_iter().zip(balance::members(workers));
-    for (index, (balance, grpc_balance)) in balances.enumerate() {
+    let ids: Vec<_> = (0..workers).map(|_| running.shared.top_keys.add_worker()).collect();
+    running.rls_runtime.iter().for_each(|service| service.handler.update_workers());
+    for ((index, (balance, grpc_balance)), id) in balances.enumerate().zip(ids) {
         let own_listeners =
             bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
         let (own_listeners, shared) = (own_listeners.collect(), Arc::clone(&running.shared));
         let port = running.rls_runtime.as_ref().map(|service| Arc::clone(&service.grpc_port));
         let grpc_socket = port.zip(grpc_sockets.as_mut().and_then(|sockets| sockets.pop()));
         let work = move || async move {
-            let proxying = proxy::run(shared, own_listeners, balance);
+            let proxying = proxy::run(shared, own_listeners, balance, id);
             match grpc_socket {
                 None => proxying.await,
                 Some((port, socket)) => {
-                    let serving = rls::server::run(port, socket, grpc_balance);
+                    let serving = rls::server::run(port, socket, grpc_balance, id);
                     tokio::try_join!(proxying, serving).map(|((), ())| ())
                 }
             }

@@ -26,4 +26,5 @@ pub mod unit;
 pub mod unit_limits;
 
 mod descriptor_match;
+mod key_sketches;
 mod native;

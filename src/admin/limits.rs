@@ -1,13 +1,12 @@
-//! `GET /limits`: the rules, their counters and their decisions.
+//! `GET /limits`: the rules, their counters and their decisions, and the limits of documents.
 
 use serde_json::{Map, Value, json};
 
-use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
-use super::status;
+use super::{AdminState, document_limits, status};
 use crate::limiter::adaptive::limits::AdaptiveState;
 use crate::limiter::check_options::OnDenied;
 use crate::limiter::elastic::controller::Assessment;
@@ -71,6 +70,7 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
         })),
         "elastic": assessment.as_ref().map(elastic),
         "rules": rules,
+        "documents": document_limits::list(state),
     }))
 }
 

@@ -8,10 +8,11 @@ mod parameters;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use self::parameters::{CommandError, check_parameters, parse_boost, parse_duration};
-use super::AdminState;
+pub(super) use self::parameters::CommandError;
+use self::parameters::{check_parameters, parse_boost, parse_duration};
 use super::query::Query;
 use super::response::{self, FullResponse};
+use super::{AdminState, document_limits};
 use crate::config::parse;
 use crate::engine::Policy;
 use crate::engine::overrides::{
@@ -48,8 +49,11 @@ pub(super) fn list(state: &AdminState, _: &Query<'_>) -> FullResponse {
     response::json(&json!({ "max": MAX_OVERRIDES, "overrides": all }))
 }
 
-/// `POST /limits/reset?rule=R&key=K`
+/// `POST /limits/reset?rule=R&key=K`, or with a domain and a descriptor of the documents
 pub(super) fn reset(state: &AdminState, query: &Query<'_>) -> FullResponse {
+    if query.get("domain").is_some() {
+        return command_response(document_limits::reset(state, query));
+    }
     run(state, query, &[], |command| {
         let freed = overrides::reset(command.policy, &state.limiter, &command.target)?;
         command.audit("reset", "", None);
@@ -90,6 +94,10 @@ fn run(
         }
         Ok(done)
     });
+    command_response(result)
+}
+
+fn command_response(result: Result<Value, CommandError>) -> FullResponse {
     match result {
         Ok(done) => response::json(&done),
         Err(CommandError { status, problem }) => response::text(status, format!("{problem}\n")),

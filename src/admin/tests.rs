@@ -137,6 +137,10 @@ impl Inspect for FakeProcess {
         None
     }
 
+    fn rate_limit_service(&self) -> Option<&RlsHandler> {
+        None
+    }
+
     fn elastic_assessment(&self) -> Option<Assessment> {
         None
     }

@@ -1,12 +1,13 @@
-//! `GET /limits/top`: the heaviest keys of each rule.
+//! `GET /limits/top`: the heaviest keys of each rule, and of each limit of documents.
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use strsim::levenshtein;
 
-use super::AdminState;
+use super::overrides::CommandError;
 use super::query::Query;
 use super::response::{self, FullResponse};
+use super::{AdminState, document_limits};
 use crate::engine::overrides::OverrideKind;
 use crate::engine::{Policy, overrides};
 use crate::limiter::timestamp::Timestamp;
@@ -21,9 +22,8 @@ const DEFAULT_KEYS: usize = 20;
 /// Maximum number of keys per rule.
 const MAX_KEYS: usize = 1000;
 
-/// `GET /limits/top[?rule=NAME][&n=NUMBER]`
+/// `GET /limits/top[?rule=NAME][?domain=DOMAIN[&name=NAME]][&n=NUMBER]`
 pub(super) fn top(state: &AdminState, query: &Query<'_>) -> FullResponse {
-    let policy = state.process.policy();
     let max = match query.get("n").map(|n| n.parse::<usize>()) {
         None => DEFAULT_KEYS,
         Some(Ok(max @ 1..=MAX_KEYS)) => max,
@@ -33,30 +33,58 @@ pub(super) fn top(state: &AdminState, query: &Query<'_>) -> FullResponse {
         }
     };
     let now = state.process.now();
+    let seconds = covered_time(state.start_time, now).as_secs();
+    let result = check_filters(query).and_then(|()| {
+        let rules = rules(state, query, max, now)?;
+        let documents = match query.get("rule") {
+            Some(_) => None,
+            None => document_limits::top(state, query, max, now)?,
+        };
+        Ok(json!({ "window_seconds": seconds, "rules": rules, "documents": documents }))
+    });
+    match result {
+        Ok(top) => response::json(&top),
+        Err(CommandError { status, problem }) => response::text(status, format!("{problem}\n")),
+    }
+}
+
+fn check_filters(query: &Query<'_>) -> Result<(), CommandError> {
+    match (query.get("rule"), query.get("domain"), query.get("name")) {
+        (Some(_), Some(_), _) => Err(CommandError::bad_request("expected only one of `rule` and `domain`")),
+        (_, None, Some(_)) => Err(CommandError::bad_request("`name` needs `domain`")),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the heaviest keys of the rule that `query` names, or of all; none if it names a domain.
+fn rules(
+    state: &AdminState,
+    query: &Query<'_>,
+    max: usize,
+    now: Timestamp,
+) -> Result<Vec<Value>, CommandError> {
+    let policy = state.process.policy();
     let mut rules: Vec<(RuleIndex, &Rule)> =
         policy.rules.rules().iter().enumerate().map(|(index, rule)| (RuleIndex(index), rule)).collect();
     if let Some(name) = query.get("rule") {
         rules.retain(|(_, rule)| *rule.name == *name);
         if rules.is_empty() {
-            return response::text(StatusCode::NOT_FOUND, unknown_rule(&policy, &name));
+            return Err(CommandError::not_found(unknown_rule(&policy, &name)));
         }
     }
-    let rules: Vec<Value> = rules
-        .into_iter()
-        .filter(|(_, rule)| key_of(rule).is_some())
-        .map(|(index, rule)| {
-            rule_json(state, &policy, index, rule, &state.top_keys.top(&rule.name, max, now), now)
-        })
-        .collect();
-    let seconds = covered_time(state.start_time, now).as_secs();
-    response::json(&json!({ "window_seconds": seconds, "rules": rules }))
+    let counted =
+        rules.into_iter().filter(|(_, rule)| key_of(rule).is_some() && query.get("domain").is_none());
+    let shown = counted.map(|(index, rule)| {
+        rule_json(state, &policy, index, rule, &state.top_keys.top(&rule.name, max, now), now)
+    });
+    Ok(shown.collect())
 }
 
 fn unknown_rule(policy: &Policy, name: &str) -> String {
     let names = policy.rules.rules().iter().map(|rule| &*rule.name);
     match names.min_by_key(|known| levenshtein(known, name)) {
-        Some(nearest) => format!("no rule of this name, did you mean \"{nearest}\"?\n"),
-        None => "there are no rules\n".to_owned(),
+        Some(nearest) => format!("no rule of this name, did you mean \"{nearest}\"?"),
+        None => "there are no rules".to_owned(),
     }
 }
 
@@ -69,15 +97,21 @@ pub(super) fn rule_json(
     top: &RuleTop,
     now: Timestamp,
 ) -> Value {
-    let key_json = |key| key_json(state, policy, index, rule, key, now);
-    json!({
-        "rule": rule.name,
-        "tracked": top.tracked,
-        "capacity": MAX_KEYS_PER_SKETCH,
-        "max_overcount": top.max_overcount,
-        "incomplete": top.is_incomplete,
-        "keys": top.keys.iter().map(key_json).collect::<Value>(),
-    })
+    let mut fields = top_json(top, |key| key_json(state, policy, index, rule, key, now));
+    fields.insert("rule".to_owned(), (*rule.name).into());
+    fields.into()
+}
+
+/// Returns the heaviest keys of a rule or of another limit.
+pub(super) fn top_json(top: &RuleTop, key_json: impl Fn(&TopKey) -> Value) -> Map<String, Value> {
+    let fields = [
+        ("tracked", top.tracked.into()),
+        ("capacity", MAX_KEYS_PER_SKETCH.into()),
+        ("max_overcount", top.max_overcount.into()),
+        ("incomplete", top.is_incomplete.into()),
+        ("keys", top.keys.iter().map(key_json).collect()),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn key_json(
@@ -91,6 +125,14 @@ fn key_json(
     let is_banned = overrides::time_banned(policy, &state.limiter, index, key.key, now).is_some();
     let overridden = state.overrides.of_key(rule, key.key, now);
     let is_boosted = overridden.iter().any(|entry| entry.action.kind() == OverrideKind::Boost);
+    let mut fields = counts_json(state, key, now);
+    fields["banned"] = is_banned.into();
+    fields["boosted"] = is_boosted.into();
+    fields
+}
+
+/// Returns the decisions of a key.
+pub(super) fn counts_json(state: &AdminState, key: &TopKey, now: Timestamp) -> Value {
     json!({
         "key": &*key.text,
         "fingerprint": state.limiter.hasher().fingerprint(key.key),
@@ -98,8 +140,6 @@ fn key_json(
         "rejected": key.counts.rejected,
         "shadow": key.counts.shadow,
         "delayed": key.counts.delayed,
-        "banned": is_banned,
-        "boosted": is_boosted,
         "seconds_since_first": now.since(key.first_seen).as_secs(),
         "seconds_since_last": now.since(key.last_seen).as_secs(),
     })

@@ -21,6 +21,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::listener::socket;
 use crate::observe::key_writer::LogKeys;
 use crate::proxy::ProxyState;
+use crate::rls::handler::RlsHandler;
 use crate::state_file;
 use crate::store;
 use crate::telemetry::logging::LevelHandle;
@@ -178,6 +179,10 @@ impl Inspect for ProcessInspector {
     fn preview_documents(&self, domain: &str, entries: &[(String, String)]) -> Option<DocumentReport> {
         let service = self.rls_runtime.as_ref()?;
         Some(document_report(service.handler.preview(domain, entries)))
+    }
+
+    fn rate_limit_service(&self) -> Option<&RlsHandler> {
+        self.rls_runtime.as_ref().map(|service| &*service.handler)
     }
 
     fn elastic_assessment(&self) -> Option<Assessment> {

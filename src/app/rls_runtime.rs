@@ -138,10 +138,11 @@ impl RlsRuntime {
             stats.record_config_load(options.loaded_rules.is_some());
         }
         let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
-        let store = shared.store.clone();
-        let handler = RlsHandler::new(service, limiter, clock, Arc::clone(&shared.drain), stats, store);
+        let (store, top_keys) = (shared.store.clone(), Arc::clone(&shared.top_keys));
+        let handler =
+            RlsHandler::new(service, limiter, clock, Arc::clone(&shared.drain), stats, store, top_keys);
         let handler = Arc::new(handler);
-        handler.set_native_rules(Arc::clone(&shared.generation.load().policy), &shared.metrics);
+        set_generation(&handler, shared);
         let port = GrpcPort::new(
             Arc::clone(&handler),
             options.ports.connections,
@@ -166,7 +167,9 @@ impl RlsRuntime {
     ) -> Result<(), AppError> {
         let handler = Arc::clone(&self.handler);
         if !sockets.http.is_empty() {
-            let serve_one = move |socket, door| http_endpoints::serve(socket, Arc::clone(&handler), door);
+            let worker = handler.add_worker();
+            let serve_one =
+                move |socket, endpoint| http_endpoints::serve(socket, Arc::clone(&handler), endpoint, worker);
             threads
                 .spawn("rls-http".to_owned(), move || serve_all(sockets.http, serve_one))
                 .map_err(AppError::system("cannot start a thread"))?;
@@ -225,7 +228,7 @@ impl RlsRuntime {
 
     /// Continues with the rules of the current generation.
     pub(super) fn apply_generation(&self, shared: &ProxyState) {
-        self.handler.set_native_rules(Arc::clone(&shared.generation.load().policy), &shared.metrics);
+        set_generation(&self.handler, shared);
         self.handler.set_fleet(shared.limiter.fleet());
     }
 
@@ -238,6 +241,11 @@ impl RlsRuntime {
             statsd.flush_and_join();
         }
     }
+}
+
+fn set_generation(handler: &RlsHandler, shared: &ProxyState) {
+    let generation = shared.generation.load();
+    handler.set_native_rules(Arc::clone(&generation.policy), &shared.metrics, generation.limits.log_keys());
 }
 
 /// Default maximum of connections on the gRPC port. Without listeners it is half of the descriptors. With

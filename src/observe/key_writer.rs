@@ -38,6 +38,17 @@ pub enum LogKeys {
     Off,
 }
 
+/// One entry of a descriptor, as part of a key.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyEntry<'e> {
+    /// Its key.
+    pub key: &'e str,
+    /// Its value.
+    pub value: &'e str,
+    /// Whether the configuration names the value.
+    pub is_configured: bool,
+}
+
 /// Writes keys of requests as text.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyWriter {
@@ -84,17 +95,31 @@ impl KeyWriter {
             return INCOMPLETE.to_owned();
         }
         for (part, attribute) in parts.iter_mut().zip(&template.0) {
-            self.hide(part, attribute);
+            self.hide(part, attribute.may_be_secret());
         }
         truncate(write_key(&parts))
     }
 
+    /// Returns a key of descriptor entries as text. A value that the configuration names is no credential.
+    pub fn write_entries<'e>(&self, entries: impl Iterator<Item = KeyEntry<'e>>) -> String {
+        if !self.is_visible() {
+            return HIDDEN.to_owned();
+        }
+        let part = |KeyEntry { key, value, is_configured }: KeyEntry<'_>| {
+            let label = Attribute::Descriptor(key.into()).label();
+            let mut part = LabeledKeyPart { label, value: Some(value.to_owned()) };
+            self.hide(&mut part, !is_configured);
+            part
+        };
+        truncate(write_key(&entries.map(part).collect::<Vec<_>>()))
+    }
+
     /// Replaces the value of a part by its hash unless it may be shown.
-    fn hide(&self, part: &mut LabeledKeyPart, attribute: &Attribute) {
+    fn hide(&self, part: &mut LabeledKeyPart, may_be_secret: bool) {
         let is_shown = match self.visibility {
             Some(LogKeys::Value) => true,
             Some(LogKeys::Hash | LogKeys::Off) => false,
-            None => !attribute.may_be_secret(),
+            None => !may_be_secret,
         };
         if let (false, Some(value)) = (is_shown, &mut part.value) {
             let id = self.hasher.opaque_id(self.hasher.hash(value.as_bytes()), &part.label);

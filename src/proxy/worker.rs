@@ -58,7 +58,7 @@ pub(super) struct Worker {
 }
 
 /// Serves `sockets`, each with its settings, on this thread until the drain is over. `balance` is this worker's part of
-/// the balance of connections.
+/// the balance of connections, and `key_counter` counts its keys.
 ///
 /// # Errors
 /// If the worker has to stop before that.
@@ -70,8 +70,9 @@ pub async fn run(
     shared: Arc<ProxyState>,
     sockets: Vec<(ListenerSettings, Socket)>,
     balance: WorkerBalance<ListenerPermit>,
+    key_counter: WorkerId,
 ) -> Result<(), WorkerFailed> {
-    let worker = Rc::new(Worker::new(Arc::clone(&shared)));
+    let worker = Rc::new(Worker::new(Arc::clone(&shared), key_counter));
     let mut ticking = tokio::task::spawn_local(run_clock(Rc::clone(&worker)));
     let deferred = shared.deferred.as_ref().map(DeferredHandle::add_worker);
     let sending =
@@ -142,11 +143,10 @@ async fn stop_clock(worker: &Worker) {
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<ProxyState>) -> Self {
+    pub(super) fn new(shared: Arc<ProxyState>, key_counter: WorkerId) -> Self {
         let metrics = Rc::new(shared.metrics.worker());
         let mut generation = Cache::new(Arc::clone(&shared.generation));
         let now = generation.load();
-        let key_counter = shared.top_keys.add_worker();
         let view = GenerationView::new(now, None, &shared, key_counter);
         Self {
             coarse_clock: Rc::default(),

@@ -4,6 +4,7 @@
 //! built from their values. So two requests cannot both take the last hit. If native rules have the domain, their
 //! checks are part of the same atomic decision.
 
+mod counter;
 mod preview;
 mod resolved_request;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
+pub use self::counter::{DocumentCounter, UnknownLimit};
 pub use self::preview::{DocumentPreview, PreviewedLimit};
 use self::resolved_request::{
     CountedDescriptor, DescriptorLimit, DescriptorLimits, EMPTY_COUNT_RESULT, ResolvedRequest,
@@ -187,7 +189,7 @@ impl RlsDecider {
         let mut count_operations = SmallVec::new();
         let limits = matched.iter().zip(&request.descriptors).map(|(met, descriptor)| {
             let hits = request.hits(descriptor);
-            let (path, counted): (&[_], _) = match met {
+            let (path, rule, rate, stat_key): (&[_], _, _, _) = match met {
                 MatchedLimit::NoLimit => return DescriptorLimit::NoLimit,
                 MatchedLimit::Rule { rule, path } => {
                     let Some(rate) = rule.rate else { return DescriptorLimit::Unlimited };
@@ -196,35 +198,26 @@ impl RlsDecider {
                     }
                     let stat_key =
                         descriptor_match::stat_key(&request.domain, &descriptor.entries, rule, path);
-                    let (hits, effective_limit) = (hits.counted_hits(), rate.requests_per_unit);
-                    (path, CountedDescriptor { rule: Some(*rule), rate, stat_key, hits, effective_limit })
+                    (path, Some(*rule), rate, stat_key)
                 }
                 MatchedLimit::Override(rate) => {
                     let stat_key = descriptor_match::override_stat_key(&request.domain, descriptor);
-                    let (hits, effective_limit) = (hits.counted_hits(), rate.requests_per_unit);
-                    (&[], CountedDescriptor { rule: None, rate: *rate, stat_key, hits, effective_limit })
+                    (&[], None, *rate, stat_key)
                 }
             };
-            let unit = counted.rate.unit;
+            let unit = rate.unit;
             let (unit_limits, hasher, suffix): (_, _, &[u8]) = match &self.shared_limits {
                 Some(shared_limits) => {
                     (shared_limits.unit_limits, shared_limits.hasher(), &[unit as u8, smoothing as u8])
                 }
                 None => (self.unit_limits, limiter.hasher(), &[]),
             };
-            count_operations.push(CountOperation {
-                handle: unit_limits.handle_for(unit, smoothing),
-                key: descriptor_match::counter_key(
-                    &request.domain,
-                    &descriptor.entries,
-                    path,
-                    hasher,
-                    suffix,
-                ),
-                amount: hits.signed_amount(),
-                limit: counted.rate.requests_per_unit,
-            });
-            DescriptorLimit::Counted(counted)
+            let (entries, effective_limit) = (&descriptor.entries, rate.requests_per_unit);
+            let key = descriptor_match::counter_key(&request.domain, entries, path, hasher, suffix);
+            let (handle, amount) = (unit_limits.handle_for(unit, smoothing), hits.signed_amount());
+            count_operations.push(CountOperation { handle, key, amount, limit: effective_limit });
+            let hits = hits.counted_hits();
+            DescriptorLimit::Counted(CountedDescriptor { rule, rate, stat_key, hits, effective_limit, key })
         });
         let limits = limits.collect();
         Ok((limits, count_operations))
@@ -288,7 +281,8 @@ impl RlsDecider {
         let mut results_iter = results.iter();
         let mut statuses: Vec<RlsDescriptorStatus> = limits
             .iter()
-            .map(|limit| match limit {
+            .enumerate()
+            .map(|(index, limit)| match limit {
                 DescriptorLimit::NoLimit => RlsDescriptorStatus::default(),
                 DescriptorLimit::Unlimited => {
                     RlsDescriptorStatus { limit_remaining: u32::MAX, ..RlsDescriptorStatus::default() }
@@ -296,6 +290,7 @@ impl RlsDecider {
                 DescriptorLimit::Counted(counted) => {
                     let result = results_iter.next().copied().unwrap_or(EMPTY_COUNT_RESULT);
                     stats.descriptors.push(counted.stats(result, self.settings.near_limit_ratio));
+                    stats.key_decisions.extend(counted.key_decision(index, result, rejected, shadow));
                     counted.status(result, now)
                 }
             })

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::request::{RlsDescriptor, RlsEntry};
 use super::rules::{DescriptorLevel, DescriptorNode, DescriptorRule, UnitRate};
 use crate::limiter::key::{KeyHash, KeyHasher};
+use crate::observe::key_writer::KeyEntry;
 
 /// Result of the lookup for one descriptor.
 #[derive(Debug)]
@@ -66,6 +67,18 @@ pub(super) fn counter_key(
     }
     encoded.extend_from_slice(suffix);
     hasher.hash(&encoded)
+}
+
+/// Returns the entries of a descriptor as [`counter_key`] counts them, for operators.
+pub(super) fn key_entries<'a>(
+    entries: &'a [RlsEntry],
+    path: &'a [&DescriptorNode],
+) -> impl Iterator<Item = KeyEntry<'a>> {
+    entries.iter().zip(path).map(|(RlsEntry { key, value }, node)| KeyEntry {
+        key,
+        value: node.shared_value.as_deref().unwrap_or(value),
+        is_configured: node.shared_value.is_some() || (!value.is_empty() && node.entry.value == *value),
+    })
 }
 
 /// Returns the name of the statistics of a rule for a descriptor.

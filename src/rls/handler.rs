@@ -9,17 +9,21 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::call_log;
-use super::decider::{DecisionAttempt, DocumentPreview, RlsDecider};
+use super::decider::{DecisionAttempt, DocumentCounter, DocumentPreview, RlsDecider, UnknownLimit};
+use super::key_sketches::KeySketches;
 use super::request::RlsRequest;
 use super::response::{RlsError, RlsResponse};
-use super::rules::DescriptorRules;
+use super::rules::{DescriptorRules, DocumentLimit};
 use super::settings::RlsSettings;
 use super::shared_limits::{LeaseAvailability, LeaseNeed, SharedDocumentLimits};
 use crate::clock::Clock;
 use crate::drain::{DrainManager, Readiness};
 use crate::engine::Policy;
+use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Fleet, Limiter};
+use crate::observe::key_writer::{KeyWriter, LogKeys};
+use crate::observe::top_keys::{TopKeys, WorkerId};
 use crate::store::handle::StoreHandle;
 use crate::store::lease_wait::{LeaseDecision, LeaseWaits, StoreResponse};
 use crate::telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics, UnservedReason};
@@ -38,6 +42,8 @@ pub struct RlsHandler {
     stats: Arc<RlsStats>,
     /// The store of shared limits, if configured.
     store: Option<StoreHandle>,
+    /// Heaviest keys of each limit.
+    top_keys: Arc<TopKeys>,
 }
 
 /// The decider, and the metrics of native rules, in their order.
@@ -45,6 +51,9 @@ pub struct RlsHandler {
 struct HandlerState {
     decider: RlsDecider,
     native_metrics: Arc<[RuleMetrics]>,
+    /// How operators see keys; `None` for the default.
+    log_keys: Option<LogKeys>,
+    sketches: KeySketches,
 }
 
 impl RlsHandler {
@@ -56,17 +65,34 @@ impl RlsHandler {
         drain: Arc<DrainManager>,
         stats: Arc<RlsStats>,
         store: Option<StoreHandle>,
+        top_keys: Arc<TopKeys>,
     ) -> Self {
+        let sketches = key_sketches(&decider, None, &limiter, &top_keys);
+        let has_required_rules = watch::Sender::new(has_required_rules(&decider));
+        let state = HandlerState { decider, native_metrics: Arc::default(), log_keys: None, sketches };
         Self {
-            has_required_rules: watch::Sender::new(has_required_rules(&decider)),
-            state: ArcSwap::from_pointee(HandlerState { decider, native_metrics: Arc::default() }),
+            state: ArcSwap::from_pointee(state),
             update_lock: Mutex::default(),
+            has_required_rules,
             limiter,
             clock,
             drain,
             stats,
             store,
+            top_keys,
         }
+    }
+
+    /// Returns a further worker, beside those of the proxy.
+    pub fn add_worker(&self) -> WorkerId {
+        let worker = self.top_keys.add_worker();
+        self.update_workers();
+        worker
+    }
+
+    /// Starts to count keys of the workers that have been added.
+    pub fn update_workers(&self) {
+        self.update_state(|_| {});
     }
 
     /// Decides a request and records it in the statistics. If this instance has no units of a shared limit, the request
@@ -74,10 +100,10 @@ impl RlsHandler {
     ///
     /// # Errors
     /// [`RlsError`] if there is no response.
-    pub async fn decide(&self, request: &RlsRequest) -> Result<RlsResponse, RlsError> {
+    pub async fn decide(&self, request: &RlsRequest, worker: WorkerId) -> Result<RlsResponse, RlsError> {
         let started = self.clock.now();
         let mut lease_waits = LeaseWaits::default();
-        let mut result = self.try_decide(request, None, &mut lease_waits);
+        let mut result = self.try_decide(request, worker, None, &mut lease_waits);
         while let Ok(None) = result {
             // If the store had none, a counter that is out of units is over its limit. If it has not responded in time, the
             // fallback for an unreachable store decides.
@@ -85,7 +111,7 @@ impl RlsHandler {
                 StoreResponse::Awaited(_) => StoreResponse::Awaited(self.clock.now().since(started)),
                 ended => ended,
             };
-            result = self.try_decide(request, Some(response), &mut lease_waits);
+            result = self.try_decide(request, worker, Some(response), &mut lease_waits);
         }
         let result = result.map(Option::unwrap_or_default);
         if tracing::enabled!(tracing::Level::DEBUG) {
@@ -100,6 +126,7 @@ impl RlsHandler {
     fn try_decide(
         &self,
         request: &RlsRequest,
+        worker: WorkerId,
         response: Option<StoreResponse>,
         lease_waits: &mut LeaseWaits,
     ) -> Result<Option<RlsResponse>, RlsError> {
@@ -112,6 +139,9 @@ impl RlsHandler {
         if let Ok(Some(response)) = &result {
             self.record_stats(request, response);
             self.stats.record_outcome(response.outcome());
+            if let Some(rules) = &state.decider.rules {
+                state.sketches.record(worker, rules, request, &response.stats.key_decisions, now);
+            }
             for (rule, outcome) in &response.stats.rule_outcomes {
                 state.native_metrics.get(rule.0).into_iter().for_each(|rule| rule.record(*outcome));
             }
@@ -199,12 +229,14 @@ impl RlsHandler {
         self.update_state(|state| state.decider.settings = settings);
     }
 
-    /// Replaces the native rules, which apply in their domains. `metrics` records their decisions.
-    pub fn set_native_rules(&self, policy: Arc<Policy>, metrics: &Metrics) {
+    /// Replaces the native rules, which apply in their domains. `metrics` records their decisions. Operators see keys as
+    /// `log_keys` says.
+    pub fn set_native_rules(&self, policy: Arc<Policy>, metrics: &Metrics, log_keys: Option<LogKeys>) {
         let native_metrics = policy.rules.rules().iter().map(|rule| metrics.rule(&rule.name)).collect();
         self.update_state(|state| {
             state.decider.native_policy = Some(policy);
             state.native_metrics = native_metrics;
+            state.log_keys = log_keys;
         });
     }
 
@@ -222,6 +254,7 @@ impl RlsHandler {
         let _guard = self.update_lock.lock();
         let mut state = HandlerState::clone(&self.state.load());
         change(&mut state);
+        state.sketches = key_sketches(&state.decider, state.log_keys, &self.limiter, &self.top_keys);
         let has_required_rules = has_required_rules(&state.decider);
         self.state.store(Arc::new(state));
         self.has_required_rules.send_replace(has_required_rules);
@@ -230,6 +263,29 @@ impl RlsHandler {
     /// Returns what the documents' limits would do to a descriptor; nothing is counted.
     pub fn preview(&self, domain: &str, entries: &[(String, String)]) -> DocumentPreview {
         self.state.load().decider.preview(domain, entries, &self.limiter, self.clock.now())
+    }
+
+    /// Returns all limits of the documents.
+    pub fn document_limits(&self) -> Vec<DocumentLimit> {
+        self.state.load().decider.rules.as_deref().map(DescriptorRules::limits).unwrap_or_default()
+    }
+
+    /// Returns the counter of a descriptor.
+    ///
+    /// # Errors
+    /// [`UnknownLimit`] if no limit of the documents counts such descriptors.
+    pub fn document_counter(
+        &self,
+        domain: &str,
+        entries: &[(String, String)],
+    ) -> Result<DocumentCounter, UnknownLimit> {
+        let state = self.state.load();
+        state.decider.counter(domain, entries, &self.limiter, state.sketches.writer())
+    }
+
+    /// Returns the counter with this key under a limit of the documents; `None` if that is unlimited.
+    pub fn counter_with_key(&self, limit: &DocumentLimit, key: KeyHash) -> Option<DocumentCounter> {
+        self.state.load().decider.counter_with_key(limit, key)
     }
 
     /// Returns the rules in force, one per line.
@@ -256,6 +312,18 @@ impl RlsHandler {
     pub(super) fn watch_health(&self) -> HealthWatch {
         HealthWatch { rules: self.has_required_rules.subscribe(), readiness: self.drain.readiness() }
     }
+}
+
+fn key_sketches(
+    decider: &RlsDecider,
+    log_keys: Option<LogKeys>,
+    limiter: &Limiter,
+    top_keys: &TopKeys,
+) -> KeySketches {
+    let policy = decider.native_policy.as_deref();
+    let ipv6_prefix = policy.map_or(0, |policy| policy.identify.ipv6_prefix);
+    let writer = KeyWriter { visibility: log_keys, ipv6_prefix, hasher: limiter.hasher() };
+    KeySketches::new(decider.rules.as_deref(), top_keys, writer)
 }
 
 fn has_required_rules(decider: &RlsDecider) -> bool {

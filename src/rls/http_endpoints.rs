@@ -13,6 +13,7 @@ use super::handler::RlsHandler;
 use super::json;
 use super::response::{Code, RlsError};
 use crate::http_server::{self, FullResponse, PeerAddress, response};
+use crate::observe::top_keys::WorkerId;
 use crate::telemetry::metrics::UnservedReason;
 
 /// Maximum size of a JSON request in bytes. Envoy does not send these.
@@ -33,20 +34,26 @@ pub enum HttpEndpoint {
     Metrics(Box<str>),
 }
 
-/// Serves `listener` until the last phase of the graceful shutdown.
-pub async fn serve(listener: TcpListener, handler: Arc<RlsHandler>, endpoint: HttpEndpoint) {
+/// Serves `listener` on the thread of `worker` until the last phase of the graceful shutdown.
+pub async fn serve(
+    listener: TcpListener,
+    handler: Arc<RlsHandler>,
+    endpoint: HttpEndpoint,
+    worker: WorkerId,
+) {
     let drain = Arc::clone(handler.drain());
-    let respond = move |request| handle_request(Arc::clone(&handler), endpoint.clone(), request);
+    let respond = move |request| handle_request(Arc::clone(&handler), endpoint.clone(), worker, request);
     http_server::serve(listener, drain, respond).await;
 }
 
 async fn handle_request(
     handler: Arc<RlsHandler>,
     endpoint: HttpEndpoint,
+    worker: WorkerId,
     request: Request<Incoming>,
 ) -> FullResponse {
     match (&endpoint, request.uri().path()) {
-        (HttpEndpoint::Http, "/json") => decide_json(&handler, request).await,
+        (HttpEndpoint::Http, "/json") => decide_json(&handler, worker, request).await,
         (HttpEndpoint::Http, "/healthcheck") => match handler.is_healthy() {
             true => response(StatusCode::OK, TEXT, "OK"),
             false => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, ""),
@@ -71,7 +78,7 @@ fn stats_text(handler: &RlsHandler) -> String {
 
 /// Returns 200 or 429 with the response. Errors are 400 without a reason, as in the reference, and with a reason for
 /// bounds that the reference does not have.
-async fn decide_json(handler: &RlsHandler, request: Request<Incoming>) -> FullResponse {
+async fn decide_json(handler: &RlsHandler, worker: WorkerId, request: Request<Incoming>) -> FullResponse {
     let bad_request = || response(StatusCode::BAD_REQUEST, TEXT, "Bad Request\n");
     let client = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
     let report = |reason, detail: &dyn Display| handler.record_unserved(reason, 1, client, detail);
@@ -94,7 +101,7 @@ async fn decide_json(handler: &RlsHandler, request: Request<Incoming>) -> FullRe
             return bad_request();
         }
     };
-    let rls_response = match handler.decide(&rls_request).await {
+    let rls_response = match handler.decide(&rls_request, worker).await {
         Ok(rls_response) => rls_response,
         Err(error @ (RlsError::TooManyDescriptors(_) | RlsError::TooManyEntries(..))) => {
             report(UnservedReason::Bound, &format_args!("/json: {error}"));

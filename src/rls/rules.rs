@@ -3,6 +3,7 @@
 //! A set of documents is accepted or rejected as a whole. As in the reference, each level of the tree is a map by `key`
 //! or `key_value`, and a list of the nodes with a `*` in file order.
 
+mod listing;
 mod wildcard;
 
 use std::collections::HashMap;
@@ -11,8 +12,10 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use serde_json::{Map, Value};
 
+pub use self::listing::DocumentLimit;
 use self::wildcard::Wildcard;
 use super::document::{DescriptorDocument, DomainDocument, LimitDocument, LoadError};
+use super::request::RlsEntry;
 use super::unit::RlsUnit;
 use crate::yaml::Position;
 
@@ -45,6 +48,8 @@ pub(super) struct DescriptorLevel {
 pub(super) struct DescriptorNode {
     /// Name in statistics.
     pub(super) composite_key: Box<str>,
+    /// Key and value of the configuration; an empty value is any.
+    pub(super) entry: RlsEntry,
     pub(super) rule: Option<DescriptorRule>,
     /// Replacement for the value in the counter's key, if all values share one counter.
     pub(super) shared_value: Option<Box<str>>,
@@ -65,13 +70,17 @@ pub(super) struct DescriptorRule {
     pub(super) metadata: Option<Map<String, Value>>,
     /// Name of the statistics, unless they are kept by value.
     pub(super) stat_key: Arc<str>,
+    /// Position among all limits of all domains.
+    pub(super) position: usize,
 }
 
 /// Hits per unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UnitRate {
-    pub(super) requests_per_unit: u32,
-    pub(super) unit: RlsUnit,
+pub struct UnitRate {
+    /// Hits per unit.
+    pub requests_per_unit: u32,
+    /// Unit of time.
+    pub unit: RlsUnit,
 }
 
 impl DescriptorRules {
@@ -112,6 +121,7 @@ impl DescriptorRules {
             let loaded = level.add_descriptors(&parent, descriptors, 1);
             loaded.map_err(|(position, problem)| LoadError::new(file, problem).with_position(position))?;
         }
+        rules.number_limits();
         Ok(rules)
     }
 
@@ -185,6 +195,7 @@ impl DescriptorLevel {
                 detailed_metric: document.detailed_metric,
                 metadata: document.metadata.clone(),
                 stat_key: stat_key.as_str().into(),
+                position: 0,
             }),
             None => None,
         };
@@ -192,9 +203,10 @@ impl DescriptorLevel {
         children.add_descriptors(&format!("{stat_key}."), document.descriptors, depth + 1)?;
         let composite: Box<str> = composite.into();
         let value_to_metric = document.value_to_metric;
+        let entry = RlsEntry { key: document.key, value: document.value };
         Ok((
             composite.clone(),
-            DescriptorNode { composite_key: composite, rule, shared_value, value_to_metric, children },
+            DescriptorNode { composite_key: composite, entry, rule, shared_value, value_to_metric, children },
         ))
     }
 

@@ -41,6 +41,7 @@ use crate::drain::DrainPhase;
 use crate::listener;
 use crate::listener::handover::{self, AssignedConnection, WorkerBalance};
 use crate::listener::socket::{AcceptedSocket, Socket};
+use crate::observe::top_keys::WorkerId;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::server::TlsServer as Tls;
 use crate::worker::WorkerFailed;
@@ -123,8 +124,8 @@ impl GrpcPort {
         self.security.load_full()
     }
 
-    fn services(&self) -> GrpcServices {
-        let decider = GrpcRateLimit(Arc::clone(&self.handler));
+    fn services(&self, worker: WorkerId) -> GrpcServices {
+        let decider = GrpcRateLimit { handler: Arc::clone(&self.handler), worker };
         GrpcServices {
             rate_limit: RateLimitServiceServer::new(decider.clone()),
             decider,
@@ -155,8 +156,8 @@ struct GrpcOpener {
     connections: RefCell<JoinSet<()>>,
 }
 
-/// Serves `socket` on this thread until the graceful shutdown has ended. `balance` is this worker's part of the balance
-/// of connections.
+/// Serves `socket` on this thread, which is that of `worker`, until the graceful shutdown has ended. `balance` is this
+/// worker's part of the balance of connections.
 ///
 /// # Errors
 /// If serving stops before that.
@@ -164,10 +165,11 @@ pub async fn run(
     port: Arc<GrpcPort>,
     socket: Socket,
     balance: WorkerBalance<GrpcConnectionPermit>,
+    worker: WorkerId,
 ) -> Result<(), WorkerFailed> {
     let drain = Arc::clone(port.handler.drain());
     let WorkerBalance { balancer, incoming } = balance;
-    let opener = GrpcOpener::new(Arc::clone(&port));
+    let opener = GrpcOpener::new(Arc::clone(&port), worker);
     let handle = |accepted: AcceptedSocket| {
         // The connection is closed; a load balancer in front connects elsewhere.
         let Some(permit) = port.connection_limiter.acquire() else { return Ok(()) };
@@ -198,8 +200,8 @@ pub async fn run(
 }
 
 impl GrpcOpener {
-    fn new(port: Arc<GrpcPort>) -> Self {
-        let services = port.services();
+    fn new(port: Arc<GrpcPort>, worker: WorkerId) -> Self {
+        let services = port.services(worker);
         Self { port, worker: Rc::default(), services, connections: RefCell::default() }
     }
 

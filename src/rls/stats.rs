@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use crate::limiter::key::KeyHash;
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 
@@ -18,6 +21,21 @@ pub struct RlsRequestStats {
     pub global_shadow_mode: bool,
     /// Outcomes of native rules, one for each matching descriptor.
     pub rule_outcomes: Vec<(RuleIndex, DecisionOutcome)>,
+    /// Decisions of the documents' limits on the keys of the descriptors.
+    pub key_decisions: SmallVec<[KeyDecision; 2]>,
+}
+
+/// Decision of a document's limit on the key of one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyDecision {
+    /// Position of the limit among all limits of all domains.
+    pub limit: usize,
+    /// Position of the descriptor in the request.
+    pub descriptor: usize,
+    /// Key of the counter.
+    pub key: KeyHash,
+    /// The decision.
+    pub outcome: DecisionOutcome,
 }
 
 /// `ratelimit.service.rate_limit.KEY.*` of one descriptor. There is no local cache, so `over_limit_with_local_cache`

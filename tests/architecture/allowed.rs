@@ -51,6 +51,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
             "state_file",
             // Deferred calls.
             "deferred",
+            // Limits of documents.
+            "rls",
             "telemetry",
             // Heaviest keys.
             "observe",
@@ -167,6 +169,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
             "rules",
             "identify",
             "limiter",
+            // Heaviest keys.
+            "observe",
             "telemetry",
             "clock",
             "drain",

@@ -2,6 +2,7 @@
 
 mod authority;
 mod client;
+mod document_limits;
 mod endpoints;
 mod envoy;
 mod health;

@@ -19,14 +19,18 @@ const HUNDREDTHS: u32 = 100;
 
 /// Why a command is rejected.
 #[derive(Debug)]
-pub(super) struct CommandError {
-    pub(super) status: StatusCode,
-    pub(super) problem: String,
+pub(in crate::admin) struct CommandError {
+    pub(in crate::admin) status: StatusCode,
+    pub(in crate::admin) problem: String,
 }
 
 impl CommandError {
-    pub(super) fn bad_request(problem: impl fmt::Display) -> Self {
+    pub(in crate::admin) fn bad_request(problem: impl fmt::Display) -> Self {
         Self { status: StatusCode::BAD_REQUEST, problem: problem.to_string() }
+    }
+
+    pub(in crate::admin) fn not_found(problem: impl Into<String>) -> Self {
+        Self { status: StatusCode::NOT_FOUND, problem: problem.into() }
     }
 
     fn invalid(parameter: &str, ValueError { message, hint }: &ValueError) -> Self {
@@ -54,6 +58,9 @@ pub(super) fn check_parameters(query: &Query<'_>, parameters: &[&str]) -> Result
     let known = || ["rule", "key", "fingerprint"].into_iter().chain(parameters.iter().copied());
     let mut seen = Vec::new();
     for (name, _) in query.pairs() {
+        if name == "domain" {
+            return Err(CommandError::bad_request("`domain`: only /limits/reset knows limits of documents"));
+        }
         let Some(known) = known().find(|known| *known == name) else {
             let names = known().collect::<Vec<_>>().join(", ");
             return Err(CommandError::bad_request(format!(

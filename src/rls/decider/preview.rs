@@ -53,10 +53,7 @@ impl RlsDecider {
         let Some(level) = self.rules.as_ref().and_then(|rules| rules.domain(domain)) else {
             return DocumentPreview::UnknownDomain;
         };
-        let entry = |(key, value): &(String, String)| RlsEntry { key: key.clone(), value: value.clone() };
-        let entries = entries.iter().map(entry).collect();
-        let descriptor = RlsDescriptor { entries, hits_addend: Some(0), ..RlsDescriptor::default() };
-        let request = RlsRequest { domain: domain.to_owned(), descriptors: vec![descriptor], hits_addend: 0 };
+        let request = request_without_hits(domain, entries);
         let Ok((limits, operations)) = self.resolve_descriptors(Some(level), &request, limiter) else {
             return DocumentPreview::NoLimit;
         };
@@ -79,4 +76,12 @@ impl RlsDecider {
             }
         }
     }
+}
+
+/// Returns a request with one descriptor that counts nothing.
+pub(super) fn request_without_hits(domain: &str, entries: &[(String, String)]) -> RlsRequest {
+    let entry = |(key, value): &(String, String)| RlsEntry { key: key.clone(), value: value.clone() };
+    let entries = entries.iter().map(entry).collect();
+    let descriptor = RlsDescriptor { entries, hits_addend: Some(0), ..RlsDescriptor::default() };
+    RlsRequest { domain: domain.to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::RlsDecider;
 use crate::limiter::decision::Verdict;
+use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::unconditional_count::{self, CountOperation, CountResult};
 use crate::limiter::{JointOutcome, Limiter};
@@ -17,7 +18,8 @@ use crate::rls::settings::RlsSettings;
 use crate::rls::shared_limits::{
     LeaseAvailability, LeaseNeed, MissingLeases, RejectedLeases, SharedDocumentLimits,
 };
-use crate::rls::stats::{DescriptorStats, LimitCrossing, near_threshold};
+use crate::rls::stats::{DescriptorStats, KeyDecision, LimitCrossing, near_threshold};
+use crate::rules::outcome::DecisionOutcome;
 
 /// A request with everything that was looked up for it.
 pub(super) struct ResolvedRequest<'r> {
@@ -50,6 +52,8 @@ pub(super) struct CountedDescriptor<'r> {
     pub(super) hits: u64,
     /// The limit that applies here, which is less if it is divided while the store is unreachable.
     pub(super) effective_limit: u32,
+    /// Key of its counter.
+    pub(super) key: KeyHash,
 }
 
 impl CountedDescriptor<'_> {
@@ -194,6 +198,27 @@ impl CountedDescriptor<'_> {
                 result.reset.map_or_else(|| unit.time_until_reset(now), native::ceil_seconds),
             ),
         }
+    }
+
+    /// Returns the decision on the key of the descriptor at this position, given whether the request is rejected. As with
+    /// rules, a limit with room has no decision about a request that another limit rejects. Nor has one without hits: a
+    /// refund, or a call that only asks.
+    pub(super) fn key_decision(
+        &self,
+        descriptor: usize,
+        result: CountResult,
+        is_rejected: bool,
+        is_shadow: bool,
+    ) -> Option<KeyDecision> {
+        let outcome = match result.is_over {
+            true if is_shadow || self.is_shadow() => DecisionOutcome::Shadow,
+            true if is_rejected => DecisionOutcome::Limited,
+            false if is_rejected && !is_shadow => return None,
+            // Also a quota that is exceeded while another has room.
+            true | false => DecisionOutcome::Allowed,
+        };
+        let limit = self.rule.filter(|_| self.hits > 0)?.position;
+        Some(KeyDecision { limit, descriptor, key: self.key, outcome })
     }
 
     pub(super) fn stats(&self, result: CountResult, near_limit_ratio: f32) -> DescriptorStats {

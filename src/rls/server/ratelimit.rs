@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::message_reader::MESSAGE_PREFIX_LEN;
 use super::wire;
+use crate::observe::top_keys::WorkerId;
 use crate::rls::handler::RlsHandler;
 use crate::rls::response::RlsError;
 
@@ -19,7 +20,10 @@ pub(super) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimi
 
 /// The rate limit service.
 #[derive(Clone, Debug)]
-pub(super) struct GrpcRateLimit(pub(super) Arc<RlsHandler>);
+pub(super) struct GrpcRateLimit {
+    pub(super) handler: Arc<RlsHandler>,
+    pub(super) worker: WorkerId,
+}
 
 impl GrpcRateLimit {
     /// Decides a request given as a message with its prefix, and returns the response in the same form. `None` if it is not
@@ -38,7 +42,8 @@ impl GrpcRateLimit {
 
     async fn decide(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let request = wire::request_from_proto(request);
-        let response = self.0.decide(&request).await.map_err(|error| status_from_error(&error))?;
+        let decided = self.handler.decide(&request, self.worker).await;
+        let response = decided.map_err(|error| status_from_error(&error))?;
         Ok(wire::response_to_proto(response))
     }
 }

@@ -165,6 +165,11 @@ impl RlsStats {
         names.entries.insert(Arc::clone(name), NamedHits { domain_length: Some(domain.len()), hits });
     }
 
+    /// Returns the hits counted under `name`.
+    pub fn hits(&self, name: &str) -> DescriptorHits {
+        self.shard(name).lock().entries.get(name).map(|entry| entry.hits).unwrap_or_default()
+    }
+
     /// Counts hits under the common name.
     fn record_other_hits(&self, hits: DescriptorHits) {
         let mut names = self.shard(OTHER_NAMES).lock();

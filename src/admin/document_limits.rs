@@ -1,0 +1,217 @@
+//! The limits of the rate limit service's documents: what each did, their heaviest keys, and the reset of one key.
+//!
+//! They are no rules, and have no names of their own. A limit is named by its domain and its name in statistics, a key by
+//! the entries of its descriptor, as in `/explain`, or by its fingerprint.
+
+use serde_json::{Value, json};
+
+use super::AdminState;
+use super::overrides::CommandError;
+use super::query::Query;
+use super::top::{counts_json, top_json};
+use crate::config::parse;
+use crate::limiter::timestamp::Timestamp;
+use crate::rls::decider::{DocumentCounter, UnknownLimit};
+use crate::rls::handler::RlsHandler;
+use crate::rls::request::RlsEntry;
+use crate::rls::rules::DocumentLimit;
+use crate::telemetry::logging::AUDIT_TARGET;
+use crate::telemetry::metrics::DescriptorHits;
+
+/// Maximum number of names in the text of an error.
+const MAX_NAMES: usize = 8;
+
+/// Returns all limits with their hits; `None` without the service.
+pub(super) fn list(state: &AdminState) -> Option<Value> {
+    let service = state.process.rate_limit_service()?;
+    let shown = |limit: &DocumentLimit| {
+        let mut shown = limit_json(limit);
+        shown["unlimited"] = limit.rate.is_none().into();
+        shown["requests_per_unit"] = limit.rate.map(|rate| rate.requests_per_unit).into();
+        shown["unit"] = limit.rate.map(|rate| rate.unit.as_str()).into();
+        shown["shadow_mode"] = limit.shadow_mode.into();
+        shown["quota_mode"] = limit.quota_mode.into();
+        let has_hits = !limit.has_values_in_statistics && limit.rate.is_some();
+        shown["hits"] = has_hits.then(|| hits_json(service.stats().hits(&limit.name))).into();
+        shown
+    };
+    Some(service.document_limits().iter().map(shown).collect())
+}
+
+/// Returns the `max` heaviest keys of the limits that `query` names, or of all; `None` without the service.
+pub(super) fn top(
+    state: &AdminState,
+    query: &Query<'_>,
+    max: usize,
+    now: Timestamp,
+) -> Result<Option<Value>, CommandError> {
+    let Some(service) = state.process.rate_limit_service() else {
+        return query.get("domain").map_or(Ok(None), |_| Err(no_service()));
+    };
+    let mut limits = service.document_limits();
+    if let Some(domain) = query.get("domain") {
+        limits = of_domain(limits, &domain)?;
+        if let Some(name) = query.get("name") {
+            limits = vec![named(limits, &name)?];
+        }
+    }
+    limits.retain(|limit| limit.rate.is_some());
+    let shown = limits.iter().map(|limit| {
+        let top = state.top_keys.top(&limit.sketch_name(), max, now);
+        let mut shown = limit_json(limit);
+        shown.as_object_mut().into_iter().for_each(|shown| {
+            shown.extend(top_json(&top, |key| counts_json(state, key, now)));
+        });
+        shown
+    });
+    Ok(Some(shown.collect()))
+}
+
+/// `POST /limits/reset?domain=D&descriptor.KEY=VALUE`, or with `name=N&fingerprint=F`
+pub(super) fn reset(state: &AdminState, query: &Query<'_>) -> Result<Value, CommandError> {
+    let service = state.process.rate_limit_service().ok_or_else(no_service)?;
+    let named = NamedKey::parse(query)?;
+    let counter = find_counter(state, service, &named)?;
+    let freed = counter.reset(&state.limiter);
+    let fingerprint = state.limiter.hasher().fingerprint(counter.key);
+    tracing::info!(
+        target: AUDIT_TARGET,
+        peer = %query.peer_text(),
+        action = "reset",
+        domain = named.domain,
+        name = &*counter.name,
+        key = counter.text.as_deref().unwrap_or("-"),
+        fingerprint,
+        "limit of a key changed"
+    );
+    let note = counter.is_shared.then_some("the limit is shared: only this instance is affected");
+    Ok(json!({
+        "counters_freed": freed,
+        "domain": named.domain,
+        "name": &*counter.name,
+        "key": counter.text,
+        "fingerprint": fingerprint,
+        "notes": note.into_iter().collect::<Vec<_>>(),
+    }))
+}
+
+/// A key as the parameters of a command name it.
+#[derive(Debug, Default)]
+struct NamedKey {
+    domain: String,
+    entries: Vec<(String, String)>,
+    /// Name of the limit, and the fingerprint.
+    name: Option<String>,
+    fingerprint: Option<String>,
+}
+
+impl NamedKey {
+    fn parse(query: &Query<'_>) -> Result<Self, CommandError> {
+        let (mut key, mut domain) = (Self::default(), None);
+        for (name, value) in query.pairs() {
+            let field = match (&*name, name.split_once('.')) {
+                ("domain", _) => &mut domain,
+                ("name", _) => &mut key.name,
+                ("fingerprint", _) => &mut key.fingerprint,
+                (_, Some(("descriptor", entry))) => {
+                    key.entries.push((entry.to_owned(), value.into_owned()));
+                    continue;
+                }
+                _ => {
+                    let known = "domain, descriptor.KEY, name, fingerprint";
+                    let problem = format!("unknown parameter `{name}`, expected one of {known}");
+                    return Err(CommandError::bad_request(problem));
+                }
+            };
+            if field.replace(value.into_owned()).is_some() {
+                return Err(CommandError::bad_request(format!("`{name}` occurs twice")));
+            }
+        }
+        let has_entries = !key.entries.is_empty();
+        if (key.name.is_some(), key.fingerprint.is_some()) != (!has_entries, !has_entries) {
+            let problem = "expected either `descriptor.KEY` for each entry, or `name` and `fingerprint`";
+            return Err(CommandError::bad_request(problem));
+        }
+        Ok(Self { domain: domain.unwrap_or_default(), ..key })
+    }
+}
+
+fn find_counter(
+    state: &AdminState,
+    service: &RlsHandler,
+    key: &NamedKey,
+) -> Result<DocumentCounter, CommandError> {
+    let unlimited = || CommandError::bad_request("the limit is unlimited, it has no counters");
+    if let (Some(name), Some(fingerprint)) = (&key.name, &key.fingerprint) {
+        let limit = named(of_domain(service.document_limits(), &key.domain)?, name)?;
+        let hash = state.limiter.hasher().key_of_fingerprint(fingerprint);
+        let hash = hash.map_err(|error| CommandError::bad_request(format!("fingerprint: {error}")))?;
+        return service.counter_with_key(&limit, hash).ok_or_else(unlimited);
+    }
+    service.document_counter(&key.domain, &key.entries).map_err(|unknown| match unknown {
+        UnknownLimit::Unlimited => unlimited(),
+        UnknownLimit::Domain | UnknownLimit::Descriptor => {
+            match of_domain(service.document_limits(), &key.domain) {
+                Ok(limits) => unknown_descriptor(&key.domain, &limits),
+                Err(error) => error,
+            }
+        }
+    })
+}
+
+/// Returns the limits of a domain.
+fn of_domain(mut limits: Vec<DocumentLimit>, domain: &str) -> Result<Vec<DocumentLimit>, CommandError> {
+    if limits.iter().any(|limit| *limit.domain == *domain) {
+        limits.retain(|limit| *limit.domain == *domain);
+        return Ok(limits);
+    }
+    let hint = parse::nearest_name(domain, limits.iter().map(|limit| &*limit.domain));
+    let hint = hint.map(|domain| format!(", did you mean `{domain}`?")).unwrap_or_default();
+    Err(CommandError::not_found(format!("no document has limits in the domain `{domain}`{hint}")))
+}
+
+fn named(mut limits: Vec<DocumentLimit>, name: &str) -> Result<DocumentLimit, CommandError> {
+    match limits.iter().position(|limit| *limit.name == *name) {
+        Some(position) => Ok(limits.swap_remove(position)),
+        None => {
+            let hint = parse::nearest_name(name, limits.iter().map(|limit| &*limit.name));
+            let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+            Err(CommandError::not_found(format!("no limit of this domain has the name `{name}`{hint}")))
+        }
+    }
+}
+
+fn unknown_descriptor(domain: &str, limits: &[DocumentLimit]) -> CommandError {
+    let names = limits.iter().map(|limit| &*limit.name).take(MAX_NAMES).collect::<Vec<_>>().join(", ");
+    let more = if limits.len() > MAX_NAMES { ", …" } else { "" };
+    let problem =
+        format!("no limit of the domain `{domain}` has these entries, its limits are {names}{more}");
+    CommandError::not_found(problem)
+}
+
+fn no_service() -> CommandError {
+    CommandError::not_found("there is no rate limit service, so no document has limits")
+}
+
+fn limit_json(limit: &DocumentLimit) -> Value {
+    let entry = |entry: &RlsEntry| {
+        let value = Some(&*entry.value).filter(|value| !value.is_empty());
+        json!({ "key": entry.key, "value": value })
+    };
+    json!({
+        "domain": limit.domain,
+        "name": &*limit.name,
+        "descriptor": limit.entries.iter().map(entry).collect::<Vec<_>>(),
+    })
+}
+
+fn hits_json(hits: DescriptorHits) -> Value {
+    let DescriptorHits { total, over_limit, near_limit, within_limit, shadow_mode } = hits;
+    json!({
+        "total": total,
+        "over_limit": over_limit,
+        "near_limit": near_limit,
+        "within_limit": within_limit,
+        "shadow_mode": shadow_mode,
+    })
+}
