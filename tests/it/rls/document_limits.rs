@@ -88,7 +88,9 @@ fn reset_by_fingerprint_frees_one_key_whose_value_is_not_shown() {
 #[test]
 fn limits_of_documents_are_listed_with_their_hits() {
     let service = start("");
-    (0..3).for_each(|_| drop(service.code("tried=a")));
+    for _ in 0..3 {
+        service.code("tried=a");
+    }
     let limits = service.weir.admin_json("/limits")["documents"].clone();
     let named = |name: &str| {
         let all = limits.as_array().unwrap();
@@ -158,7 +160,9 @@ fn flood_of_distinct_values_keeps_the_heaviest_key_and_is_bounded() {
     for call in 0..40 {
         let distinct = (0..100).map(|value| descriptor(&format!("remote_address=flood-{call}-{value}")));
         service.client.check_all("edge", distinct.collect());
-        (0..3).for_each(|_| drop(service.code("remote_address=heavy")));
+        for _ in 0..3 {
+            service.code("remote_address=heavy");
+        }
     }
     let top = service.top_of("remote_address");
     // At most a sketch of 256 keys in each of two windows.
