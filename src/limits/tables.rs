@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::header_tables::HeaderTables;
 use crate::engine::Policy;
 use crate::limiter::key::KeyHasher;
-use crate::observe::key_writer::{KeyWriter, LogKeys, key_of};
+use crate::observe::key_writer::{KeyWriter, LogKeys};
 use crate::observe::top_keys::{TopKeys, WorkerId, WorkerSketch};
 use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
@@ -93,16 +93,12 @@ fn wait_metrics(rules: &[Rule], metrics: &Metrics) -> Box<[Option<Arc<WaitMetric
     }
 }
 
-/// Returns the sketch of each rule with a key. Sketches whose keys are written differently start anew.
+/// Returns the sketch of each rule with a key.
 fn sketches(
     rules: &[Rule],
     top_keys: &TopKeys,
     worker: WorkerId,
     log_keys: Option<LogKeys>,
 ) -> RuleSketchTable {
-    let sketch = |rule: &Rule| {
-        let meaning = format!("{} {log_keys:?}", key_of(rule)?);
-        Some(top_keys.sketch(worker, &rule.name, &meaning))
-    };
-    rules.iter().map(sketch).collect()
+    rules.iter().map(|rule| top_keys.rule_sketch(worker, rule, log_keys)).collect()
 }

@@ -16,8 +16,10 @@ use self::worker_keys::WorkerKeys;
 pub use self::worker_keys::{LockedSketches, WorkerSketch};
 use super::key_budget::KeyBudget;
 use super::key_sketch::{DecisionEffects, SketchCopy};
+use super::key_writer::{LogKeys, key_of};
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
+use crate::rules::rule::Rule;
 
 /// Length of a window.
 pub const WINDOW: Duration = Duration::from_secs(60);
@@ -122,6 +124,18 @@ impl TopKeys {
         let sketch = Arc::clone(sketches.by_worker.entry(worker.0).or_insert_with(create));
         self.divide_budget(rules.len());
         sketch
+    }
+
+    /// Returns the sketch of a rule on a worker; `None` if the rule has no key. Operators see keys as `log_keys` says. A
+    /// sketch whose keys are written differently starts anew.
+    pub fn rule_sketch(
+        &self,
+        worker: WorkerId,
+        rule: &Rule,
+        log_keys: Option<LogKeys>,
+    ) -> Option<Arc<WorkerSketch>> {
+        let meaning = format!("{} {log_keys:?}", key_of(rule)?);
+        Some(self.sketch(worker, &rule.name, &meaning))
     }
 
     fn divide_budget(&self, rules: usize) {

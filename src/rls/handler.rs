@@ -16,6 +16,7 @@ use super::response::{RlsError, RlsResponse};
 use super::rules::{DescriptorRules, DocumentLimit};
 use super::settings::RlsSettings;
 use super::shared_limits::{LeaseAvailability, LeaseNeed, SharedDocumentLimits};
+use super::stats::RuleDecision;
 use crate::clock::Clock;
 use crate::drain::{DrainManager, Readiness};
 use crate::engine::Policy;
@@ -139,10 +140,8 @@ impl RlsHandler {
         if let Ok(Some(response)) = &result {
             self.record_stats(request, response);
             self.stats.record_outcome(response.outcome());
-            if let Some(rules) = &state.decider.rules {
-                state.sketches.record(worker, rules, request, &response.stats.key_decisions, now);
-            }
-            for (rule, outcome) in &response.stats.rule_outcomes {
+            state.sketches.record(worker, &state.decider, request, &response.stats, now);
+            for RuleDecision { rule, outcome, .. } in &response.stats.rule_decisions {
                 state.native_metrics.get(rule.0).into_iter().for_each(|rule| rule.record(*outcome));
             }
         }
@@ -323,7 +322,7 @@ fn key_sketches(
     let policy = decider.native_policy.as_deref();
     let ipv6_prefix = policy.map_or(0, |policy| policy.identify.ipv6_prefix);
     let writer = KeyWriter { visibility: log_keys, ipv6_prefix, hasher: limiter.hasher() };
-    KeySketches::new(decider.rules.as_deref(), top_keys, writer)
+    KeySketches::new(decider, top_keys, writer)
 }
 
 fn has_required_rules(decider: &RlsDecider) -> bool {

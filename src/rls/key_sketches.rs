@@ -1,31 +1,50 @@
-//! The heaviest keys of each limit of the documents, counted as those of rules are.
+//! The heaviest keys of each limit of the documents, and of each native rule, counted as the proxy counts them.
 
 use std::sync::Arc;
 
+use super::decider::RlsDecider;
 use super::descriptor_match::{self, MatchedLimit};
-use super::request::RlsRequest;
-use super::rules::DescriptorRules;
-use super::stats::KeyDecision;
+use super::request::{RlsEntry, RlsRequest};
+use super::stats::{KeyDecision, RlsRequestStats, RuleDecision};
+use crate::identify::descriptor::ParsedDescriptor;
 use crate::limiter::timestamp::Timestamp;
 use crate::observe::key_writer::KeyWriter;
 use crate::observe::top_keys::{TopKeys, WorkerId, WorkerSketch};
+use crate::rules::rule::Rule;
+use crate::rules::{RuleIndex, key};
 
-/// Sketches of all limits, by worker and by the position of the limit.
+/// Sketches of all limits and rules, by worker.
 #[derive(Clone, Debug)]
 pub(super) struct KeySketches {
-    by_worker: Arc<[Box<[Arc<WorkerSketch>]>]>,
+    by_worker: Arc<[SketchTable]>,
     writer: KeyWriter,
 }
 
+/// Sketches on one worker.
+#[derive(Debug)]
+struct SketchTable {
+    /// By the position of the limit of the documents.
+    limits: Box<[Arc<WorkerSketch>]>,
+    /// By rule; `None` for those without a key or without a domain.
+    rules: Box<[Option<Arc<WorkerSketch>>]>,
+}
+
 impl KeySketches {
-    /// Returns the sketches of the limits of `rules` on all workers so far. Takes a lock for each of them, so call it at
-    /// configuration time. Sketches whose keys are written differently start anew.
-    pub(super) fn new(rules: Option<&DescriptorRules>, top_keys: &TopKeys, writer: KeyWriter) -> Self {
-        let mut limits = rules.map(DescriptorRules::limits).unwrap_or_default();
+    /// Returns the sketches of the documents' and the policy's limits on all workers so far. Takes a lock for each of them,
+    /// so call it at configuration time. Sketches whose keys are written differently start anew.
+    pub(super) fn new(decider: &RlsDecider, top_keys: &TopKeys, writer: KeyWriter) -> Self {
+        let mut limits = decider.rules.as_ref().map(|rules| rules.limits()).unwrap_or_default();
         limits.sort_by_key(|limit| limit.position);
         let names: Vec<String> = limits.iter().map(|limit| limit.sketch_name()).collect();
+        let rules = decider.native_policy.as_ref().map_or(&[][..], |policy| policy.rules.rules());
         let meaning = format!("{:?}", writer.visibility);
-        let of_worker = |worker| names.iter().map(|name| top_keys.sketch(worker, name, &meaning)).collect();
+        let of_rule = |worker, rule: &Rule| {
+            rule.domain.as_ref().and_then(|_| top_keys.rule_sketch(worker, rule, writer.visibility))
+        };
+        let of_worker = |worker| SketchTable {
+            limits: names.iter().map(|name| top_keys.sketch(worker, name, &meaning)).collect(),
+            rules: rules.iter().map(|rule| of_rule(worker, rule)).collect(),
+        };
         Self { by_worker: top_keys.workers().map(of_worker).collect(), writer }
     }
 
@@ -34,32 +53,60 @@ impl KeySketches {
         &self.writer
     }
 
-    /// Counts decisions of `rules` about `request` on a worker.
+    /// Counts the decisions of `decider` about `request` on a worker.
     pub(super) fn record(
         &self,
         worker: WorkerId,
-        rules: &DescriptorRules,
+        decider: &RlsDecider,
         request: &RlsRequest,
-        decisions: &[KeyDecision],
+        stats: &RlsRequestStats,
         now: Timestamp,
     ) {
         let Some(sketches) = self.by_worker.get(worker.index()) else { return };
         let mut locked = None;
-        for KeyDecision { limit, descriptor, key, outcome } in decisions {
-            let Some(sketch) = sketches.get(*limit) else { continue };
+        for KeyDecision { limit, descriptor, key, outcome } in &stats.key_decisions {
+            let Some(sketch) = sketches.limits.get(*limit) else { continue };
             let locked = locked.get_or_insert_with(|| sketch.lock_worker(now));
-            locked.record(sketch, *key, *outcome, || self.key_text(rules, request, *descriptor).into());
+            locked.record(sketch, *key, *outcome, || self.limit_key(decider, request, *descriptor).into());
+        }
+        for RuleDecision { rule, descriptor, key, outcome } in &stats.rule_decisions {
+            let Some(Some(sketch)) = sketches.rules.get(rule.0) else { continue };
+            let locked = locked.get_or_insert_with(|| sketch.lock_worker(now));
+            let counted = key.unwrap_or_else(|| key::incomplete_key(self.writer.hasher));
+            locked.record(sketch, counted, *outcome, || match key {
+                Some(_) => self.rule_key(decider, *rule, request, *descriptor, now).into(),
+                None => self.writer.incomplete_key().into(),
+            });
         }
     }
 
-    fn key_text(&self, rules: &DescriptorRules, request: &RlsRequest, descriptor: usize) -> String {
-        let entries = request.descriptors.get(descriptor).map_or(&[][..], |descriptor| &descriptor.entries);
-        let found = rules.domain(&request.domain).map(|level| descriptor_match::find_limit(level, entries));
-        match found {
+    fn limit_key(&self, decider: &RlsDecider, request: &RlsRequest, descriptor: usize) -> String {
+        let entries = entries(request, descriptor);
+        let level = decider.rules.as_ref().and_then(|rules| rules.domain(&request.domain));
+        match level.map(|level| descriptor_match::find_limit(level, entries)) {
             Some(MatchedLimit::Rule { path, .. }) => {
                 self.writer.write_entries(descriptor_match::key_entries(entries, &path))
             }
             Some(MatchedLimit::NoLimit | MatchedLimit::Override(_)) | None => String::new(),
         }
     }
+
+    fn rule_key(
+        &self,
+        decider: &RlsDecider,
+        rule: RuleIndex,
+        request: &RlsRequest,
+        descriptor: usize,
+        now: Timestamp,
+    ) -> String {
+        let Some(policy) = &decider.native_policy else { return String::new() };
+        let entries = entries(request, descriptor).iter().map(|entry| (&*entry.key, &*entry.value));
+        let parsed = ParsedDescriptor::new(entries);
+        let attributes = parsed.attributes(&policy.identify, now);
+        self.writer.request_key(&policy.rules, rule, &attributes).unwrap_or_default()
+    }
+}
+
+fn entries(request: &RlsRequest, descriptor: usize) -> &[RlsEntry] {
+    request.descriptors.get(descriptor).map_or(&[][..], |descriptor| &descriptor.entries)
 }

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::request::{RlsDescriptor, RlsRequest};
 use super::response::{Code, CurrentLimit, RlsDescriptorStatus};
 use super::shared_limits;
+use super::stats::RuleDecision;
 use super::unit::RlsUnit;
 use crate::engine::Policy;
 use crate::identify::descriptor::ParsedDescriptor as Said;
@@ -224,21 +225,17 @@ impl<'p> NativeChecks<'p> {
         }
     }
 
-    /// Returns the outcome of each rule for each matching descriptor, given whether the request was
-    /// `rejected`.
-    pub(super) fn rule_outcomes(
-        &self,
-        verdicts: &[Verdict],
-        rejected: bool,
-    ) -> Vec<(RuleIndex, DecisionOutcome)> {
-        let mut outcomes = Vec::new();
-        for descriptor_outcome in &self.outcomes {
+    /// Returns the decision of each rule on each matching descriptor, given whether the request was `rejected`.
+    pub(super) fn rule_decisions(&self, verdicts: &[Verdict], rejected: bool) -> Vec<RuleDecision> {
+        let mut decisions = Vec::new();
+        for (descriptor, descriptor_outcome) in self.outcomes.iter().enumerate() {
+            let keyless = |rule, outcome| RuleDecision { rule, outcome, descriptor, key: None };
             match descriptor_outcome {
                 NativeOutcome::NoRule => {}
-                NativeOutcome::Exempt(rule) => outcomes.push((*rule, DecisionOutcome::Exempt)),
-                NativeOutcome::Denied(rule) => outcomes.push((*rule, DecisionOutcome::Denied)),
+                NativeOutcome::Exempt(rule) => decisions.push(keyless(*rule, DecisionOutcome::Exempt)),
+                NativeOutcome::Denied(rule) => decisions.push(keyless(*rule, DecisionOutcome::Denied)),
                 NativeOutcome::Limited { checks, shadow_rules } => {
-                    outcomes.extend(shadow_rules.iter().map(|rule| (*rule, DecisionOutcome::Shadow)));
+                    decisions.extend(shadow_rules.iter().map(|rule| keyless(*rule, DecisionOutcome::Shadow)));
                     let mut at = checks.start;
                     for rule_checks in
                         self.selected[checks.clone()].chunk_by(|one, next| one.rule == next.rule)
@@ -246,12 +243,18 @@ impl<'p> NativeChecks<'p> {
                         let verdicts = &verdicts[at..at + rule_checks.len()];
                         at += rule_checks.len();
                         let outcome = DecisionOutcome::from_verdicts(rule_checks, verdicts, rejected);
-                        outcomes.extend(outcome.map(|outcome| (rule_checks[0].rule, outcome)));
+                        let SelectedCheck { rule, check, .. } = rule_checks[0];
+                        decisions.extend(
+                            outcome.map(|outcome| RuleDecision {
+                                key: Some(check.key),
+                                ..keyless(rule, outcome)
+                            }),
+                        );
                     }
                 }
             }
         }
-        outcomes
+        decisions
     }
 }
 

@@ -40,7 +40,7 @@ impl RlsResponse {
     /// Returns what the rules did with the request, however many of them apply to its descriptors.
     pub(super) fn outcome(&self) -> DecisionOutcome {
         let strictest =
-            self.stats.rule_outcomes.iter().map(|(_, outcome)| *outcome).max_by_key(|it| it.weight());
+            self.stats.rule_decisions.iter().map(|decision| decision.outcome).max_by_key(|it| it.weight());
         let is_shadow = || {
             self.stats.global_shadow_mode || self.stats.descriptors.iter().any(|hits| hits.shadow_mode > 0)
         };

@@ -19,10 +19,23 @@ pub struct RlsRequestStats {
     pub without_limit: u64,
     /// `ratelimit.service.global_shadow_mode`: whether the response is OK only because of that mode.
     pub global_shadow_mode: bool,
-    /// Outcomes of native rules, one for each matching descriptor.
-    pub rule_outcomes: Vec<(RuleIndex, DecisionOutcome)>,
+    /// Decisions of native rules, one for each matching descriptor.
+    pub rule_decisions: Vec<RuleDecision>,
     /// Decisions of the documents' limits on the keys of the descriptors.
     pub key_decisions: SmallVec<[KeyDecision; 2]>,
+}
+
+/// Decision of a native rule on one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleDecision {
+    /// The rule.
+    pub rule: RuleIndex,
+    /// The decision.
+    pub outcome: DecisionOutcome,
+    /// Position of the descriptor in the request.
+    pub descriptor: usize,
+    /// Key of the counter; `None` if the rule decided without one.
+    pub key: Option<KeyHash>,
 }
 
 /// Decision of a document's limit on the key of one descriptor.

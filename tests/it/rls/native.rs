@@ -79,3 +79,29 @@ fn banned_descriptor_has_nothing_left_until_the_ban_ends() {
     let calls = |outcome| weir.metric("weir_rate_limit_call_outcomes_total", &[("outcome", outcome)]) as u64;
     assert_eq!((calls("allowed"), calls("limited"), calls("banned")), (1, 1, 1));
 }
+
+#[test]
+fn heaviest_keys_of_a_rule_are_those_of_the_proxy_and_of_envoy() {
+    let weir = Weir::start(&yaml(
+        "  - { name: both, domain: edge, key: client_ip, limit: 2/year, algorithm: fixed_window }
+  - { name: tenants, domain: edge, match: { descriptor: { kind: paid } }, key: { descriptor: tenant }, limit: 9/d, on_missing: deny }
+",
+    ));
+    let client = RlsClient::connect(weir.rls_address("grpc"));
+    assert_eq!(get(weir.address(), "/").status, 200);
+    for (address, code) in [("127.0.0.1", Code::Ok), ("127.0.0.1", Code::OverLimit), ("192.0.2.9", Code::Ok)]
+    {
+        assert_eq!(client.check("edge", &format!("remote_address={address}")).overall_code(), code);
+    }
+    client.check("edge", "kind=paid,tenant=a");
+    client.check("edge", "kind=paid");
+    let top = weir.admin_json("/limits/top");
+    let key = |rule: usize, position: usize, field: &str| top["rules"][rule]["keys"][position][field].clone();
+    assert_eq!(key(0, 0, "key"), "client_ip=127.0.0.1", "{top}");
+    assert_eq!((key(0, 0, "admitted"), key(0, 0, "rejected")), (2.into(), 1.into()));
+    assert_eq!((key(0, 1, "key"), key(0, 1, "admitted")), ("client_ip=192.0.2.9".into(), 1.into()));
+    let texts: Vec<String> =
+        (0..2).map(|position| key(1, position, "key").as_str().unwrap_or_default().to_owned()).collect();
+    assert!(texts.iter().any(|text| text == "incomplete key"), "{top}");
+    assert!(texts.iter().any(|text| text.starts_with("descriptor.tenant=#")), "{top}");
+}
