@@ -7,6 +7,8 @@ mod counting;
 mod documents;
 #[path = "rls/fixture.rs"]
 mod fixture;
+#[path = "rls/import_fields.rs"]
+mod import_fields;
 #[path = "rls/import_leaves.rs"]
 mod import_leaves;
 #[path = "rls/imported.rs"]

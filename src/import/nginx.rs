@@ -15,6 +15,7 @@ mod level;
 mod lexer;
 mod listen;
 mod location;
+mod other_directive;
 mod precedence;
 mod redirect;
 mod rules;

@@ -108,19 +108,8 @@ impl<'n> Discovery<'n> {
             NodeValue::Map(_) => {
                 let name = field_text(node, "name").filter(|_| get(node, "filter_chains").is_some());
                 let label = name.unwrap_or(label);
-                if type_of(node).ends_with("filters.http.ratelimit.v3.RateLimit") {
-                    ledger.lose(
-                        node,
-                        Effect::Looser,
-                        "asks a rate limit service, whose limits are not in this file",
-                    );
-                    return;
-                }
-                if type_of(node).ends_with("filters.network.local_ratelimit.v3.LocalRateLimit")
-                    || type_of(node).ends_with("filters.listener.local_ratelimit.v3.LocalRateLimit")
-                {
-                    ledger.lose(node, Effect::Looser, "limits connections, and rules limit requests");
-                    return;
+                if let Some((effect, reason)) = other_filter(node) {
+                    return ledger.lose(node, effect, reason);
                 }
                 fields(node).for_each(|(_, value)| self.walk(value, label, ledger));
             }
@@ -197,6 +186,24 @@ impl<'n> Discovery<'n> {
             }
         }
     }
+}
+
+/// Returns the effect of leaving out a filter that limits something else, and the reason.
+fn other_filter(node: &Node) -> Option<(Effect, &'static str)> {
+    let kind = type_of(node);
+    let known = messages::OTHER_FILTERS.iter().find(|(end, ..)| kind.ends_with(end));
+    known.map(|(_, effect, reason)| (*effect, *reason))
+}
+
+/// Whether a value or one below it is a configuration of the local rate limit filter.
+pub(super) fn contains_filter(node: &Node) -> bool {
+    is_filter(node)
+        || match &node.value {
+            NodeValue::Scalar(_) => false,
+            NodeValue::List(nodes) => nodes.iter().any(contains_filter),
+            NodeValue::Map(map) => map.entries().iter().any(|(_, value)| contains_filter(value)),
+            NodeValue::Tagged(tagged) => contains_filter(&tagged.1),
+        }
 }
 
 /// Returns the filter of an item of `http_filters`, if it is a local rate limit.

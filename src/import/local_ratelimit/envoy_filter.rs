@@ -4,10 +4,10 @@
 //! hosts only. Everything else of a patch's place becomes a warning.
 
 use super::super::ledger::{Ledger, Message};
-use super::super::remark::Effect;
+use super::super::remark::{Effect, brief};
 use super::super::scope::MatchField;
 use super::super::tree::{entries, field_text, get, items, scalar_text};
-use super::discover::{Chain, HttpFilter, http_filter, patch_overrides};
+use super::discover::{Chain, HttpFilter, contains_filter, http_filter, patch_overrides};
 use super::requests::{Requests, host_pattern};
 use super::routes::{EnvoyRoute, RouteTable, VirtualHost, is_filter};
 use crate::yaml::Node;
@@ -134,8 +134,7 @@ impl<'n> Patches<'n> {
             _ => false,
         };
         if !is_known {
-            ledger.lose(patch, Effect::None, "a patch without a local limit");
-            return;
+            return lose_patch(patch, value, ledger);
         }
         ledger.message(patch, &PATCH);
         ledger.message(operation, &OPERATION);
@@ -179,6 +178,19 @@ impl<'n> Patches<'n> {
             }
         }
         chains.into_iter().map(|(_, chain)| chain).collect()
+    }
+}
+
+/// Says of a patch why no rule has it.
+fn lose_patch(patch: &Node, value: &Node, ledger: &Ledger) {
+    let kind = field_text(patch, "applyTo").unwrap_or("?");
+    match contains_filter(value) {
+        true => ledger.lose(
+            patch,
+            Effect::Looser,
+            format!("has a local limit, but patches of {} are not imported", brief(kind)),
+        ),
+        false => ledger.lose(patch, Effect::None, "a patch without a local limit"),
     }
 }
 
@@ -279,9 +291,9 @@ fn note_place(matching: &Node, host_name: &str, ledger: &Ledger) {
             }
         }
     }
-    for name in ["proxy", "cluster"] {
-        get(matching, name).into_iter().for_each(|value| ledger.lose(value, Effect::Tighter, EVERYWHERE));
-    }
+    let is_noted = |name: &str| matches!(name, "context" | "listener" | "routeConfiguration");
+    let others = entries(matching).iter().filter(|(key, _)| !scalar_text(key).is_some_and(is_noted));
+    others.for_each(|(_, value)| ledger.lose(value, Effect::Tighter, EVERYWHERE));
 }
 
 fn note_filter_chain(chain: &Node, ledger: &Ledger) {

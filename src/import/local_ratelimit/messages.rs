@@ -3,7 +3,7 @@
 //! The names are those of Envoy's v3 API. A field that is in none of these lists is unknown to Envoy.
 
 use super::super::ledger::Message;
-use super::super::remark::Effect::{Differs, Looser, None as Same, Tighter};
+use super::super::remark::Effect::{self, Differs, Looser, None as Same, Tighter};
 
 /// `extensions.filters.http.local_ratelimit.v3.LocalRateLimit`
 pub(super) static FILTER: Message = Message {
@@ -182,7 +182,10 @@ pub(super) static ROUTE_ACTION: Message = Message {
 pub(super) static ROUTE_TABLE: Message = Message {
     name: "a route configuration",
     read: &["@type", "name", "virtual_hosts", "typed_per_filter_config"],
-    lost: &[("vhds", Differs, "virtual hosts that another server sends are not known here")],
+    lost: &[
+        ("vhds", Differs, "virtual hosts that another server sends are not known here"),
+        ("vhost_header", Differs, "selects the virtual host in place of `host`, by which the rules match"),
+    ],
     other: &[
         "internal_only_headers",
         "response_headers_to_add",
@@ -215,6 +218,65 @@ pub(super) static ROUTE_FILTER: Message = Message {
     lost: &[],
     other: &["is_optional"],
 };
+
+/// Fields of `config.route.v3.RouteMatch` that rules do not express.
+pub(super) const UNSUPPORTED_ROUTE_MATCH: [&str; 11] = [
+    "safe_regex",
+    "regex",
+    "connect_matcher",
+    "path_match_policy",
+    "runtime_fraction",
+    "query_parameters",
+    "cookies",
+    "grpc",
+    "tls_context",
+    "dynamic_metadata",
+    "filter_state",
+];
+
+/// Fields of `config.route.v3.RouteMatch` that rules express.
+pub(super) const ROUTE_MATCH: [&str; 5] =
+    ["prefix", "path", "path_separated_prefix", "headers", "case_sensitive"];
+
+/// Types of filters that limit something else, by the end of the name, with the effect and the reason.
+pub(super) const OTHER_FILTERS: [(&str, Effect, &str); 13] = [
+    (
+        "filters.http.ratelimit.v3.RateLimit",
+        Looser,
+        "asks a rate limit service, whose limits are not in this file",
+    ),
+    (
+        "filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
+        Looser,
+        "asks a rate limit quota service, whose limits are not in this file",
+    ),
+    (
+        "filters.http.rate_limit_quota.v3.RateLimitQuotaOverride",
+        Looser,
+        "asks a rate limit quota service, whose limits are not in this file",
+    ),
+    ("filters.network.ratelimit.v3.RateLimit", Looser, "asks a rate limit service about connections"),
+    ("filters.network.local_ratelimit.v3.LocalRateLimit", Looser, CONNECTIONS),
+    ("filters.listener.local_ratelimit.v3.LocalRateLimit", Looser, CONNECTIONS),
+    ("filters.network.connection_limit.v3.ConnectionLimit", Looser, CONNECTIONS),
+    ("filters.http.bandwidth_limit.v3.BandwidthLimit", Looser, BYTES),
+    ("filters.network.bandwidth_limit.v3.BandwidthLimit", Looser, BYTES),
+    ("filters.network.tcp_bandwidth_limit.v3.TcpBandwidthLimit", Looser, BYTES),
+    ("filters.http.body_size_limit.v3.BodySizeLimit", Looser, "limits the size of bodies"),
+    (
+        "filters.http.adaptive_concurrency.v3.AdaptiveConcurrency",
+        Looser,
+        "limits concurrency: use a rule with `in_flight: auto`",
+    ),
+    (
+        "filters.http.admission_control.v3.AdmissionControl",
+        Looser,
+        "rejects requests while the upstream fails: use `elastic` or the circuit breaker",
+    ),
+];
+
+const CONNECTIONS: &str = "limits connections, and rules limit requests";
+const BYTES: &str = "limits bytes a second, and rules limit requests";
 
 /// Fields of the connection manager that decide which address a client has.
 pub(super) const CLIENT_ADDRESS_FIELDS: [&str; 6] = [

@@ -4,10 +4,11 @@
 use super::super::ledger::{Ledger, flow_text};
 use super::super::meet::{covers, may_meet, meet};
 use super::super::pattern::{is_literal_path, parse_regex};
-use super::super::remark::{Effect, Remark, brief};
+use super::super::remark::{Effect, Remark, brief, nearest};
 use super::super::rule_text::literal_pattern;
 use super::super::scope::{MatchField, Scope, ScopeCondition};
-use super::super::tree::{field_text, fields, get, is_named, is_true, items, scalar_text};
+use super::super::tree::{as_bool, field_text, fields, get, is_named, is_true, items, scalar_text};
+use super::messages;
 use crate::yaml::Node;
 
 /// The requests that a part applies to, as far as rules can express it.
@@ -145,10 +146,9 @@ impl<'n> Requests<'n> {
             } else if is_named(name, "headers") {
                 requests.add_header_matchers(items(Some(value)));
             } else if !is_named(name, "case_sensitive") {
-                requests.add(
-                    Effect::Tighter,
-                    format!("`match.{name}` of the route is not supported: {}", brief(&flow_text(value))),
-                );
+                let given = brief(&flow_text(value));
+                let why = why_not_matched(name);
+                requests.add(Effect::Tighter, format!("`match.{name}` of the route is {why}: {given}"));
             }
         }
         requests
@@ -174,7 +174,8 @@ impl<'n> Requests<'n> {
             return None;
         }
         let name = field_text(matcher, "name")?.to_ascii_lowercase();
-        let is_inverted = is_true(matcher, "invert_match");
+        // A matcher of absence is the inverse of one of presence.
+        let is_inverted = is_true(matcher, "invert_match") != is_false(matcher, "present_match");
         let field = match name.as_str() {
             ":path" => MatchField::Path,
             ":method" => MatchField::Method,
@@ -231,7 +232,7 @@ impl HeaderTest {
             return None;
         }
         if is_named(name, "present_match") {
-            return (scalar_text(value) == Some("true")).then_some(Self::Present);
+            return as_bool(value).map(|_| Self::Present);
         }
         if is_named(name, "string_match") {
             let is_folded = is_true(value, "ignore_case");
@@ -280,8 +281,18 @@ impl HeaderTest {
     }
 }
 
+/// Says of a field of a route's `match` why rules do not have it.
+fn why_not_matched(name: &str) -> String {
+    let known = || messages::UNSUPPORTED_ROUTE_MATCH.into_iter().chain(messages::ROUTE_MATCH);
+    if known().any(|known| is_named(name, known)) {
+        return "not supported".to_owned();
+    }
+    let hint = nearest(name, known()).map(|near| format!(", did you mean `{near}`?"));
+    format!("unknown{}", hint.unwrap_or_default())
+}
+
 fn is_false(node: &Node, name: &str) -> bool {
-    get(node, name).and_then(super::super::tree::as_bool) == Some(false)
+    get(node, name).and_then(as_bool) == Some(false)
 }
 
 fn name_of(field: &MatchField) -> String {

@@ -14,7 +14,7 @@ const LIMITS: [&str; 8] =
 /// Blocks that get a remark of their own.
 const BLOCKS: [&str; 3] = ["http", "server", "location"];
 /// Other directives of nginx whose names begin as those of limits.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     "limit_req_status",
     "limit_conn_status",
     "limit_req_dry_run",
@@ -24,6 +24,7 @@ const KNOWN: [&str; 12] = [
     "limit_rate",
     "limit_rate_after",
     "limit_except",
+    "limit_zone",
     "set_real_ip_from",
     "real_ip_header",
     "real_ip_recursive",
