@@ -42,7 +42,7 @@ pub use self::summary::{DecisionSummary, Standing};
 pub use self::tables::LimitTables;
 pub use self::view::{LimitResources, LimitsView};
 use self::waiting::WaitingRequest;
-pub use self::waiting::{HeldDelay, Hold, HoldEnd, QueueArrival, waiting_size};
+pub use self::waiting::{HeldDelay, Hold, QueueArrival, waiting_size};
 use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::decision::{Decision, Verdict};
@@ -51,7 +51,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
 use crate::rules::selection::{CheckRole, SelectedCheck, SideEffects};
-use crate::store::lease_wait::{LeaseWaits, StoreResponse};
+use crate::store::lease_wait::LeaseWaits;
 use crate::throttle;
 
 /// The limits of a request after the local decision; the store or another service may still have to be queried.
@@ -113,8 +113,8 @@ pub struct AppliedLimits {
     /// Time of the last decision or settlement.
     decided_at: Timestamp,
     remote: RemoteState,
-    /// The checks that wait for units of the store.
-    awaited_leases: LeaseWaits,
+    /// What the request knows of the store's responses, and for which it waits.
+    lease_waits: LeaseWaits,
     /// The request's wait in a queue, if a limit has no room.
     wait: Option<Box<WaitingRequest>>,
     /// What is recorded of the request, if the store or another service decides.
@@ -157,7 +157,7 @@ impl PendingLimits {
             decision,
             decided_at: now,
             remote,
-            awaited_leases: LeaseWaits::default(),
+            lease_waits: LeaseWaits::default(),
             wait: None,
             copy: None,
         };
@@ -165,7 +165,7 @@ impl PendingLimits {
             limits.decide_on_arrival(view, request, arrival);
         } else if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease)
         {
-            leases::acquire_leases(view, &mut limits, StoreResponse::NOT_AWAITED);
+            leases::acquire_leases(view, &mut limits);
         }
         if limits.is_pending() || limits.is_held() {
             limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));
@@ -289,14 +289,13 @@ impl AppliedLimits {
     /// Returns limits that were decided elsewhere at `at`, to be shown.
     pub fn decided(selected: SmallVec<[SelectedCheck; 2]>, decision: Decision, at: Timestamp) -> Self {
         let (shadow_rules, remote) = (Vec::new(), RemoteState::None);
-        let awaited_leases = LeaseWaits::default();
         Self {
             selected,
             shadow_rules,
             decision,
             decided_at: at,
             remote,
-            awaited_leases,
+            lease_waits: LeaseWaits::default(),
             wait: None,
             copy: None,
         }
@@ -336,7 +335,7 @@ impl AppliedLimits {
 
     /// Returns whether the request must be held before its limits decide.
     fn is_held(&self) -> bool {
-        !self.awaited_leases.is_empty() || self.wait.is_some()
+        self.lease_waits.is_pending() || self.wait.is_some()
     }
 
     /// Returns whether another service must still be queried.

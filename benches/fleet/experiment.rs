@@ -145,14 +145,14 @@ impl State {
     }
 
     /// Holds a request until the store responds, then decides it again.
-    fn await_store(self: &Rc<Self>, instance: usize, key: u32, waiting: LeaseWaits) {
+    fn await_store(self: &Rc<Self>, instance: usize, key: u32, mut waiting: LeaseWaits) {
         if !self.start_waiting() {
             return;
         }
         let state = Rc::clone(self);
         tokio::task::spawn_local(async move {
             let since = Instant::now();
-            waiting.wait_all().await;
+            waiting.wait().await;
             let Fleet::Leases(instances, _) = &*state.fleet.borrow() else { return };
             let now = state.clock.now();
             if let RequestOutcome::Admitted = instances[instance].decide(key, Duration::ZERO, now) {

@@ -18,7 +18,7 @@ use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 use weir::store::handle::StoreHandle;
-use weir::store::lease_wait::{LeaseDecision, LeaseWaits, StoreResponse};
+use weir::store::lease_wait::{LeaseDecision, LeaseWaits};
 use weir::store::settings::{self, Credentials, Topology};
 use weir::store::task::{self, StoreTaskResources};
 use weir::telemetry::metrics::Metrics;
@@ -211,14 +211,12 @@ impl LeaseInstance {
                 return if passes { RequestOutcome::Admitted } else { RequestOutcome::Rejected };
             }
             let counter = self.limiter.shared_counter(&check);
-            match self.handle.decide_lease(
-                counter,
-                self.limiter.acquire_units(&check, now),
-                wait,
-                StoreResponse::NOT_AWAITED,
-            ) {
+            let mut waits = LeaseWaits::default();
+            let left = Some(wait).filter(|wait| !wait.is_zero());
+            let acquire = |source| self.limiter.acquire_units_from(source, &check, now);
+            match self.handle.decide_lease(counter, left, &mut waits, acquire) {
                 LeaseDecision::Available => {}
-                LeaseDecision::Pending(lacking) => return RequestOutcome::Waits(lacking.into()),
+                LeaseDecision::Pending => return RequestOutcome::Waits(waits),
                 LeaseDecision::Rejected(_) | LeaseDecision::Unavailable => return RequestOutcome::Rejected,
             }
         }

@@ -83,6 +83,15 @@ pub enum LeaseOutcome {
     Unavailable,
 }
 
+/// Where a request whose counter is out of units may get some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitSource {
+    /// From the reserve, or from the store, which is queried.
+    Store,
+    /// From the reserve only. [`LeaseOutcome::Requested`] then means that there are none, and starts no query.
+    Held,
+}
+
 /// The lease accounts of one shard.
 pub(super) type LeaseAccounts = BTreeMap<Fingerprint, LeaseAccount>;
 
@@ -108,16 +117,21 @@ impl Limiter {
     /// Provides units that were held back to a request whose counter is out of units, or returns that the store has to
     /// be queried.
     pub fn acquire_units(&self, check: &Check, now: Timestamp) -> LeaseOutcome {
-        self.acquire_counter_units(self.shared_counter(check), check.cost, None, now)
+        self.acquire_units_from(UnitSource::Store, check, now)
     }
 
-    /// As [`Self::acquire_units`] for `cost` units. `limit` is the number of units of the limit if its handle
+    /// As [`Self::acquire_units`], from this source.
+    pub fn acquire_units_from(&self, source: UnitSource, check: &Check, now: Timestamp) -> LeaseOutcome {
+        self.acquire_counter_units(source, self.shared_counter(check), (check.cost, None), now)
+    }
+
+    /// As [`Self::acquire_units_from`] for `cost` units. `limit` is the number of units of the limit if its handle
     /// does not determine it.
     pub(super) fn acquire_counter_units(
         &self,
+        source: UnitSource,
         SharedCounter { limit: meter, key }: SharedCounter,
-        cost: u32,
-        limit: Option<u32>,
+        (cost, limit): (u32, Option<u32>),
         now: Timestamp,
     ) -> LeaseOutcome {
         // Before the shard is locked.
@@ -134,6 +148,9 @@ impl Limiter {
         let Some(policy) = shard.quotas().lease_policy(meter) else { return LeaseOutcome::Unavailable };
         let needed = shard.held_of(key, meter).saturating_add(cost.into());
         let held = lease_of(&shard, key, meter, now);
+        if source == UnitSource::Held && !shard.lease_accounts().contains_key(&key) {
+            return LeaseOutcome::Requested(false);
+        }
         let Some(account) = shard.lease_account(key, meter, now) else { return LeaseOutcome::Unavailable };
         account.limit = limit;
         if account.is_for_other_quota(&quota) {
@@ -149,6 +166,8 @@ impl Limiter {
             LeaseOutcome::Ready(account.start_renewal(now))
         } else if account.pauses_until > now {
             LeaseOutcome::Rejected(account.pauses_until.since(now))
+        } else if source == UnitSource::Held {
+            LeaseOutcome::Requested(false)
         } else {
             account.need(cost, &quota, policy.is_exact);
             account.queued = queued;

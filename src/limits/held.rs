@@ -3,9 +3,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::waiting::{HeldDelay, Hold, HoldEnd};
+use super::waiting::{HeldDelay, Hold};
 use super::{AppliedLimits, LimitsView, leases, waiting};
 use crate::limiter::timestamp::Timestamp;
+use crate::limiter::wait_queue::Evicted;
 use crate::rules::RuleIndex;
 use crate::throttle;
 
@@ -30,14 +31,14 @@ impl<'a> HeldLimits<'a> {
         Self { view, limits }
     }
 
-    /// Holds the request through `hold`, and decides. `hold` returns the time, and why the request is no longer held.
+    /// Holds the request through `hold`, and decides. `hold` returns the time, and whether the request has kept its place.
     /// Returns the delay of an admitted request that `hold` has not performed yet.
     ///
     /// # Errors
     /// Why the request is not admitted.
     pub async fn resolve(
         self,
-        mut hold: impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
+        mut hold: impl AsyncFnMut(Hold<'_>) -> (Timestamp, Result<(), Evicted>),
     ) -> Result<Option<HeldDelay>, NotAdmitted> {
         let Self { view, limits } = self;
         let left = match limits.wait.is_some() {

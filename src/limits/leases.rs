@@ -10,18 +10,19 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::waiting::{Hold, HoldEnd};
+use super::waiting::Hold;
 use super::{AppliedLimits, LimitsView};
 use crate::limiter::decision::Verdict;
 use crate::limiter::timestamp::Timestamp;
+use crate::limiter::wait_queue::Evicted;
 use crate::rules::rule::Rule;
 use crate::rules::selection::CheckRole;
-use crate::store::lease_wait::{LeaseDecision, StoreResponse};
+use crate::store::lease_wait::LeaseDecision;
 
 /// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
 const MAX_ATTEMPTS: usize = 4;
-/// Maximum time that a stored call waits for the store.
-const MAX_STORED_WAIT: Duration = Duration::from_secs(1);
+/// Time that a stored call waits for the store, unless its rule has a maximum of its own. No client waits for it.
+const DEFAULT_STORED_WAIT: Duration = Duration::from_secs(1);
 /// Minimum `retry-after` while the store is unreachable.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -29,16 +30,13 @@ const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(super) async fn resolve(
     view: &Rc<LimitsView>,
     limits: &mut AppliedLimits,
-    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
+    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, Result<(), Evicted>),
 ) {
-    let started = limits.decided_at;
     // Units that the store has granted may go to another request, or arrive too late. Then the request waits again.
-    while !limits.awaited_leases.is_empty() {
-        let waits = std::mem::take(&mut limits.awaited_leases);
-        let (now, end) = hold(Hold::Lease(waits)).await;
+    while limits.lease_waits.is_pending() {
+        let (now, _) = hold(Hold::Lease(&mut limits.lease_waits)).await;
         limits.check_again(view, now);
-        acquire_leases(view, limits, end.store_response(now.since(started)));
-        limits.awaited_leases.clear_elapsed();
+        acquire_leases(view, limits);
     }
 }
 
@@ -95,31 +93,33 @@ impl AppliedLimits {
 }
 
 /// Provides units for the checks that are out of them, without waiting. Checks that must wait for the store
-/// are added to `limits.awaited_leases`; `response` is what the store has said so far. Checks that are not enforced follow once all
-/// others pass.
+/// are added to `limits.lease_waits`. Checks that are not enforced follow once all others pass.
 // Out of line, because nearly no request calls this.
 #[inline(never)]
-pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits, response: StoreResponse) {
-    if limits.decision.is_rejected() {
-        acquire_enforced_leases(view, limits, response);
+pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits) {
+    let must_wait = limits.decision.is_rejected() && acquire_enforced_leases(view, limits);
+    if !must_wait {
+        limits.lease_waits.stop();
     }
     if !limits.decision.is_rejected() {
         acquire_unenforced_leases(view, limits);
     }
 }
 
-fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, response: StoreResponse) {
+/// Returns whether the request must wait for the store.
+fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits) -> bool {
     let now = limits.decided_at;
     for _ in 0..MAX_ATTEMPTS {
         let awaiting_lease = limits.checks_awaiting_lease();
         if awaiting_lease.is_empty() || limits.is_rejected_otherwise() {
-            return;
+            return false;
         }
+        let mut must_wait = false;
         let mut rejected = SmallVec::<[(usize, Duration); 2]>::new();
         for position in awaiting_lease {
-            match acquire_lease(view, limits, position, response) {
+            match acquire_lease(view, limits, position) {
                 LeaseDecision::Available => {}
-                LeaseDecision::Pending(wait) => limits.awaited_leases.add(wait),
+                LeaseDecision::Pending => must_wait = true,
                 LeaseDecision::Rejected(wait) => rejected.push((position, wait)),
                 LeaseDecision::Unavailable => {
                     limits.use_store_loss_fallback(view, position);
@@ -128,39 +128,35 @@ fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, respon
         }
         limits.reject(view, &rejected, now);
         if limits.is_rejected_otherwise() {
-            limits.awaited_leases.clear();
-            return;
+            return false;
         }
-        if !limits.awaited_leases.is_empty() {
-            return;
+        if must_wait {
+            return true;
         }
         limits.check_again(view, now);
     }
+    false
 }
 
-fn acquire_lease(
-    view: &LimitsView,
-    limits: &AppliedLimits,
-    position: usize,
-    response: StoreResponse,
-) -> LeaseDecision {
+fn acquire_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize) -> LeaseDecision {
     let (selected, now) = (&limits.selected[position], limits.decided_at);
     let store = view.store.as_ref().filter(|store| !store.is_unreachable());
     let shared = view.policy.rules.get(selected.rule).and_then(Rule::shared);
     let (Some(store), Some(shared)) = (store, shared) else {
         return LeaseDecision::Unavailable;
     };
-    let (counter, outcome) =
-        (view.limiter.shared_counter(&selected.check), view.limiter.acquire_units(&selected.check, now));
-    let max_wait = shared.wait.unwrap_or_else(|| store.default_wait());
-    let wait = match &limits.wait {
-        _ if !limits.decision.verdicts()[position].rejects() => Duration::ZERO,
-        // No client waits for a stored call.
-        _ if view.policy.rules.is_deferral(selected.rule) => MAX_STORED_WAIT,
-        Some(line) => line.time_left(selected.rule, now).max(max_wait),
-        None => max_wait,
-    };
-    store.decide_lease(counter, outcome, wait, response)
+    let max_wait = shared.wait.unwrap_or_else(|| match view.policy.rules.is_deferral(selected.rule) {
+        true => DEFAULT_STORED_WAIT,
+        false => store.default_wait(),
+    });
+    let counter = view.limiter.shared_counter(&selected.check);
+    let left = max_wait.saturating_sub(limits.lease_waits.waited(counter));
+    let in_queue = limits.wait.as_ref().map_or(Duration::ZERO, |line| line.time_left(selected.rule, now));
+    // No request waits for a check that does not reject it, or for a rule without a wait.
+    let waits = limits.decision.verdicts()[position].rejects() && !(max_wait.is_zero() && in_queue.is_zero());
+    store.decide_lease(counter, waits.then_some(left.max(in_queue)), &mut limits.lease_waits, |source| {
+        view.limiter.acquire_units_from(source, &selected.check, now)
+    })
 }
 
 /// Decides checks that are not enforced, such as of a rule in shadow mode, and that are out of units. Each is
@@ -174,13 +170,13 @@ fn acquire_unenforced_leases(view: &LimitsView, limits: &mut AppliedLimits) {
             if !limits.decision.verdicts()[position].needs_lease() {
                 break;
             }
-            match acquire_lease(view, limits, position, StoreResponse::NOT_AWAITED) {
+            match acquire_lease(view, limits, position) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Rejected(wait) if !wait.is_zero() => {
                     limits.decision.reject(position, wait);
                     break;
                 }
-                LeaseDecision::Rejected(_) | LeaseDecision::Pending(_) => {
+                LeaseDecision::Rejected(_) | LeaseDecision::Pending => {
                     limits.decision.allow(position);
                     break;
                 }

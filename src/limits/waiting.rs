@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 pub(super) use self::request::WaitingRequest;
 pub use self::request::{QueueArrival, waiting_size};
 use self::room::Room;
-pub use self::turn::{Hold, HoldEnd};
+pub use self::turn::Hold;
 use self::turn::{Turn, TurnEvent};
 use super::{AppliedLimits, LimitsView, leases};
 use crate::identify::Attributes;
@@ -26,10 +26,9 @@ use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDe
 use crate::limiter::decision::{Enforcement, Verdict};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
-use crate::limiter::wait_queue::{CHARGE_AHEAD, Ticket, WaitingMemory};
+use crate::limiter::wait_queue::{CHARGE_AHEAD, Evicted, Ticket, WaitingMemory};
 use crate::rules::selection::{CheckRole, SelectedCheck};
 use crate::rules::wait::WaitPolicy;
-use crate::store::lease_wait::StoreResponse;
 use crate::telemetry::metrics::WaitRejection;
 
 /// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
@@ -112,7 +111,7 @@ impl AppliedLimits {
                 }
             }
         }
-        let position = match self.attempt(view, StoreResponse::NOT_AWAITED, now) {
+        let position = match self.attempt(view, now) {
             Some((position, _)) => {
                 self.peek(view, now);
                 if self.is_rejected_by_another(view) {
@@ -124,7 +123,7 @@ impl AppliedLimits {
             None => self.position_without_room(view),
         };
         if let Some(position) = position {
-            self.awaited_leases.clear();
+            self.lease_waits.stop();
             let waiting = waiting.unwrap_or_else(|| new_waiting(self));
             self.start_waiting(view, waiting, position);
         }
@@ -145,13 +144,7 @@ impl AppliedLimits {
 
     /// Takes a place in the pace of the limits, and decides. Returns the position of a check whose pace has no room, and
     /// the time until it has.
-    /// `response` is what the store has said so far.
-    fn attempt(
-        &mut self,
-        view: &LimitsView,
-        response: StoreResponse,
-        now: Timestamp,
-    ) -> Option<(usize, Duration)> {
+    fn attempt(&mut self, view: &LimitsView, now: Timestamp) -> Option<(usize, Duration)> {
         if self.wait.is_some() {
             view.policy.rules.refresh(&mut self.selected);
         }
@@ -171,7 +164,9 @@ impl AppliedLimits {
         }
         self.check_again(view, now);
         if view.policy.rules.is_shared() && self.decision.verdicts().iter().any(Verdict::needs_lease) {
-            leases::acquire_leases(view, self, response);
+            leases::acquire_leases(view, self);
+        } else {
+            self.lease_waits.stop();
         }
         let is_rejected = self.decision.is_rejected();
         for (position, delay) in reserved {
@@ -262,14 +257,14 @@ impl AppliedLimits {
 pub(super) async fn resolve(
     view: &Rc<LimitsView>,
     limits: &mut AppliedLimits,
-    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
+    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, Result<(), Evicted>),
 ) -> Option<HeldDelay> {
-    let (mut now, mut response) = (limits.decided_at, StoreResponse::NOT_AWAITED);
+    let mut now = limits.decided_at;
     loop {
-        let held = match limits.progress(view, response, now) {
+        let held = match limits.progress(view, now) {
             WaitStep::Superseded => return None,
             WaitStep::Final => break,
-            WaitStep::Lease => Hold::Lease(std::mem::take(&mut limits.awaited_leases)),
+            WaitStep::Lease => Hold::Lease(&mut limits.lease_waits),
             WaitStep::Turn(event, timeout) => {
                 let offer = if event == TurnEvent::First { limits.offer(view, now) } else { None };
                 match limits.wait.as_ref().and_then(|waiting| waiting.ticket()) {
@@ -278,10 +273,9 @@ pub(super) async fn resolve(
                 }
             }
         };
-        let end;
-        (now, end) = hold(held).await;
-        response = end.store_response(Duration::ZERO);
-        if end == HoldEnd::Evicted {
+        let kept;
+        (now, kept) = hold(held).await;
+        if kept.is_err() {
             limits.evict(view, now);
             break;
         }
@@ -292,6 +286,7 @@ pub(super) async fn resolve(
 impl AppliedLimits {
     /// Ends the wait of a decided request. Returns the time for which it is still to be delayed.
     fn end_wait(&mut self, view: &LimitsView, now: Timestamp) -> HeldDelay {
+        self.lease_waits.stop();
         let Some(mut waiting) = self.wait.take().filter(|_| !self.decision.is_rejected()) else {
             return HeldDelay { time: Duration::ZERO, memory: None };
         };
@@ -311,7 +306,7 @@ impl AppliedLimits {
     }
 
     /// Decides a waiting request again.
-    fn progress(&mut self, view: &LimitsView, response: StoreResponse, now: Timestamp) -> WaitStep {
+    fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
         let grant = self.wait.as_ref().and_then(|waiting| waiting.ticket()).and_then(Ticket::take_grant);
         if let Some(grant) = grant {
             (self.decision, self.decided_at) = (grant.decision, grant.at);
@@ -322,22 +317,23 @@ impl AppliedLimits {
         }
         let Some(waiting) = &mut self.wait else { return WaitStep::Final };
         if let Some(position) = waiting.position_behind(view, &self.selected) {
+            self.lease_waits.stop();
             return self.wait_turn(view, position, TurnEvent::First, None, now);
         }
         self.allow_charge_ahead(now);
-        if let Some((position, wait)) = self.attempt(view, response, now) {
+        if let Some((position, wait)) = self.attempt(view, now) {
             let room = Room { retry: wait, ahead: LOOKAHEAD };
             return self.wait_turn(view, position, TurnEvent::Notified, Some(room), now);
         }
         let Some(position) = self.position_without_room(view) else {
             // A shared limit of a rule without a queue may still be pending.
-            return if self.awaited_leases.is_empty() { WaitStep::Final } else { WaitStep::Lease };
+            return if self.lease_waits.is_pending() { WaitStep::Lease } else { WaitStep::Final };
         };
         let room = Room::of(&self.decision.verdicts()[position], self.selected[position].check.options);
         match self.wait_turn(view, position, TurnEvent::Notified, room, now) {
-            WaitStep::Turn(TurnEvent::Notified, _) if !self.awaited_leases.is_empty() => WaitStep::Lease,
+            WaitStep::Turn(TurnEvent::Notified, _) if self.lease_waits.is_pending() => WaitStep::Lease,
             progress => {
-                self.awaited_leases.clear();
+                self.lease_waits.stop();
                 progress
             }
         }
@@ -404,6 +400,7 @@ impl AppliedLimits {
     /// Removes the limits that a reload has removed; they no longer hold the request.
     pub(super) fn remove_uninstalled_limits(&mut self, view: &LimitsView) {
         self.selected.retain(|one| !view.is_gone(one));
+        self.lease_waits.stop();
         if let Some(waiting) = &mut self.wait {
             waiting.leave();
         }

@@ -26,7 +26,7 @@ use crate::limiter::{Fleet, Limiter};
 use crate::observe::key_writer::{KeyWriter, LogKeys};
 use crate::observe::top_keys::{TopKeys, WorkerId};
 use crate::store::handle::StoreHandle;
-use crate::store::lease_wait::{LeaseDecision, LeaseWaits, StoreResponse};
+use crate::store::lease_wait::{LeaseDecision, LeaseWaits};
 use crate::telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics, UnservedReason};
 
 /// Decides requests; shared by all listeners.
@@ -104,15 +104,12 @@ impl RlsHandler {
     pub async fn decide(&self, request: &RlsRequest, worker: WorkerId) -> Result<RlsResponse, RlsError> {
         let started = self.clock.now();
         let mut lease_waits = LeaseWaits::default();
-        let mut result = self.try_decide(request, worker, None, &mut lease_waits);
+        let mut result = self.try_decide(request, worker, true, &mut lease_waits);
         while let Ok(None) = result {
             // If the store had none, a counter that is out of units is over its limit. If it has not responded in time, the
             // fallback for an unreachable store decides.
-            let response = match std::mem::take(&mut lease_waits).wait_all().await {
-                StoreResponse::Awaited(_) => StoreResponse::Awaited(self.clock.now().since(started)),
-                ended => ended,
-            };
-            result = self.try_decide(request, worker, Some(response), &mut lease_waits);
+            lease_waits.wait().await;
+            result = self.try_decide(request, worker, false, &mut lease_waits);
         }
         let result = result.map(Option::unwrap_or_default);
         if tracing::enabled!(tracing::Level::DEBUG) {
@@ -122,20 +119,17 @@ impl RlsHandler {
         result
     }
 
-    /// Decides and records a request; `response` is what the store has said, if this is not the first attempt. Returns `None` if
-    /// the store must be queried first; `lease_waits` then waits for it.
+    /// Decides and records a request. Returns `None` if the store must be queried first; `lease_waits` then waits for it.
     fn try_decide(
         &self,
         request: &RlsRequest,
         worker: WorkerId,
-        response: Option<StoreResponse>,
+        is_first: bool,
         lease_waits: &mut LeaseWaits,
     ) -> Result<Option<RlsResponse>, RlsError> {
         let (now, state) = (self.clock.now(), self.state.load());
-        let attempt =
-            DecisionAttempt { now, civil: self.clock.civil_time_at(now), is_first: response.is_none() };
-        let response = response.unwrap_or(StoreResponse::NOT_AWAITED);
-        let request_units = |need: LeaseNeed<'_>| self.request_units(need, now, response, lease_waits);
+        let attempt = DecisionAttempt { now, civil: self.clock.civil_time_at(now), is_first };
+        let request_units = |need: LeaseNeed<'_>| self.request_units(need, now, lease_waits);
         let result = state.decider.decide_with_leases(request, &self.limiter, attempt, request_units);
         if let Ok(Some(response)) = &result {
             self.record_stats(request, response);
@@ -152,28 +146,26 @@ impl RlsHandler {
         &self,
         need: LeaseNeed<'_>,
         now: Timestamp,
-        response: StoreResponse,
         lease_waits: &mut LeaseWaits,
     ) -> LeaseAvailability {
         let Some(store) = self.store.as_ref().filter(|store| !store.is_unreachable()) else {
             return LeaseAvailability::StoreUnreachable;
         };
         let limiter = &self.limiter;
-        let (counter, lease_outcome, wait) = match need {
-            LeaseNeed::Count(tally, wait) => {
-                (limiter.shared_counter_to_count(tally), limiter.acquire_units_to_count(tally, now), wait)
-            }
-            LeaseNeed::Check(check, wait) => {
-                (limiter.shared_counter(check), limiter.acquire_units(check, now), wait)
-            }
+        let (counter, wait) = match need {
+            LeaseNeed::Count(tally, wait) => (limiter.shared_counter_to_count(tally), wait),
+            LeaseNeed::Check(check, wait) => (limiter.shared_counter(check), wait),
         };
         let max_wait = wait.unwrap_or_else(|| store.default_wait());
-        match store.decide_lease(counter, lease_outcome, max_wait, response) {
+        let left = max_wait.saturating_sub(lease_waits.waited(counter));
+        let acquire = |source| match need {
+            LeaseNeed::Count(tally, _) => limiter.acquire_units_to_count(source, tally, now),
+            LeaseNeed::Check(check, _) => limiter.acquire_units_from(source, check, now),
+        };
+        let left = Some(left).filter(|_| !max_wait.is_zero());
+        match store.decide_lease(counter, left, lease_waits, acquire) {
             LeaseDecision::Available => LeaseAvailability::Ready,
-            LeaseDecision::Pending(lease_wait) => {
-                lease_waits.add(lease_wait);
-                LeaseAvailability::Requested
-            }
+            LeaseDecision::Pending => LeaseAvailability::Requested,
             LeaseDecision::Rejected(_) => LeaseAvailability::Rejected,
             LeaseDecision::Unavailable => LeaseAvailability::StoreUnreachable,
         }

@@ -24,7 +24,7 @@ const PEAK_HALF_LIFE: Duration = Duration::from_secs(10);
 /// next stall may be longer than the last.
 const WAIT_MULTIPLE: u32 = 4;
 /// Minimum of that wait. A request only waits for so long if the store is slower than it was of late.
-const MIN_WAIT: Duration = Duration::from_millis(50);
+pub(super) const MIN_WAIT: Duration = Duration::from_millis(50);
 /// Maximum of that wait.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 /// Latency up to which no store counts as overloaded: short delays of a busy machine.

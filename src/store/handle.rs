@@ -10,8 +10,11 @@ use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::call_latency::MIN_WAIT;
 use crate::limiter::Limiter;
 use crate::limiter::leases::SharedCounter;
+use crate::limiter::timestamp::Timestamp;
+use crate::telemetry::metrics::Unanswered;
 
 /// Maximum number of queued queries. Further ones are dropped.
 const MAX_QUEUED: usize = 65_536;
@@ -30,7 +33,7 @@ pub struct QueuedCounter {
 /// A request that waits for the store.
 #[derive(Debug)]
 pub struct LeaseWaiter {
-    /// Completed when the store has responded: whether it had units.
+    /// Completed when the store has responded: whether it had units. Dropped if the query is not sent.
     pub sender: oneshot::Sender<bool>,
     /// Time until which the request waits.
     pub deadline: Instant,
@@ -61,8 +64,12 @@ struct StoreStatus {
     reached: Condvar,
     /// Time in microseconds that requests wait for the store by default.
     wait_micros: AtomicU64,
-    /// Requests whose wait has ended without a response, since they were last taken.
-    unanswered: AtomicU64,
+    /// Requests whose wait has ended without a response, by the reason, since they were last taken.
+    unanswered: [AtomicU64; Unanswered::ALL.len()],
+    /// When requests were last found to have waited without a response, in nanoseconds; 0 if never.
+    unanswered_at: AtomicU64,
+    /// Whether a query was dropped for which other requests may wait.
+    has_dropped_query: AtomicBool,
 }
 
 impl Default for StoreStatus {
@@ -71,8 +78,11 @@ impl Default for StoreStatus {
             is_unreachable: AtomicBool::new(true),
             was_reached: Mutex::new(false),
             reached: Condvar::new(),
-            wait_micros: AtomicU64::new(0),
-            unanswered: AtomicU64::new(0),
+            // Nothing is measured before the first call.
+            wait_micros: AtomicU64::new(MIN_WAIT.as_micros() as u64),
+            unanswered: Default::default(),
+            unanswered_at: AtomicU64::new(0),
+            has_dropped_query: AtomicBool::new(false),
         }
     }
 }
@@ -118,13 +128,29 @@ impl StoreHandle {
     }
 
     /// Counts a request whose wait has ended without a response.
-    pub(super) fn count_unanswered(&self) {
-        self.state.unanswered.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_unanswered(&self, reason: Unanswered) {
+        self.state.unanswered[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes the number of requests whose wait has ended without a response since the last call.
-    pub fn take_unanswered(&self) -> u64 {
-        self.state.unanswered.swap(0, Ordering::Relaxed)
+    /// Takes the number of requests whose wait has ended for this reason since the last call.
+    pub fn take_unanswered(&self, reason: Unanswered) -> u64 {
+        self.state.unanswered[reason as usize].swap(0, Ordering::Relaxed)
+    }
+
+    /// Sets when requests were last found to have waited without a response.
+    pub(super) fn set_last_unanswered(&self, now: Timestamp) {
+        self.state.unanswered_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Returns when requests were last found to have waited without a response, if ever.
+    pub fn last_unanswered(&self) -> Option<Timestamp> {
+        let nanos = self.state.unanswered_at.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Timestamp::from_nanos(nanos))
+    }
+
+    /// Returns whether a query was dropped since the last call. Requests may wait for it that have relied on it.
+    pub(super) fn take_dropped_query(&self) -> bool {
+        self.state.has_dropped_query.swap(false, Ordering::AcqRel)
     }
 
     /// Queries a counter for which no request waits.
@@ -138,33 +164,34 @@ impl StoreHandle {
                 let handle = self.clone();
                 drop(runtime.spawn(async move { handle.enqueue(queued) }));
             }
-            Err(_) => self.enqueue(queued),
+            Err(_) => {
+                self.enqueue(queued);
+            }
         }
     }
 
     /// Queries a counter if `needs_query`. The receiver completes when the store has responded, and fails if no response
-    /// can come before `max_wait` has elapsed.
-    pub fn wait_for_response(
+    /// can come before the deadline. Returns `None` if the queue is full.
+    pub(super) fn wait_for_response(
         &self,
         counter: SharedCounter,
         needs_query: bool,
-        max_wait: Duration,
-    ) -> oneshot::Receiver<bool> {
+        deadline: Instant,
+    ) -> Option<oneshot::Receiver<bool>> {
         let (sender, receiver) = oneshot::channel();
-        let waiter = LeaseWaiter { sender, deadline: Instant::now() + max_wait };
-        self.enqueue(QueuedCounter { counter, needs_query, waiter: Some(waiter) });
-        receiver
+        let waiter = Some(LeaseWaiter { sender, deadline });
+        self.enqueue(QueuedCounter { counter, needs_query, waiter }).then_some(receiver)
     }
 
-    /// Cancels a query that [`Limiter::acquire_units`] has asked for.
-    pub(super) fn cancel_query(&self, counter: SharedCounter) {
-        self.limiter.cancel_request(counter);
-    }
-
-    fn enqueue(&self, queued: QueuedCounter) {
+    /// Returns whether there was room.
+    fn enqueue(&self, queued: QueuedCounter) -> bool {
         let (counter, needs_query) = (queued.counter, queued.needs_query);
-        if self.sender.try_send(queued).is_err() && needs_query {
+        let is_queued = self.sender.try_send(queued).is_ok();
+        if !is_queued && needs_query {
             self.limiter.cancel_request(counter);
+            // After the query is cancelled, so that the store's task finds those that wait for it.
+            self.state.has_dropped_query.store(true, Ordering::Release);
         }
+        is_queued
     }
 }

@@ -136,7 +136,7 @@ impl LeaseScheduler {
         &mut self.groups[usize::from(group)]
     }
 
-    /// Records the latency of a call that does not query counters.
+    /// Records the latency of a call that does not query counters, or that has failed.
     pub fn record_other_call(&mut self, latency: Duration, now: Timestamp) {
         self.latency.record_peak(latency, now);
     }
@@ -263,6 +263,7 @@ impl LeaseScheduler {
     /// Handles a failed call. Units that it may have granted expire unspent, and its counters are queried again when
     /// requests need units. The counters are reviewed after 1 s.
     pub fn apply_failure(&mut self, batch: &LeaseBatch, limiter: &Limiter, now: Timestamp) {
+        self.latency.record_peak(now.since(batch.sent_at), now);
         self.groups[usize::from(batch.group)].is_call_in_flight = false;
         for request in &batch.requests {
             limiter.abandon_request(request);
@@ -347,6 +348,18 @@ mod tests {
         assert_eq!([needed, needed_next], [1, 1]);
         scheduler.apply_reply(&second, &reply(1), &limiter, at(3), |_, _, _| {});
         assert!(!limiter.is_request_pending(counter) && next(&mut scheduler, 3).is_none());
+    }
+
+    #[test]
+    fn default_wait_follows_calls_that_fail() {
+        let (limiter, check) = limiter();
+        let mut scheduler = scheduler();
+        let before = scheduler.default_wait(at(0));
+        limiter.acquire_units(&check, at(0));
+        scheduler.enqueue(limiter.shared_counter(&check));
+        let batch = scheduler.next_batch(&limiter, at(0), &mut |_| false).unwrap();
+        scheduler.apply_failure(&batch, &limiter, at(100));
+        assert!(scheduler.default_wait(at(100)) > 4 * before, "{:?}", scheduler.default_wait(at(100)));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::limiter::key::KeyHasher;
 use crate::limiter::leases::{AfterGrant, AppliedGrant, LeaseRequest, SharedCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Fleet, Limiter};
-use crate::telemetry::metrics::{StoreMetrics, StoreOutcome};
+use crate::telemetry::metrics::{StoreMetrics, StoreOutcome, Unanswered};
 
 /// Interval between two registrations of an instance in a small fleet.
 const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -97,6 +97,7 @@ struct StoreTask<F> {
 /// Result of a call.
 enum CompletedCall {
     Leased(LeaseBatch, Result<BatchReply, CallError>),
+    /// When the query was sent, and the reply.
     Registered(Timestamp, Result<([u64; 2], u32), CallError>),
     /// What other instances know of the provider of a rule, and when the query was sent.
     Followed(Arc<RuleFeedback>, Timestamp, Result<Vec<SharedKeyState>, CallError>),
@@ -158,6 +159,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             while let Ok(want) = queue.try_recv() {
                 self.handle_queued(want);
             }
+            self.wake_waiters_of_dropped_queries();
             let now = self.clock.now();
             let due = self.scheduler.review_due(&self.limiter, now);
             if !self.handle.is_unreachable() {
@@ -259,13 +261,12 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             CompletedCall::Leased(batch, Err(error)) => {
                 self.metrics.record_call(error.outcome(), Duration::ZERO);
                 self.scheduler.apply_failure(&batch, &self.limiter, self.clock.now());
+                self.update_wait();
                 self.mark_unreachable(&error);
             }
             CompletedCall::Registered(sent_at, Ok((secret, instances))) => {
                 self.is_registering = false;
-                let now = self.clock.now();
-                self.scheduler.record_other_call(now.since(sent_at), now);
-                self.update_wait();
+                self.record_other_call(sent_at);
                 self.handle_registration(secret, instances);
                 self.exchange_feedback();
                 self.next_heartbeat = Instant::now() + self.heartbeat_interval();
@@ -277,8 +278,10 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             CompletedCall::Followed(_, _, Err(error)) => {
                 self.metrics.record_call(error.outcome(), Duration::ZERO);
             }
-            CompletedCall::Registered(_, Err(error)) => {
+            CompletedCall::Registered(sent_at, Err(error)) => {
                 self.is_registering = false;
+                self.metrics.record_call(error.outcome(), Duration::ZERO);
+                self.record_other_call(sent_at);
                 self.mark_unreachable(&error);
                 self.failures = self.failures.saturating_add(1);
                 self.next_heartbeat =
@@ -299,6 +302,13 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         }
     }
 
+    /// Records the time of a call that does not query counters, or that has failed.
+    fn record_other_call(&mut self, sent_at: Timestamp) {
+        let now = self.clock.now();
+        self.scheduler.record_other_call(now.since(sent_at), now);
+        self.update_wait();
+    }
+
     /// Tells the workers how long requests wait by default.
     fn update_wait(&self) {
         let wait = self.scheduler.default_wait(self.clock.now());
@@ -308,20 +318,32 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
 
     /// Counts requests whose wait ended without a response, and warns of the first.
     fn report_unanswered(&mut self) {
-        let requests = self.handle.take_unanswered();
-        if requests == 0 {
-            return;
+        let counts = Unanswered::ALL.map(|reason| (reason, self.handle.take_unanswered(reason)));
+        let Some((reason, requests)) = counts.into_iter().find(|(_, requests)| *requests > 0) else { return };
+        self.handle.set_last_unanswered(self.clock.now());
+        for (reason, requests) in counts {
+            self.metrics.record_unanswered(reason, requests);
         }
-        self.metrics.record_unanswered(requests);
         if !std::mem::replace(&mut self.has_reported_unanswered, true) {
             let wait = self.scheduler.default_wait(self.clock.now());
             tracing::warn!(
                 requests,
+                reason = reason.as_str(),
                 default_wait = ?wait,
                 "the store did not respond within `wait`: `on_store_loss` decided; reported once, \
                  weir_store_unanswered_total counts them"
             );
         }
+    }
+
+    /// Wakes requests that wait for a query which another request could not queue.
+    fn wake_waiters_of_dropped_queries(&mut self) {
+        if !self.handle.take_dropped_query() {
+            return;
+        }
+        let limiter = &self.limiter;
+        let orphaned = self.waiters.extract_if(.., |counter, _| !limiter.is_request_pending(*counter));
+        orphaned.flat_map(|(_, waiters)| waiters).for_each(|waiter| waiter.wake(true));
     }
 
     fn mark_unreachable(&mut self, error: &CallError) {

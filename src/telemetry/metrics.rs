@@ -44,7 +44,7 @@ pub use self::remote::{RemoteMetrics, RemoteOutcome};
 pub use self::rls::{DescriptorHits, NameOrigin, RlsStats, UnservedReason, sanitized};
 use self::rule::RuleRegistry;
 pub use self::rule::{DecisionCounts, DecisionOutcome, RuleMetrics};
-pub use self::store::{StoreMetrics, StoreOutcome};
+pub use self::store::{StoreMetrics, StoreOutcome, Unanswered};
 pub use self::summary::{TrafficTotals, UpstreamTotals};
 use self::upstream::UpstreamRegistry;
 pub use self::upstream::{

@@ -10,7 +10,7 @@ use crate::limiter::Limiter;
 use crate::limiter::algorithm::lease::{self, LeaseState};
 use crate::limiter::algorithm::{Algorithm, CounterState, Outcome};
 use crate::limiter::key::Fingerprint;
-use crate::limiter::leases::{self, LeaseOutcome, SharedCounter};
+use crate::limiter::leases::{self, LeaseOutcome, SharedCounter, UnitSource};
 use crate::limiter::quota::{Limit, Quota};
 use crate::limiter::table::Shard;
 use crate::limiter::timestamp::Timestamp;
@@ -21,9 +21,15 @@ impl Limiter {
         SharedCounter { limit: tally.handle.id, key: tally.key.salted(tally.handle.salt) }
     }
 
-    /// Provides units for a count that is out of them, as [`Limiter::acquire_units`] does for a check.
-    pub fn acquire_units_to_count(&self, tally: &CountOperation, now: Timestamp) -> LeaseOutcome {
-        self.acquire_counter_units(self.shared_counter_to_count(tally), cost(tally), Some(tally.limit), now)
+    /// Provides units for a count that is out of them, as [`Limiter::acquire_units_from`] does for a check.
+    pub fn acquire_units_to_count(
+        &self,
+        source: UnitSource,
+        tally: &CountOperation,
+        now: Timestamp,
+    ) -> LeaseOutcome {
+        let counter = self.shared_counter_to_count(tally);
+        self.acquire_counter_units(source, counter, (cost(tally), Some(tally.limit)), now)
     }
 }
 

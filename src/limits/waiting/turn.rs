@@ -4,13 +4,13 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use crate::limiter::wait_queue::{Evicted, Offer, Ticket};
-use crate::store::lease_wait::{LeaseWaits, StoreResponse};
+use crate::store::lease_wait::LeaseWaits;
 
 /// What a request is held for.
 #[derive(Debug)]
 pub enum Hold<'a> {
     /// Responses of the store.
-    Lease(LeaseWaits),
+    Lease(&'a mut LeaseWaits),
     /// Its turn in a queue.
     Turn(Turn<'a>),
 }
@@ -35,45 +35,19 @@ pub(super) enum TurnEvent {
     Notified,
 }
 
-/// Why a request is no longer held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldEnd {
-    /// It is to be decided again.
-    Ready,
-    /// The store had no units.
-    NoUnits,
-    /// The store has not responded in time.
-    NoResponse,
-    /// It has lost its place in a full queue.
-    Evicted,
-}
-
-impl HoldEnd {
-    /// Returns what the request, which has `waited` for the store so far, knows of it.
-    pub(in crate::limits) fn store_response(self, waited: Duration) -> StoreResponse {
-        match self {
-            Self::Ready | Self::Evicted => StoreResponse::Awaited(waited),
-            Self::NoUnits => StoreResponse::NoUnits,
-            // Without a response in time, the store counts as unreachable for this request.
-            Self::NoResponse => StoreResponse::Missing,
-        }
-    }
-}
-
 impl Hold<'_> {
     /// Completes when the request is to be decided again.
-    pub async fn wait(self) -> HoldEnd {
+    ///
+    /// # Errors
+    /// If the request has lost its place in a full queue.
+    pub async fn wait(self) -> Result<(), Evicted> {
         match self {
             // Boxed: it is larger than the others, for which more requests wait.
-            Self::Lease(waits) => match Box::pin(waits.wait_all()).await {
-                StoreResponse::Awaited(_) => HoldEnd::Ready,
-                StoreResponse::NoUnits => HoldEnd::NoUnits,
-                StoreResponse::Missing => HoldEnd::NoResponse,
-            },
-            Self::Turn(turn) => match turn.wait().await {
-                Ok(()) => HoldEnd::Ready,
-                Err(Evicted) => HoldEnd::Evicted,
-            },
+            Self::Lease(waits) => {
+                Box::pin(waits.wait()).await;
+                Ok(())
+            }
+            Self::Turn(turn) => turn.wait().await,
         }
     }
 }

@@ -337,7 +337,7 @@ pub(super) static STORE_CALL_SECONDS: Family =
     gauge("weir_store_call_seconds", "Duration of the last call of the store.");
 pub(super) static STORE_UNANSWERED: Family = counter(
     "weir_store_unanswered_total",
-    "Requests whose wait for the store ended without a response, so that `on_store_loss` decided.",
+    "Requests whose wait for the store ended without a response, so that `on_store_loss` decided, by reason.",
 );
 pub(super) static STORE_WAIT_SECONDS: Family =
     gauge("weir_store_wait_seconds", "Time that a request waits for the store, unless its rule sets `wait`.");

@@ -19,10 +19,37 @@ pub enum StoreOutcome {
     Rejected,
     /// Any other failure.
     Failed,
+    /// The connection was closed because the store sent replies that were not requested.
+    Unrequested,
 }
 
 impl StoreOutcome {
-    const LABELS: [&'static str; 5] = ["ok", "timed_out", "unreachable", "rejected", "failed"];
+    const LABELS: [&'static str; 6] = ["ok", "timed_out", "unreachable", "rejected", "failed", "unrequested"];
+}
+
+/// Why a request that waited for the store has no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// The store did not respond before the wait had elapsed.
+    Late,
+    /// The query was not sent: the response of an overloaded store would have come too late.
+    NotSent,
+    /// The queue of queries to the store was full.
+    QueueFull,
+}
+
+impl Unanswered {
+    /// All reasons.
+    pub const ALL: [Self; 3] = [Self::Late, Self::NotSent, Self::QueueFull];
+
+    /// Returns the value of the label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Late => "late",
+            Self::NotSent => "not_sent",
+            Self::QueueFull => "queue_full",
+        }
+    }
 }
 
 /// Metrics of the store.
@@ -33,7 +60,7 @@ pub struct StoreMetrics {
     counters: Gauge,
     calls: [Counter; StoreOutcome::LABELS.len()],
     call_seconds: Gauge,
-    unanswered: Counter,
+    unanswered: [Counter; Unanswered::ALL.len()],
     wait_seconds: Gauge,
     lease_requests: Counter,
     granted_units: Counter,
@@ -53,7 +80,8 @@ impl StoreMetrics {
             calls: StoreOutcome::LABELS
                 .map(|outcome| counter(&families::STORE_CALLS, &[("outcome", outcome)])),
             call_seconds: gauge(&families::STORE_CALL_SECONDS),
-            unanswered: counter(&families::STORE_UNANSWERED, &[]),
+            unanswered: Unanswered::ALL
+                .map(|reason| counter(&families::STORE_UNANSWERED, &[("reason", reason.as_str())])),
             wait_seconds: gauge(&families::STORE_WAIT_SECONDS),
             lease_requests: counter(&families::STORE_LEASE_REQUESTS, &[]),
             granted_units: counter(&families::STORE_GRANTED, &[]),
@@ -84,8 +112,8 @@ impl StoreMetrics {
     }
 
     /// Records requests whose wait ended without a response.
-    pub fn record_unanswered(&self, requests: u64) {
-        self.unanswered.increment(requests);
+    pub fn record_unanswered(&self, reason: Unanswered, requests: u64) {
+        self.unanswered[reason as usize].increment(requests);
     }
 
     /// Sets the time that requests wait by default.
