@@ -127,6 +127,8 @@ pub trait Inspect: Send + Sync {
     fn is_store_unreachable(&self) -> Option<bool>;
     /// Returns the time that requests wait for the store by default; zero without a store.
     fn store_wait(&self) -> Duration;
+    /// Returns when a request was last found to have waited for the store without a response.
+    fn last_unanswered_wait(&self) -> Option<Timestamp>;
     /// Returns the streams of deferred calls, if there is a store.
     fn deferred(&self) -> Option<DeferredHandle>;
     /// Returns what the documents of the rate limit service would do to a descriptor; `None` without the service.

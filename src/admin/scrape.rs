@@ -98,7 +98,10 @@ fn override_counts(state: &AdminState) -> [(OverrideKind, usize); OverrideKind::
 pub(super) fn fleet_state(state: &AdminState) -> FleetState {
     let is_away = state.process.is_store_unreachable().unwrap_or(true);
     let wait = state.process.store_wait();
-    FleetState { instance_counts: state.limiter.instance_counts(), is_unreachable: is_away, wait }
+    let unanswered_at = state.process.last_unanswered_wait();
+    let since_unanswered = unanswered_at.map(|at| state.process.now().since(at));
+    let instance_counts = state.limiter.instance_counts();
+    FleetState { instance_counts, is_unreachable: is_away, wait, since_unanswered }
 }
 
 /// Yields the number of instances and the error bound of each shared limit.

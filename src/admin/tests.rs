@@ -129,6 +129,10 @@ impl Inspect for FakeProcess {
         Duration::ZERO
     }
 
+    fn last_unanswered_wait(&self) -> Option<Timestamp> {
+        None
+    }
+
     fn deferred(&self) -> Option<DeferredHandle> {
         None
     }

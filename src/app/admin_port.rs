@@ -172,6 +172,10 @@ impl Inspect for ProcessInspector {
         self.shared.store.as_ref().map(store::handle::StoreHandle::default_wait).unwrap_or_default()
     }
 
+    fn last_unanswered_wait(&self) -> Option<Timestamp> {
+        self.shared.store.as_ref()?.last_unanswered()
+    }
+
     fn deferred(&self) -> Option<DeferredHandle> {
         self.shared.deferred.clone()
     }

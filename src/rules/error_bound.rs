@@ -1,7 +1,8 @@
 //! Error bound of shared limits: how many units all instances may admit beyond what a single instance would.
 //!
 //! For limits counted in the store the bound is proven in `docs/design/023-shared-limits.md`. This module computes it,
-//! and the excess that a rule accepts while the store is unreachable. A window is as long as the limit's period.
+//! and the excess that a rule accepts while the store is unreachable, or responds too late for single requests. A window is
+//! as long as the limit's period.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub struct FleetState {
     pub is_unreachable: bool,
     /// Maximum time that a request waits for the store, unless its rule has one of its own.
     pub wait: Duration,
+    /// Time since a request last waited for the store without a response; `None` if none has.
+    pub since_unanswered: Option<Duration>,
 }
 
 impl SharedLimit {
@@ -43,24 +46,45 @@ impl SharedLimit {
     }
 
     fn excess(&self, quota: &Quota, cost: u32, fleet: &FleetState) -> f64 {
+        match (self.mode, fleet.is_unreachable) {
+            (Mode::Split, _) => self.split_excess(quota, fleet),
+            (Mode::Lease | Mode::Exact, true) => self.store_loss_excess(quota, fleet),
+            (Mode::Lease | Mode::Exact, false) if self.may_be_unanswered(quota.window(), fleet) => {
+                self.counted_excess(quota, cost, fleet) + self.store_loss_excess(quota, fleet)
+            }
+            (Mode::Lease | Mode::Exact, false) => self.counted_excess(quota, cost, fleet),
+        }
+    }
+
+    /// Whether a request of this limit may have waited without a response within the last `period`. Such a request is
+    /// decided as by an unreachable store, in addition to what the store grants.
+    fn may_be_unanswered(&self, period: Period, fleet: &FleetState) -> bool {
+        let never_waits = self.wait.is_some_and(|wait| wait.is_zero());
+        !never_waits && fleet.since_unanswered.is_some_and(|since| since.as_nanos() < period.nanos().into())
+    }
+
+    /// Excess of limits that the store counts.
+    fn counted_excess(&self, quota: &Quota, cost: u32, fleet: &FleetState) -> f64 {
+        let units = u32::from(quota.units_per_request().get());
+        let policy = self.lease_policy().with_wait(fleet.wait);
+        leases::excess(quota, cost.saturating_mul(units), &policy) / f64::from(units)
+    }
+
+    fn split_excess(&self, quota: &Quota, fleet: &FleetState) -> f64 {
         let (instances, period) = (self.instance_count(&fleet.instance_counts), quota.window());
-        match (self.store_loss_policy(fleet), self.mode) {
-            (None, Mode::Split) => {
-                let together = admitted(&quota.split_among(instances), period) * f64::from(instances.get());
-                (together - admitted(quota, period)).max(0.0)
-            }
-            (None, Mode::Lease | Mode::Exact) => {
-                let units = u32::from(quota.units_per_request().get());
-                let cost = cost.saturating_mul(units);
-                leases::excess(quota, cost, &self.lease_policy().with_wait(fleet.wait)) / f64::from(units)
-            }
+        let together = admitted(&quota.split_among(instances), period) * f64::from(instances.get());
+        (together - admitted(quota, period)).max(0.0)
+    }
+
+    /// Excess of requests that [`Self::on_store_loss`] decides.
+    fn store_loss_excess(&self, quota: &Quota, fleet: &FleetState) -> f64 {
+        let limit = admitted(quota, quota.window());
+        match self.on_store_loss {
             // Some instances may still reach the store.
-            (Some(OnStoreLoss::Split), _) => admitted(quota, period),
-            (Some(OnStoreLoss::Local), _) => {
-                admitted(quota, period) * f64::from(fleet.instance_counts.members.get() - 1)
-            }
-            (Some(OnStoreLoss::Allow), _) => f64::INFINITY,
-            (Some(OnStoreLoss::Deny), _) => 0.0,
+            OnStoreLoss::Split => limit,
+            OnStoreLoss::Local => limit * f64::from(fleet.instance_counts.members.get() - 1),
+            OnStoreLoss::Allow => f64::INFINITY,
+            OnStoreLoss::Deny => 0.0,
         }
     }
 }
@@ -107,6 +131,16 @@ mod tests {
     }
 
     fn bound(shared: SharedLimit, algorithm: Algorithm, count: u32, burst: u32, is_unreachable: bool) -> f64 {
+        bound_since(shared, algorithm, (count, burst), is_unreachable, None)
+    }
+
+    fn bound_since(
+        shared: SharedLimit,
+        algorithm: Algorithm,
+        (count, burst): (u32, u32),
+        is_unreachable: bool,
+        since_unanswered: Option<Duration>,
+    ) -> f64 {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Second));
         let burst = NonZeroU32::new(burst).filter(|_| algorithm.has_burst());
         let quota = Quota::new(algorithm, limit, burst).unwrap();
@@ -115,7 +149,12 @@ mod tests {
         let limiting = LimitAction { limits, source, ..LimitAction::default() };
         let divisors = InstanceCounts { members: NonZeroU32::new(4).unwrap(), ..InstanceCounts::single() };
         limiting
-            .error_bound(&FleetState { instance_counts: divisors, is_unreachable, wait: Duration::ZERO })
+            .error_bound(&FleetState {
+                instance_counts: divisors,
+                is_unreachable,
+                wait: Duration::ZERO,
+                since_unanswered,
+            })
             .unwrap()
     }
 
@@ -139,6 +178,18 @@ mod tests {
             .map(|loss| of(loss, true));
         assert_eq!(away, [150.0, 450.0, f64::INFINITY, 0.0]);
         assert_eq!(of(OnStoreLoss::Allow, false), 0.0);
+    }
+
+    #[test]
+    fn wait_without_a_response_within_the_period_counts_as_a_loss_of_the_store() {
+        let of = |loss, wait: Option<Duration>, since| {
+            let shared = SharedLimit { wait, ..shared(Mode::Lease, loss) };
+            bound_since(shared, Algorithm::Gcra, (100, 50), false, Some(Duration::from_millis(since)))
+        };
+        let losses = [OnStoreLoss::Split, OnStoreLoss::Local, OnStoreLoss::Allow, OnStoreLoss::Deny];
+        assert_eq!(losses.map(|loss| of(loss, None, 900)), [150.0, 450.0, f64::INFINITY, 0.0]);
+        assert_eq!(losses.map(|loss| of(loss, None, 1000)), [0.0; 4], "more than a period ago");
+        assert_eq!(losses.map(|loss| of(loss, Some(Duration::ZERO), 900)), [0.0; 4], "no request waits");
     }
 
     #[test]
