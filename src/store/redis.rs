@@ -14,6 +14,7 @@ mod error;
 mod node;
 mod sentinel;
 mod slot;
+mod unrequested;
 
 use std::fmt;
 use std::pin::{Pin, pin};

@@ -5,6 +5,7 @@
 #![expect(clippy::duplicate_mod, reason = "one suite for two servers")]
 
 mod caller;
+mod floods;
 #[path = "suite.rs"]
 mod redis;
 #[expect(dead_code, reason = "the tests of the program use the rest")]

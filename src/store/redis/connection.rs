@@ -8,6 +8,7 @@ use redis::{RedisError, Value};
 use tokio::sync::Notify;
 
 use super::error::CallError;
+use super::unrequested::OutstandingCalls;
 use super::{CallDeadline, RunId, ScriptCall, with_deadline};
 use crate::remote::channel::ServerAddress;
 
@@ -16,6 +17,7 @@ use crate::remote::channel::ServerAddress;
 pub(super) struct RedisConnection {
     pub(super) address: ServerAddress,
     multiplexed: MultiplexedConnection,
+    calls: OutstandingCalls,
     run_id: RunId,
     has_succeeded: AtomicBool,
     close_reason: OnceLock<CallError>,
@@ -50,10 +52,16 @@ impl RedirectOrError {
 }
 
 impl RedisConnection {
-    pub(super) fn new(address: ServerAddress, multiplexed: MultiplexedConnection, run_id: RunId) -> Self {
+    pub(super) fn new(
+        address: ServerAddress,
+        multiplexed: MultiplexedConnection,
+        calls: OutstandingCalls,
+        run_id: RunId,
+    ) -> Self {
         Self {
             address,
             multiplexed,
+            calls,
             run_id,
             has_succeeded: AtomicBool::new(false),
             close_reason: OnceLock::new(),
@@ -65,9 +73,17 @@ impl RedisConnection {
         &self.run_id
     }
 
-    /// Returns whether any call has had a result.
+    /// Returns whether any call has had a result, and the server has sent little else.
     pub(super) fn has_succeeded(&self) -> bool {
-        self.has_succeeded.load(Ordering::Relaxed)
+        self.has_succeeded.load(Ordering::Relaxed) && !self.calls.is_exceeded()
+    }
+
+    /// Returns why the server's end of the connection is closed.
+    pub(super) fn end_reason(&self) -> CallError {
+        match self.calls.is_exceeded() {
+            true => CallError::Unrequested(self.address.to_string()),
+            false => CallError::Unreachable(format!("{} closed the connection", self.address)),
+        }
     }
 
     /// Closes the connection; the first reason is kept.
@@ -112,6 +128,7 @@ impl RedisConnection {
         let mut command = redis::cmd(name);
         command.arg(script).arg(call.keys.len()).arg(call.keys).arg(call.args);
         let mut multiplexed = self.multiplexed.clone();
+        let _outstanding = self.calls.start();
         let executed = async {
             if !is_asking {
                 return command.query_async(&mut multiplexed).await;

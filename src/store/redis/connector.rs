@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use super::RunId;
 use super::connection::RedisConnection;
 use super::error::CallError;
+use super::unrequested::{BoundedTransport, OutstandingCalls};
 use crate::remote::channel::ServerAddress;
 use crate::store::settings::{Credentials, StoreSettings, Topology};
 use crate::tls::client::TlsClient;
@@ -27,7 +29,10 @@ use crate::transport::Transport;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Future that runs a connection until it is closed.
-pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) struct ConnectionDriver {
+    run: Pin<Box<dyn Future<Output = ()> + Send>>,
+    calls: OutstandingCalls,
+}
 
 /// Settings that all connections share.
 pub(super) struct RedisConnector {
@@ -74,7 +79,8 @@ impl RedisConnector {
         let (mut multiplexed, mut driver) = self.open(address, &self.server_info, None, lookup).await?;
         let handshake = self.handshake(address, &mut multiplexed, must_be_master);
         let run_id = self.drive(&mut driver, handshake).await?;
-        Ok((RedisConnection::new(address.clone(), multiplexed, run_id), driver))
+        let calls = driver.calls.clone();
+        Ok((RedisConnection::new(address.clone(), multiplexed, calls, run_id), driver))
     }
 
     /// Opens a connection to the Sentinel at `address`. `published` is notified of each message that it
@@ -111,8 +117,11 @@ impl RedisConnector {
     ) -> Result<(MultiplexedConnection, ConnectionDriver), CallError> {
         let unreachable =
             |reason: &dyn std::fmt::Display| CallError::Unreachable(format!("{address}: {reason}"));
+        let calls = OutstandingCalls::default();
         let opened = async {
+            let _outstanding = calls.start();
             let stream = self.connect_stream(address, lookup).await.map_err(|error| unreachable(&error))?;
+            let stream = BoundedTransport::new(stream, calls.clone());
             let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
             let config = match published {
                 None => config,
@@ -126,7 +135,8 @@ impl RedisConnector {
         };
         match timeout(self.connect_timeout, opened).await {
             Ok(opened) => {
-                opened.map(|(multiplexed, driver)| (multiplexed, Box::pin(driver) as ConnectionDriver))
+                let (multiplexed, run) = opened?;
+                Ok((multiplexed, ConnectionDriver { run: Box::pin(run), calls }))
             }
             Err(_) => Err(unreachable(&"connection timed out")),
         }
@@ -159,6 +169,8 @@ impl RedisConnector {
         driver: &mut ConnectionDriver,
         exchange: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, CallError> {
+        let calls = driver.calls.clone();
+        let _outstanding = calls.start();
         tokio::select! {
             biased;
             done = timeout(self.connect_timeout, exchange) => done.unwrap_or(Err(CallError::Timeout)),
@@ -201,6 +213,14 @@ impl RedisConnector {
             );
         }
         Ok(RunId(run_id.into()))
+    }
+}
+
+impl Future for ConnectionDriver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.run.as_mut().poll(cx)
     }
 }
 

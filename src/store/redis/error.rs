@@ -13,6 +13,9 @@ pub enum CallError {
     /// The call timed out. It may have been executed.
     #[error("no response from the store in time")]
     Timeout,
+    /// The server has sent too many replies that were not requested.
+    #[error("the store sends replies that were not requested: {0}")]
+    Unrequested(String),
     /// The server is a replica.
     #[error("the store is a replica")]
     ReadOnly,
@@ -88,6 +91,7 @@ impl CallError {
         match self {
             Self::Unreachable(_) => StoreOutcome::Unreachable,
             Self::Timeout => StoreOutcome::TimedOut,
+            Self::Unrequested(_) => StoreOutcome::Unrequested,
             Self::ReadOnly
             | Self::Loading
             | Self::OutOfMemory

@@ -154,11 +154,12 @@ async fn maintain_connection(
                 }
                 is_logged = false;
                 state.send_replace(ConnectionState::Open(Arc::clone(&connection)));
-                let unreachable = |what| CallError::Unreachable(format!("{} {what}", connection.address));
                 let reason = tokio::select! {
-                    () = driver => unreachable("closed the connection"),
+                    () = driver => connection.end_reason(),
                     reason = connection.closed() => reason,
-                    () = source.replaced(&master) => unreachable("is no longer the master"),
+                    () = source.replaced(&master) => {
+                        CallError::Unreachable(format!("{} is no longer the master", connection.address))
+                    }
                 };
                 // A server that accepts connections and then rejects every call has not recovered.
                 if connection.has_succeeded() {
