@@ -5,6 +5,9 @@
 //! killed, and the store loses its data. In all cases the fleet admits no more than a single instance would:
 //! a bucket that is charged for every admission never holds more than the burst.
 
+#[path = "world/backlog.rs"]
+mod backlog;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
@@ -199,15 +202,7 @@ impl FleetSimulation {
                 }
                 self.send_calls(number);
             }
-            while let Some(Reverse((at, serial))) =
-                self.events.peek().copied().filter(|Reverse((at, _))| *at < end)
-            {
-                self.events.pop();
-                self.now = at;
-                let event = self.pending_events.remove(&serial).unwrap();
-                self.handle(event);
-            }
-            self.now = end;
+            self.run_events(end);
             self.crash(milli);
         }
         let least = self.requests_and_admissions.iter().filter(|(wanted, _)| *wanted > 0);
@@ -216,6 +211,19 @@ impl FleetSimulation {
         self.outcome.worst_share =
             least.map(|(wanted, got)| *got as f64 / *wanted as f64).fold(1.0, f64::min);
         self.outcome
+    }
+
+    /// Handles all events before `end`.
+    fn run_events(&mut self, end: u64) {
+        while let Some(Reverse((at, serial))) =
+            self.events.peek().copied().filter(|Reverse((at, _))| *at < end)
+        {
+            self.events.pop();
+            self.now = at;
+            let event = self.pending_events.remove(&serial).unwrap();
+            self.handle(event);
+        }
+        self.now = end;
     }
 
     fn crash(&mut self, milli: u64) {

@@ -3,6 +3,7 @@
 mod delivery;
 mod listeners;
 mod outages;
+mod shared_limits;
 mod topologies;
 
 use std::collections::BTreeMap;
