@@ -93,6 +93,8 @@ struct Attack {
     returns_of_ten: u32,
     /// Divisor of the maximum number of units that a request to the store may want.
     request_divisor: u64,
+    /// Grants of the last units, for fewer requests than waited.
+    last_units: u32,
 }
 
 impl Attack {
@@ -126,6 +128,7 @@ impl Attack {
             request_divisor: [1, 4, 20][rng.usize(0..3)],
             returns_of_ten: [1, 5, 9][rng.usize(0..3)],
             early_spend_divisor: [1, 2, 20][rng.usize(0..3)],
+            last_units: 0,
             rng,
         }
     }
@@ -140,7 +143,8 @@ impl Attack {
         }
     }
 
-    fn run(mut self) -> f64 {
+    /// Returns the maximum excess, and how often the last units were granted.
+    fn run(mut self) -> (f64, u32) {
         let mut excess = f64::MIN;
         let usual = [300, 5000, 50_000, 300_000][self.rng.usize(0..4)];
         for _ in 0..400 {
@@ -158,7 +162,7 @@ impl Attack {
                 _ => self.call_store(),
             }
         }
-        excess
+        (excess, self.last_units)
     }
 
     /// Fails over to a replica that lacks the most recent writes.
@@ -217,9 +221,15 @@ impl Attack {
             self.leases.retain(|claim| claim.units > 0);
         }
         let wanted = self.rng.u64(0..=capacity.div_ceil(self.request_divisor));
-        let needed = if self.rng.bool() { wanted.min(1) } else { 0 };
+        // Waiting requests may need more than is left. Then the last units go to as many as those are enough for.
+        let needed = match self.rng.u8(0..4) {
+            0 => self.rng.u64(0..=wanted),
+            1 => wanted.min(1),
+            _ => 0,
+        };
+        let least = if needed > 0 { self.rng.u64(1..=needed) } else { 0 };
         let rest = format!("{needed} {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
-        let tail = format!("{} {}", [1, 3, 12][self.rng.usize(0..3)], needed.min(1));
+        let tail = format!("{} {least}", [1, 3, 12][self.rng.usize(0..3)]);
         let question = match limit {
             Limit::Bucket { interval, burst } => format!("b {interval} {burst} {valid} 1 0 1 {rest} {tail}"),
             Limit::Window { count, length } => {
@@ -243,6 +253,7 @@ impl Attack {
         let (generation, grants) = self.store.call(&keys, &args, self.now);
         self.known_generation = generation;
         let [granted, valid, ..] = grants[0];
+        self.last_units += u32::from(granted > 0 && (granted as u64) < needed);
         let is_lost = self.rng.u32(0..10) == 0;
         if granted > 0 && valid > 0 && !is_lost {
             let (units, until) = (granted as u64, sent + valid as u64);
@@ -253,13 +264,16 @@ impl Attack {
 
 #[test]
 fn adversarial_lease_use_never_exceeds_the_limit() {
-    let seeds = env_parameter("WEIR_SEEDS").unwrap_or(1000);
+    let seeds = env_parameter("WEIR_SEEDS").unwrap_or(1000_u64);
+    let mut last_units = 0;
     for seed in 0..seeds {
         let attack = Attack::new(seed);
         let limits = attack.limits;
-        let excess = attack.run();
+        let (excess, grants) = attack.run();
         assert!(excess <= 1e-3, "seed {seed}: {excess} beyond {limits:?}");
+        last_units += grants;
     }
+    assert!(u64::from(last_units) > seeds, "the last units are hardly ever granted: {last_units}");
 }
 
 #[test]
