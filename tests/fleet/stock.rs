@@ -68,11 +68,23 @@ fn quota_is_used_up_within_a_second_of_demand() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
+const START: u64 = 1_795_248_000_000_000;
+
 /// Sends one request about a counter.
 fn ask(store: &mut Model, micros: u64, question: &str) -> [i64; 6] {
-    let keys = ["generation".to_owned(), "key".to_owned()];
-    let args = ["-".to_owned(), "1".to_owned(), "1".to_owned(), question.to_owned()];
-    store.call(&keys, &args, 1_795_248_000_000_000 + micros).1[0]
+    ask_of_generation(store, micros, ("-", "key"), question)
+}
+
+/// As [`ask`], by an instance that knows this generation of the data.
+fn ask_of_generation(
+    store: &mut Model,
+    micros: u64,
+    (generation, key): (&str, &str),
+    question: &str,
+) -> [i64; 6] {
+    let keys = ["generation".to_owned(), key.to_owned()];
+    let args = [generation.to_owned(), "1".to_owned(), "1".to_owned(), question.to_owned()];
+    store.call(&keys, &args, START + micros).1[0]
 }
 
 /// A bucket of 5 units, each of which takes 2 s; `rest` begins with the needed units.
@@ -127,4 +139,55 @@ fn instance_without_units_asks_again_while_others_may_return_some() {
     assert_eq!(ask(&mut store, 60_000, &window(19, 19, 0))[0], 19);
     let [granted, _, wait, ..] = ask(&mut store, 5_000_000, &window(1, 1, 0));
     assert!(granted == 0 && wait > 100_000_000, "nothing comes back before the window ends: {wait}");
+}
+
+#[test]
+fn units_given_back_soon_after_their_grant_are_there_at_once() {
+    // A unit takes 10 ms. Leases are valid for up to a second, so the first slice of the past is 250 ms long.
+    let bucket = |wanted: u32, returned: u32| {
+        format!("b 10000 200 1000000 1 0 1 0 {wanted} {wanted} 1000 {returned} {START} 0 800000 1 0")
+    };
+    for millis in [0, 1, 50, 100, 249] {
+        let mut store = Model::default();
+        assert_eq!(ask(&mut store, 0, &bucket(40, 0))[0], 40);
+        let [.., remaining] = ask(&mut store, millis * 1000, &bucket(0, 40));
+        let drained = i64::try_from(millis / 10).unwrap();
+        assert_eq!(remaining, 200, "after {millis} ms, in which {drained} units have drained");
+    }
+}
+
+#[test]
+fn key_that_is_new_long_after_a_loss_begins_with_its_whole_limit() {
+    let mut store = Model::default();
+    let granted =
+        |store: &mut Model, micros, key| ask_of_generation(store, micros, ("lost", key), &bucket("1 5 5"))[0];
+    assert_eq!(granted(&mut store, 0, "first"), 0, "what was used before the loss is unknown");
+    assert_eq!(granted(&mut store, 1_000_000, "second"), 0);
+    // The burst takes 10 s to drain, and leases from before the loss are valid for a second.
+    assert_eq!(granted(&mut store, 11_000_000, "third"), 5);
+    assert_eq!(granted(&mut store, 100_000_000, "fourth"), 5);
+}
+
+#[test]
+fn instances_without_units_call_the_store_at_a_bounded_rate() {
+    const INSTANCES: usize = 8;
+    const SECONDS: u64 = 5;
+    let second = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(TimeUnit::Second));
+    let limits = [
+        (quota(Algorithm::FixedWindow, 100, TimeUnit::Hour), 40),
+        (quota(Algorithm::Gcra, 100, TimeUnit::Hour), 40),
+        (quota(Algorithm::SlidingLog, 100, TimeUnit::Hour), 40),
+        (Quota::new(Algorithm::Gcra, second, None).unwrap(), 40),
+    ];
+    for (quota, most) in limits {
+        let plan = Plan {
+            // The first second uses up the quota.
+            warm_up: 1_000_000,
+            millis: 1000 + SECONDS * 1000,
+            ..burst(quota, INSTANCES, 5000.0, Pattern::Even)
+        };
+        let outcome = run(plan);
+        let a_second = outcome.calls / SECONDS;
+        assert!(a_second <= most * INSTANCES as u64, "{quota:?}: {a_second} calls per second");
+    }
 }
