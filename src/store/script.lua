@@ -118,7 +118,7 @@ local function wait_for_return(wait, spread, out_until, q)
 end
 
 -- Returns the units to grant of a stock of `room`, so that each instance has as much as it needs, and the last units go
--- one by one to requests that wait for them. All leases together are at most half of the stock.
+-- one by one to requests that wait for them. Each lease is at most an instance's part of half of what is left.
 local function from_stock(room, left, q)
   local most = math.min(left / 2, left * q.weight / (2 * math.min(q.instances, 32)))
   return math.min(room, math.max(q.needed, math.floor(math.min(q.wanted, most))))
