@@ -171,7 +171,7 @@ async def distant(options, directory):
 
                 total = sum(await asyncio.gather(*map(client, range(50))), collections.Counter())
                 late = (await fetch(fleet.ports[0][1], "/metrics"))[2].decode()
-                late = [line for line in late.splitlines() if line.startswith("weir_shared_wait")]
+                late = [line for line in late.splitlines() if line.startswith("weir_store_unanswered_total")]
                 print(f"distant, store {name}: {total[429]} of {total.total()} rejected {late}", flush=True)
 
 
