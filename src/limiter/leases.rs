@@ -122,7 +122,7 @@ impl Limiter {
 
     /// As [`Self::acquire_units`], from this source.
     pub fn acquire_units_from(&self, source: UnitSource, check: &Check, now: Timestamp) -> LeaseOutcome {
-        self.acquire_counter_units(source, self.shared_counter(check), (check.cost, None), now)
+        self.acquire_counter_units(source, self.shared_counter(check), check.cost, None, now)
     }
 
     /// As [`Self::acquire_units_from`] for `cost` units. `limit` is the number of units of the limit if its handle
@@ -131,7 +131,8 @@ impl Limiter {
         &self,
         source: UnitSource,
         SharedCounter { limit: meter, key }: SharedCounter,
-        (cost, limit): (u32, Option<u32>),
+        cost: u32,
+        limit: Option<u32>,
         now: Timestamp,
     ) -> LeaseOutcome {
         // Before the shard is locked.

@@ -38,23 +38,23 @@ struct CounterWait {
     counter: SharedCounter,
     /// Time for which the request has waited so far.
     waited: Duration,
-    pending: Option<PendingResponse>,
-    /// Response of the last wait, until it is taken.
-    response: Response,
+    pending: Option<AwaitedResponse>,
+    /// StoreResponse of the last wait, until it is taken.
+    response: StoreResponse,
     /// Whether the request counts as unanswered already.
     is_counted: bool,
 }
 
 /// A response that has not arrived.
 #[derive(Debug)]
-struct PendingResponse {
+struct AwaitedResponse {
     receiver: oneshot::Receiver<bool>,
     deadline: Instant,
 }
 
 /// What a request knows of the store's response about a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Response {
+enum StoreResponse {
     /// The store has units, or was not queried.
     #[default]
     None,
@@ -78,9 +78,9 @@ impl StoreHandle {
         acquire: impl FnOnce(UnitSource) -> LeaseOutcome,
     ) -> LeaseDecision {
         let left = left.filter(|left| !left.is_zero() || !waits.waited(counter).is_zero());
-        let response = left.map_or(Response::None, |left| waits.take_response(counter, left));
+        let response = left.map_or(StoreResponse::None, |left| waits.take_response(counter, left));
         // A query that nobody waits for would add to the load of a store that is too slow already.
-        let source = if response == Response::None { UnitSource::Store } else { UnitSource::Held };
+        let source = if response == StoreResponse::None { UnitSource::Store } else { UnitSource::Held };
         match (acquire(source), left) {
             (LeaseOutcome::Ready(needs_query), _) => {
                 self.query_if(needs_query, counter);
@@ -91,10 +91,10 @@ impl StoreHandle {
                 LeaseDecision::Rejected(Duration::ZERO)
             }
             (LeaseOutcome::Requested(needs_query), Some(left)) => match response {
-                Response::None => self.start_wait(counter, needs_query, left, waits),
-                Response::Pending => LeaseDecision::Pending,
-                Response::NoUnits => LeaseDecision::Rejected(Duration::ZERO),
-                Response::Missing(reason) => self.end_unanswered(counter, reason, waits),
+                StoreResponse::None => self.start_wait(counter, needs_query, left, waits),
+                StoreResponse::Pending => LeaseDecision::Pending,
+                StoreResponse::NoUnits => LeaseDecision::Rejected(Duration::ZERO),
+                StoreResponse::Missing(reason) => self.end_unanswered(counter, reason, waits),
             },
             (LeaseOutcome::Rejected(wait), _) => LeaseDecision::Rejected(wait),
             (LeaseOutcome::Unavailable, _) => LeaseDecision::Unavailable,
@@ -117,7 +117,7 @@ impl StoreHandle {
         let deadline = Instant::now() + left;
         match self.wait_for_response(counter, needs_query, deadline) {
             Some(receiver) => {
-                waits.entry(counter).pending = Some(PendingResponse { receiver, deadline });
+                waits.entry(counter).pending = Some(AwaitedResponse { receiver, deadline });
                 LeaseDecision::Pending
             }
             None => self.end_unanswered(counter, Unanswered::QueueFull, waits),
@@ -180,15 +180,15 @@ impl LeaseWaits {
 
     /// Returns the response about a counter for a request that may still wait for the time that is `left`. It applies to
     /// one decision.
-    fn take_response(&mut self, counter: SharedCounter, left: Duration) -> Response {
+    fn take_response(&mut self, counter: SharedCounter, left: Duration) -> StoreResponse {
         let Some(wait) = self.0.iter_mut().find(|wait| wait.counter == counter) else {
-            return Response::None;
+            return StoreResponse::None;
         };
         if wait.pending.is_some() {
-            return Response::Pending;
+            return StoreResponse::Pending;
         }
         match std::mem::take(&mut wait.response) {
-            Response::None if left.is_zero() => Response::Missing(Unanswered::Late),
+            StoreResponse::None if left.is_zero() => StoreResponse::Missing(Unanswered::Late),
             response => response,
         }
     }
@@ -196,17 +196,23 @@ impl LeaseWaits {
 
 impl CounterWait {
     const fn new(counter: SharedCounter) -> Self {
-        Self { counter, waited: Duration::ZERO, pending: None, response: Response::None, is_counted: false }
+        Self {
+            counter,
+            waited: Duration::ZERO,
+            pending: None,
+            response: StoreResponse::None,
+            is_counted: false,
+        }
     }
 
     fn poll(&mut self, started: Instant, cx: &mut Context<'_>) {
         let Some(pending) = &mut self.pending else { return };
         let Poll::Ready(response) = Pin::new(&mut pending.receiver).poll(cx) else { return };
         self.response = match response {
-            Ok(true) => Response::None,
-            Ok(false) => Response::NoUnits,
+            Ok(true) => StoreResponse::None,
+            Ok(false) => StoreResponse::NoUnits,
             // The store is too slow for a response in time, or was lost, which the next decision notices first.
-            Err(_) => Response::Missing(Unanswered::NotSent),
+            Err(_) => StoreResponse::Missing(Unanswered::NotSent),
         };
         self.pending = None;
         self.waited = self.waited.saturating_add(started.elapsed());
@@ -217,7 +223,7 @@ impl CounterWait {
         let Some(pending) = &self.pending else { return };
         self.waited = self.waited.saturating_add(started.elapsed());
         if pending.deadline <= deadline {
-            (self.pending, self.response) = (None, Response::Missing(Unanswered::Late));
+            (self.pending, self.response) = (None, StoreResponse::Missing(Unanswered::Late));
         }
     }
 }

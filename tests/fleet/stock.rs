@@ -160,7 +160,7 @@ fn units_given_back_soon_after_their_grant_are_there_at_once() {
 fn key_that_is_new_long_after_a_loss_begins_with_its_whole_limit() {
     let mut store = Model::default();
     let granted =
-        |store: &mut Model, micros, key| ask_of_generation(store, micros, ("lost", key), &bucket("1 5 5"))[0];
+        |store: &mut Model, micros, key| ask_of_generation(store, micros, ("lost", key), &bucket("5 5 5"))[0];
     assert_eq!(granted(&mut store, 0, "first"), 0, "what was used before the loss is unknown");
     assert_eq!(granted(&mut store, 1_000_000, "second"), 0);
     // The burst takes 10 s to drain, and leases from before the loss are valid for a second.

@@ -29,7 +29,7 @@ impl Limiter {
         now: Timestamp,
     ) -> LeaseOutcome {
         let counter = self.shared_counter_to_count(tally);
-        self.acquire_counter_units(source, counter, (cost(tally), Some(tally.limit)), now)
+        self.acquire_counter_units(source, counter, cost(tally), Some(tally.limit), now)
     }
 }
 

@@ -8,8 +8,9 @@ use crate::runs::no_faults;
 
 /// Time for which a stored call waits for the store, in microseconds.
 const WAIT: u64 = 1_000_000;
-/// Calls of one instance that wait for the store at the same time.
-const MAX_WAITING: usize = 8;
+/// Calls of one instance that wait for the store at the same time: the sender hands out the next one when the limit has
+/// decided about the last one.
+const MAX_WAITING: usize = 1;
 /// Minimum pause before a further attempt, in microseconds.
 const MIN_PAUSE: u64 = 1000;
 
@@ -77,19 +78,28 @@ impl FleetSimulation {
     }
 }
 
+/// Asserts that fleets of various sizes send ten seconds' worth of calls at this part of the limit or more.
+fn assert_used(count: u32, burst: u32, least: f64) {
+    for (instances, is_killed) in [(1, false), (3, false), (8, false), (3, true)] {
+        let plan = plan(count, burst, instances);
+        let calls = u64::from(count) * 10;
+        let mut fleet = FleetSimulation::new(plan);
+        let took = fleet.send_backlog(calls, is_killed.then_some(2000));
+        let used = calls as f64 / (rate(&plan.quota) * took as f64 * 1e-6);
+        let name = format!("{count}/s, burst {burst}, {instances} instances, killed: {is_killed}");
+        assert!(used >= least, "{name}: {used}");
+        assert!(fleet.outcome.excess <= 1e-6, "{name}: {:?}", fleet.outcome);
+    }
+}
+
 #[test]
 fn stored_calls_use_their_shared_limit_until_all_are_sent() {
-    for (count, burst) in [(50, 50), (200, 20), (1000, 100)] {
-        for (instances, is_killed) in [(1, false), (3, false), (8, false), (3, true)] {
-            let plan = plan(count, burst, instances);
-            let calls = u64::from(count) * 10;
-            let mut fleet = FleetSimulation::new(plan);
-            let took = fleet.send_backlog(calls, is_killed.then_some(2000));
-            let least = (calls - u64::from(burst)) as f64 / rate(&plan.quota) * 1e6;
-            let used = least / took as f64;
-            let name = format!("{count}/s, burst {burst}, {instances} instances, killed: {is_killed}");
-            assert!(used >= 0.95, "{name}: {used}");
-            assert!(fleet.outcome.excess <= 1e-6, "{name}: {:?}", fleet.outcome);
-        }
+    for (count, burst) in [(50, 50), (100, 100), (200, 200), (1000, 100), (1000, 1000)] {
+        assert_used(count, burst, 0.95);
     }
+}
+
+#[test]
+fn stored_calls_use_half_of_a_shared_limit_with_a_small_burst() {
+    assert_used(200, 20, 0.5);
 }

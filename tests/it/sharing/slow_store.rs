@@ -36,7 +36,7 @@ fn clients_far_below_their_limit_are_admitted_however_far_the_store_is() {
 fn requests_that_wait_long_enough_are_answered() {
     let store = Server::start();
     let rule =
-        "  - { name: far, key: [{ header: x-key }], limit: 100/h, scope: { shared: exact, wait: 60s } }\n";
+        "  - { name: far, key: [{ header: x-key }], limit: 100/h, scope: { shared: exact, wait: 1s } }\n";
     let weir = start_sharing(&format!("redis://{}", link(&store, 15)), rule);
     assert_eq!(rejections(&weir, 20), 0);
     assert_eq!(unanswered(&weir), 0.0);
@@ -51,7 +51,7 @@ fn each_rule_waits_for_its_own_time() {
              scope: {{ shared: lease, wait: {wait}, on_store_loss: {loss} }} }}\n"
         )
     };
-    let rules = rule("short", "1ms", "allow") + &rule("long", "60s", "deny");
+    let rules = rule("short", "1ms", "allow") + &rule("long", "1s", "deny");
     let weir = start_sharing(&format!("redis://{}", link(&store, 30)), &rules);
     assert_eq!(rejections(&weir, 10), 0, "the store responds within the wait of the second rule");
     wait::until_true("the waits of the first rule", || unanswered(&weir) == 10.0);
