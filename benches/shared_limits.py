@@ -204,7 +204,7 @@ async def one_quota(options, directory, instances, limit, algorithm):
     with Fleet(options, directory, "quota") as fleet:
         how = f"limit: {limit}, algorithm: {algorithm}"
         if algorithm == "refill":
-            how = "token_bucket: { refill: 100, every: 1h, burst: 100 }"
+            how = "token_bucket: { refill: 100, every: 1h }, burst: 100"
         rule = f"{{ name: quota, key: [{{ header: x-key }}], {how}, scope: shared }}"
         ports = [fleet.start(rule) for _ in range(instances)]
         await fleet.ready(instances)
