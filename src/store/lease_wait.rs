@@ -39,7 +39,7 @@ struct CounterWait {
     /// Time for which the request has waited so far.
     waited: Duration,
     pending: Option<AwaitedResponse>,
-    /// StoreResponse of the last wait, until it is taken.
+    /// Response of the last wait, until it is taken.
     response: StoreResponse,
     /// Whether the request counts as unanswered already.
     is_counted: bool,

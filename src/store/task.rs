@@ -97,7 +97,6 @@ struct StoreTask<F> {
 /// Result of a call.
 enum CompletedCall {
     Leased(LeaseBatch, Result<BatchReply, CallError>),
-    /// When the query was sent, and the reply.
     Registered(Timestamp, Result<([u64; 2], u32), CallError>),
     /// What other instances know of the provider of a rule, and when the query was sent.
     Followed(Arc<RuleFeedback>, Timestamp, Result<Vec<SharedKeyState>, CallError>),
@@ -342,8 +341,13 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             return;
         }
         let limiter = &self.limiter;
-        let orphaned = self.waiters.extract_if(.., |counter, _| !limiter.is_request_pending(*counter));
-        orphaned.flat_map(|(_, waiters)| waiters).for_each(|waiter| waiter.wake(true));
+        self.waiters.retain(|counter, waiters| {
+            let is_pending = limiter.is_request_pending(*counter);
+            if !is_pending {
+                waiters.drain(..).for_each(|waiter| waiter.wake(true));
+            }
+            is_pending
+        });
     }
 
     fn mark_unreachable(&mut self, error: &CallError) {
