@@ -192,7 +192,8 @@ local function bucket(key, list)
       -- Units of that grant that are still out hold the backlog at what has not drained of them since.
       local back = math.min(units, backlog, math.max(most, units - (now - q.granted_at)))
       backlog = backlog - back
-      used = math.max(0, used - back / q.interval)
+      -- These were not spent, however much of them has drained.
+      used = math.max(0, used - q.returned)
       for index = 1, since do lows[index] = math.max(0, lows[index] - back) end
     end
   end

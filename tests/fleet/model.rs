@@ -6,6 +6,7 @@ mod request;
 
 use std::collections::HashMap;
 
+pub(crate) use self::request::UnitFlow;
 use self::request::{
     Demand, PRIORITIES, SECOND, StoreRequest, max_min_share, prefetch_fraction, record_demand, reserved,
     share,
@@ -25,19 +26,6 @@ pub(crate) struct Model {
     pub(crate) full_starts: HashMap<String, u32>,
     /// Statistics of the buckets.
     pub(crate) unit_flow: UnitFlow,
-}
-
-/// Units of buckets, by their outcome.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct UnitFlow {
-    /// Granted units, without those that were returned in time.
-    pub(crate) granted: f64,
-    /// Units returned in time.
-    pub(crate) returned: f64,
-    /// Units returned after they had already drained.
-    pub(crate) late: f64,
-    /// Capacity that expired while a bucket was empty.
-    pub(crate) idle: f64,
 }
 
 /// One call, at `now` in microseconds.
@@ -184,9 +172,9 @@ impl Call<'_> {
         let is_new = backlog == 0.0;
         used = if is_new && longest == 0.0 { 0.0 } else { used };
         age_slices(&mut slices, now, backlog, claim_valid.max(longest));
-        let back = self.return_units(&q, interval, backlog, &mut slices);
-        backlog -= back;
-        used = (used - back / interval).max(0.0);
+        if let Some(back) = self.return_units(&q, interval, backlog, &mut slices) {
+            (backlog, used) = (backlog - back, (used - q.returned).max(0.0));
+        }
         let mut demand = demand_of(&s[6..]);
         record_demand(&mut demand, elapsed, over, &q);
         let owed = (q.owed * interval).min((2.0 * full - backlog).max(0.0));
@@ -236,10 +224,16 @@ impl Call<'_> {
     }
 
     /// Returns units to the bucket, at most by its lowest level since they were granted, or by what has not drained of them
-    /// since. The result is in microseconds.
-    fn return_units(&mut self, q: &StoreRequest, interval: f64, backlog: f64, slices: &mut [f64]) -> f64 {
+    /// since. The result is in microseconds; `None` if it is not known what has drained since.
+    fn return_units(
+        &mut self,
+        q: &StoreRequest,
+        interval: f64,
+        backlog: f64,
+        slices: &mut [f64],
+    ) -> Option<f64> {
         if q.returned <= 0.0 {
-            return 0.0;
+            return None;
         }
         self.model.unit_flow.late += q.returned;
         let (mut most, mut since) = (f64::INFINITY, None);
@@ -250,7 +244,7 @@ impl Call<'_> {
                 break;
             }
         }
-        let Some(index) = since else { return 0.0 };
+        let index = since?;
         let units = q.returned * interval;
         let back = units.min(backlog).min(most.max(units - (self.now - q.granted_at)));
         self.model.unit_flow.returned += back / interval;
@@ -261,7 +255,7 @@ impl Call<'_> {
             .skip(1)
             .step_by(2)
             .for_each(|low| *low = (*low - back).max(0.0));
-        back
+        Some(back)
     }
 
     fn window(&mut self, key: &str, list: &[f64]) -> [i64; 6] {

@@ -104,6 +104,16 @@ fn burst_after_a_pause_is_granted_as_a_whole() {
 }
 
 #[test]
+fn burst_is_granted_as_a_whole_after_a_grant_has_come_too_late() {
+    let mut store = Model::default();
+    assert_eq!((0..5).map(|turn| ask(&mut store, turn * 5000, &bucket("1 1 1"))[0]).sum::<i64>(), 5);
+    // The first unit comes back 30 ms after its grant, and a part of it has drained.
+    let returning = format!("b 2000000 5 20000 1 0 1 1 1 1 1000 1 {START} 0 20000 1 1");
+    assert_eq!(ask(&mut store, 30_000, &returning)[0], 1);
+    assert_eq!(ask(&mut store, 30_000, &bucket("1 1 1"))[0], 0);
+}
+
+#[test]
 fn last_units_are_granted_even_if_waiting_requests_need_more() {
     let mut store = Model::default();
     assert_eq!(ask(&mut store, 0, &bucket("3 3 3"))[0], 3);

@@ -6,6 +6,19 @@ pub(super) const PRIORITIES: usize = 4;
 /// Demand by priority, followed by the number of instances that call.
 pub(super) type Demand = [f64; PRIORITIES + 1];
 
+/// Units of buckets, by their outcome.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UnitFlow {
+    /// Granted units, without those that were returned in time.
+    pub(crate) granted: f64,
+    /// Units returned in time.
+    pub(crate) returned: f64,
+    /// Units returned after they had already drained.
+    pub(crate) late: f64,
+    /// Capacity that expired while a bucket was empty.
+    pub(crate) idle: f64,
+}
+
 /// Last fields of a request about a rate limit.
 pub(super) struct StoreRequest {
     pub(super) priority: usize,
