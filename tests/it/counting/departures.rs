@@ -117,6 +117,37 @@ fn drain_does_not_wait_for_responses_whose_clients_have_left() {
 }
 
 #[test]
+fn upgrade_that_is_accepted_after_its_client_has_left_is_discarded() {
+    let go = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&go);
+    let origin = Origin::start(move |turn| {
+        if turn.head.get("upgrade").is_none() {
+            turn.send("HTTP/1.1 200 OK\r\nx-tokens: 1\r\ncontent-length: 5\r\n\r\nhello")?;
+            return Ok(AfterResponse::Keep);
+        }
+        wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
+        turn.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")?;
+        // Until the proxy closes the tunnel.
+        let _ = io::copy(&mut turn.wire.stream(), &mut io::sink());
+        Ok(AfterResponse::Close)
+    });
+    let weir = start_with_rule(&origin, RULE);
+    let mut client = H2Client::connect(weir.address());
+    client.until_extended_connect_enabled();
+    let upgrade = client.request("CONNECT", "/chat").header("sec-websocket-version", "13");
+    let (response, stream) =
+        client.send_request(upgrade.extension(h2::ext::Protocol::from_static("websocket")), false);
+    wait::until_true("the request", || origin.requests().len() == 1);
+    drop((response, stream));
+    // The reset arrives before the response to a later request.
+    assert_eq!(client.fetch(client.request("GET", "/")).status, 200);
+    go.store(true, Ordering::SeqCst);
+    wait::until_true("the end of the upgrade", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    let response = client.fetch(client.request("GET", "/"));
+    assert_eq!((response.status.as_u16(), &response.body[..]), (200, &b"hello"[..]), "no tunnel");
+}
+
+#[test]
 fn request_that_costs_less_than_its_estimate_is_refunded_after_its_client_has_left() {
     let (origin, go) = held_upstream();
     let weir = start_with_rule(
