@@ -1,13 +1,13 @@
 //! `GET /events`: server-sent events with the last two minutes of the process, and a snapshot of it every second.
 //!
-//! All streams share one task, which builds the snapshot once and runs only while there is a stream. A client that does
-//! not keep up loses its stream: its queue is short, and nothing waits for it.
+//! All streams share the task that samples the process, which builds the snapshot once if there is a stream. A client
+//! that does not keep up loses its stream: its queue is short, and nothing waits for it.
 
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONNECTION;
@@ -21,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::AdminState;
 use super::authorization::is_own_site;
 use super::query::Query;
+use super::recent::{INTERVAL, Sample};
 use super::response::{self, FullResponse};
 use super::snapshot::snapshot;
 use crate::drain::DrainPhase;
@@ -29,21 +30,13 @@ use crate::drain::DrainPhase;
 const MAX_STREAMS: usize = 16;
 /// Maximum number of events that wait for a client.
 const MAX_QUEUED_EVENTS: usize = 4;
-/// Time between two events.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Begins every stream: the time in milliseconds after which a browser reconnects. The last two minutes follow.
+/// Begins every stream: the time in milliseconds after which a browser reconnects. The last two minutes and a snapshot
+/// follow.
 const GREETING: &str = "retry: 1000\n\n";
 
-/// The open streams.
+/// The queues of the open streams.
 #[derive(Debug, Default)]
-pub struct EventHub(Mutex<OpenStreams>);
-
-#[derive(Debug, Default)]
-struct OpenStreams {
-    queues: Vec<Sender<Bytes>>,
-    /// Whether the task that builds snapshots runs.
-    is_publishing: bool,
-}
+pub struct EventHub(Mutex<Vec<Sender<Bytes>>>);
 
 /// Marks a response that is to be completed with a stream.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +59,7 @@ pub(super) struct EventStream {
 /// `GET /events[?once]`
 pub(super) fn events(state: &AdminState, query: &Query<'_>) -> FullResponse {
     if query.get("once").is_some() {
-        return response::json(&snapshot(state));
+        return response::json(&snapshot(state, &Sample::now(state)));
     }
     let mut response = response::event_stream();
     response.extensions_mut().insert(StreamRequested);
@@ -75,7 +68,7 @@ pub(super) fn events(state: &AdminState, query: &Query<'_>) -> FullResponse {
 }
 
 /// Attaches a stream to a response that asks for one.
-pub(super) fn with_stream(mut response: FullResponse, state: &Arc<AdminState>) -> Response<AdminBody> {
+pub(super) fn with_stream(mut response: FullResponse, state: &AdminState) -> Response<AdminBody> {
     if response.extensions_mut().remove::<StreamRequested>().is_none() {
         return response.map(AdminBody::Full);
     }
@@ -88,19 +81,19 @@ pub(super) fn with_stream(mut response: FullResponse, state: &Arc<AdminState>) -
     }
 }
 
-/// Opens a stream, and starts the task that serves it; `None` if there are too many.
-fn open(state: &Arc<AdminState>) -> Option<EventStream> {
-    let mut streams = state.events.0.lock();
-    streams.queues.retain(|queue| !queue.is_closed());
-    if streams.queues.len() >= MAX_STREAMS {
-        return None;
-    }
+/// Opens a stream; `None` if there are too many.
+fn open(state: &AdminState) -> Option<EventStream> {
     let (sender, queue) = mpsc::channel(MAX_QUEUED_EVENTS);
-    streams.queues.push(sender);
-    if !std::mem::replace(&mut streams.is_publishing, true) {
-        tokio::spawn(publish(Publisher { state: Arc::clone(state), has_ended: false }));
+    {
+        let mut queues = state.events.0.lock();
+        queues.retain(|queue| !queue.is_closed());
+        if queues.len() >= MAX_STREAMS {
+            return None;
+        }
+        queues.push(sender);
     }
-    let greeting = format!("{GREETING}event: history\ndata: {}\n\n", state.recent.history());
+    let (history, now) = (state.recent.history(), snapshot(state, &Sample::now(state)));
+    let greeting = format!("{GREETING}event: history\ndata: {history}\n\nevent: snapshot\ndata: {now}\n\n");
     Some(EventStream { greeting: Some(greeting.into()), queue })
 }
 
@@ -111,24 +104,9 @@ pub(super) fn check_site<B>(request: &Request<B>) -> Option<FullResponse> {
     (!is_own_site(request)).then(|| response::text(StatusCode::FORBIDDEN, rejected))
 }
 
-/// The running task. If it ends while there are streams, also by a panic, they end with it.
-struct Publisher {
-    state: Arc<AdminState>,
-    /// Whether it has ended because there was no stream.
-    has_ended: bool,
-}
-
-impl Drop for Publisher {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            *self.state.events.0.lock() = OpenStreams::default();
-        }
-    }
-}
-
-/// Sends an event every second until there is no stream, or the process ends.
-async fn publish(mut publisher: Publisher) {
-    let state = Arc::clone(&publisher.state);
+/// Samples the process every second until it ends, and sends a snapshot to the open streams.
+pub(super) async fn run(state: Arc<AdminState>) {
+    let _ending = StreamsGuard(Arc::clone(&state));
     let ended = state.drain.wait_for_phase(DrainPhase::Terminated);
     tokio::pin!(ended);
     let mut ticks = interval(INTERVAL);
@@ -138,17 +116,33 @@ async fn publish(mut publisher: Publisher) {
             () = &mut ended => return,
             _ = ticks.tick() => {}
         }
-        let event = Bytes::from(format!("event: snapshot\ndata: {}\n\n", snapshot(&state)));
-        let mut streams = state.events.0.lock();
-        // A full queue belongs to a client that does not read.
-        streams.queues.retain(|queue| queue.try_send(event.clone()).is_ok());
-        if streams.queues.is_empty() {
-            // Under the lock, so that a stream that opens now starts another task.
-            streams.is_publishing = false;
-            publisher.has_ended = true;
-            return;
+        let sample = Sample::now(&state);
+        // A snapshot that panics ends the streams, and not the samples.
+        if catch_unwind(AssertUnwindSafe(|| publish(&state, &sample))).is_err() {
+            tracing::error!("the snapshot for the streams of events panicked");
+            state.events.0.lock().clear();
         }
+        state.recent.add(sample);
     }
+}
+
+/// Ends the streams together with the task that serves them.
+struct StreamsGuard(Arc<AdminState>);
+
+impl Drop for StreamsGuard {
+    fn drop(&mut self) {
+        self.0.events.0.lock().clear();
+    }
+}
+
+/// Sends a snapshot to the open streams, if there are any.
+fn publish(state: &AdminState, sample: &Sample) {
+    if state.events.0.lock().is_empty() {
+        return;
+    }
+    let event = Bytes::from(format!("event: snapshot\ndata: {}\n\n", snapshot(state, sample)));
+    // A full queue belongs to a client that does not read.
+    state.events.0.lock().retain(|queue| queue.try_send(event.clone()).is_ok());
 }
 
 impl From<Full<Bytes>> for AdminBody {

@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::AdminState;
-use crate::drain::DrainPhase;
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::metrics::{DecisionCounts, DecisionOutcome, TrafficTotals, UpstreamTotals};
 use crate::telemetry::rfc3339;
 
 /// Time between two samples.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of samples: one more than the differences that are shown.
 const MAX_SAMPLES: usize = 121;
 /// Number of samples over which views compute what is recent: response times, and what needs attention.
@@ -75,7 +73,8 @@ impl Sample {
 }
 
 impl RecentSamples {
-    fn add(&self, sample: Sample) {
+    /// Adds a sample, and drops the oldest one beyond the maximum.
+    pub(super) fn add(&self, sample: Sample) {
         let mut samples = self.0.lock();
         samples.push_back(Arc::new(sample));
         if samples.len() > MAX_SAMPLES {
@@ -101,20 +100,6 @@ impl RecentSamples {
             "end": rfc3339(last.wall_clock),
             "points": points.collect::<Vec<_>>(),
         })
-    }
-}
-
-/// Samples the process until it ends.
-pub(super) async fn sample_every_second(state: Arc<AdminState>) {
-    let ended = state.drain.wait_for_phase(DrainPhase::Terminated);
-    tokio::pin!(ended);
-    let mut ticks = interval(INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = &mut ended => return,
-            _ = ticks.tick() => state.recent.add(Sample::now(&state)),
-        }
     }
 }
 

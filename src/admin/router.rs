@@ -13,7 +13,7 @@ use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{
     AdminState, Surface, actions, audit, authorization, certs, clusters, config_dump, deferred, events,
-    explain, host_check, limits, overrides, page, recent, stats, status, top,
+    explain, host_check, limits, overrides, page, stats, status, top,
 };
 use crate::http_server::{self, PeerAddress};
 
@@ -124,7 +124,7 @@ const PROBE_PATHS: [&str; 2] = ["/ready", "/metrics"];
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, surface: Surface) {
     let drain = Arc::clone(&state.drain);
     if surface == Surface::Full {
-        tokio::spawn(recent::sample_every_second(Arc::clone(&state)));
+        tokio::spawn(events::run(Arc::clone(&state)));
     }
     let service = move |request: Request<Incoming>| {
         let response = handle_catching_panics(&request, &state, surface);

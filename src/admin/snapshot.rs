@@ -25,10 +25,11 @@ use crate::telemetry::rfc3339;
 const MAX_KEYS: usize = 10;
 /// Maximum number of rules whose keys are included: those with the most decisions.
 const MAX_RULES_WITH_KEYS: usize = 32;
-/// Returns the snapshot of this moment.
-pub(super) fn snapshot(state: &AdminState) -> Value {
+
+/// Returns the snapshot of this moment, of which `sample` has the totals.
+pub(super) fn snapshot(state: &AdminState, sample: &Sample) -> Value {
     let policy = state.process.policy();
-    let (sample, before) = (Sample::now(state), state.recent.reference());
+    let before = state.recent.reference();
     let traffic = &sample.traffic;
     let now = state.process.now();
     let counts = |counts: &[(&'static str, u64)]| {
@@ -47,8 +48,8 @@ pub(super) fn snapshot(state: &AdminState) -> Value {
         },
         "in_flight": traffic.in_flight,
         "rules": rules(state, &policy),
-        "upstreams": upstreams(state, &sample, before.as_deref()),
-        "notices": notices(state, &sample, before.as_deref()),
+        "upstreams": upstreams(state, sample, before.as_deref()),
+        "notices": notices(state, sample, before.as_deref()),
         "elastic": state.process.elastic_assessment().as_ref().map(elastic),
         "config": config(&state.process.configuration()),
         "top": heaviest(state, &policy, now),
