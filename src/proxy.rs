@@ -11,6 +11,7 @@ pub mod fallback;
 pub(crate) mod fuzzing;
 
 mod accept;
+mod awaited;
 mod body;
 mod connection;
 mod date;

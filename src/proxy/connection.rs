@@ -17,12 +17,12 @@ use http::{HeaderValue, Version};
 
 use self::protocol_detect::DetectedProtocol;
 use super::Worker;
+use super::awaited::AwaitedCount;
 use super::deferred::StoredRequest;
 use super::headers::{self, Hop, HopName, PeerTls};
 use super::request_context::UpgradedRequest;
 use super::stream::DownstreamIo;
 use super::timeouts::{ConnectionTimer, RequestTimer};
-use super::unanswered::AwaitedCount;
 use crate::http1::interim::InterimResponses;
 use crate::identify;
 use crate::identify::certificate::ClientCertificate;

@@ -10,7 +10,6 @@ use http::HeaderMap;
 use super::connection::DownstreamConnection;
 use super::fallback::{Fallbacks, IncomingRequest};
 use super::finish;
-use super::pipeline::OVERLOAD_PAUSE;
 use super::request_context::{RequestContext, record_decision};
 use super::timeouts::RequestTimer;
 use crate::headers::append_all;
@@ -242,7 +241,7 @@ pub(super) fn take_delayed_memory(
         worker.metrics.record_load_shed(LoadShed::Waiting);
         let refunded = pending.refund(limiter, worker.shared.clock.now());
         finish::settle(context, &RequestEnd::Rejected, refunded);
-        connection.reject_stored(OVERLOAD_PAUSE);
+        connection.postpone_shed_call();
     }
     context.delayed_memory.is_some()
 }

@@ -20,6 +20,9 @@ use crate::rules::deferral::{DeferredRequest, DeniedDeferral};
 use crate::rules::selection::Denial;
 use crate::upstream::settings::UpstreamSettings;
 
+/// Pause of the sender of a rule's calls after this process had no room for one.
+const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
+
 /// The stored call that an internal connection sends.
 #[derive(Debug)]
 pub(super) struct StoredRequest {
@@ -107,6 +110,11 @@ impl DownstreamConnection {
         if let Some(stored) = &self.stored {
             stored.reject(retry_after);
         }
+    }
+
+    /// Records that a stored call was shed, so that it is sent again later.
+    pub(super) fn postpone_shed_call(&self) {
+        self.reject_stored(OVERLOAD_PAUSE);
     }
 
     /// Returns the view of the generation that applies to a request: the one in force, or that in which the rule of the

@@ -2,7 +2,6 @@
 //! follow it in the same order.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use http::{Method, request};
 use hyper::body::Body as _;
@@ -37,9 +36,6 @@ use crate::rules::RuleIndex;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::telemetry::spans::context::TraceContext;
-
-/// Pause of the sender of stored calls after one was shed.
-pub(super) const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Handles one request.
 ///
@@ -151,7 +147,7 @@ fn admit(
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
         worker.metrics.record_load_shed(by);
-        connection.reject_stored(OVERLOAD_PAUSE);
+        connection.postpone_shed_call();
     }
     (context, trace, admission)
 }

@@ -3,7 +3,6 @@
 //! The upstream has such a request already. If Weir gave it up with its client, a client could have any work done for the
 //! estimated cost. So it is awaited without the client, within bounds, and settled by its response.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,20 +19,6 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Maximum number of such requests per worker. Further ones are charged the maximum cost at once.
 const MAX_AWAITED: u32 = 1024;
 
-/// Number of requests of a worker, or of one of its connections, that are awaited without their clients.
-#[derive(Debug, Default)]
-pub(super) struct AwaitedCount(Cell<u32>);
-
-impl AwaitedCount {
-    fn add(&self) {
-        self.0.set(self.0.get().saturating_add(1));
-    }
-
-    fn subtract(&self) {
-        self.0.set(self.0.get().saturating_sub(1));
-    }
-}
-
 struct AwaitedGuard(Rc<DownstreamConnection>);
 
 impl AwaitedGuard {
@@ -41,8 +26,8 @@ impl AwaitedGuard {
     /// of all others by resetting its streams. A drain does not wait for clients that have left.
     fn new(connection: &Rc<DownstreamConnection>) -> Option<Self> {
         let worker = &connection.worker;
-        let is_full = worker.awaited.0.get() >= MAX_AWAITED
-            || connection.awaited.0.get() >= connection.limits.streams
+        let is_full = worker.awaited.get() >= MAX_AWAITED
+            || connection.awaited.get() >= connection.limits.streams
             || worker.coarse_clock.is_draining();
         if is_full {
             return None;

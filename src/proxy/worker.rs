@@ -12,12 +12,12 @@ use arc_swap::cache::Cache;
 use tokio::task::JoinHandle;
 
 use super::accept::{self, ListenerPermit, propagate_panic};
+use super::awaited::AwaitedCount;
 use super::date::DateHeader;
 use super::deferred;
 use super::elastic::WorkerLoad;
 use super::headers::{Hop, RequestHeaderFlags};
 use super::timeouts::{CoarseClock, TICK};
-use super::unanswered::AwaitedCount;
 use super::view::GenerationView;
 use super::{Generation, ProxyState};
 use crate::deferred::handle::DeferredHandle;

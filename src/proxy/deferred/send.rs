@@ -12,7 +12,7 @@ use http::{StatusCode, Version, request};
 use hyper::body::Body as _;
 use tokio::sync::mpsc;
 
-use super::StoredRequest;
+use super::{OVERLOAD_PAUSE, StoredRequest};
 use crate::deferred::SendOutcome;
 use crate::deferred::call::StoredCall;
 use crate::deferred::handle::{Dispatch, Reporter};
@@ -35,8 +35,6 @@ const INTERNAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limits of internal requests, which were checked when they arrived.
 const INTERNAL_LIMITS: ListenerLimits =
     ListenerLimits { header_size: u32::MAX, headers: u32::MAX, streams: 1 };
-/// Pause of the rule after this process had no room for a call.
-const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum bytes of a response that are read, so that its connection can be used again.
 const MAX_DISCARDED_RESPONSE: usize = 64 * 1024;
 
