@@ -357,6 +357,13 @@ def instance():
             "reqps",
         ),
         panel(
+            "Removed headers",
+            "Request headers removed because their names differ only in - and _ from headers that are trusted or that rules "
+            "read. More than 0 means that a client tries to pass for another, or that a proxy in front renames headers.",
+            [(f"sum(rate(weir_request_headers_removed_total{{{INSTANCE}}}[$__rate_interval])) > 0", "headers")],
+            "ops", none="None",
+        ),
+        panel(
             "Overload protection",
             "Connections and requests turned away, by limit, and accepts that failed.",
             [(f"sum by (limit) (rate(weir_overload_turned_away_total{{{INSTANCE}}}[$__rate_interval])) > 0", "{{limit}}"),
