@@ -134,24 +134,33 @@ impl<'n> Translation<'n> {
             self.add_key_part(map([("query", scalar(name.ok_or_else(unsupported)?))]));
             return Ok(());
         }
-        let value = field_text(body, "descriptor_value").unwrap_or_default();
+        self.add_fixed_value(action, expected).ok_or_else(unsupported)?
+    }
+
+    /// Adds an action whose entry has a value of the configuration; `None` if rules cannot express it.
+    fn add_fixed_value(
+        &mut self,
+        action: &EnvoyAction<'n>,
+        expected: &ExpectedEntry,
+    ) -> Option<Result<(), ActionMismatch>> {
+        let value = field_text(action.body, "descriptor_value").unwrap_or_default();
         if !expected.value.is_empty() && expected.value != value {
-            return Err(ActionMismatch::Other);
+            return Some(Err(ActionMismatch::Other));
         }
         if expected.value.is_empty() {
             self.requests
                 .add(Effect::None, format!("the value of `{}` is always `{}`", expected.key, brief(value)));
         }
         if action.is("generic_key") {
-            return Ok(());
+            return Some(Ok(()));
         }
         if action.is("header_value_match") {
-            return self.add_header_match(body).ok_or_else(unsupported)?;
+            return self.add_header_match(action.body);
         }
         if action.is("remote_address_match") {
-            return self.add_networks(body).ok_or_else(unsupported)?;
+            return self.add_networks(action.body);
         }
-        Err(unsupported())
+        None
     }
 
     /// Limits the requests by one more condition.

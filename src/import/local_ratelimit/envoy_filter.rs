@@ -111,27 +111,15 @@ impl<'n> Patches<'n> {
         };
         let Some(value) = get(operation, "value") else { return };
         let is_known = match field_text(patch, "applyTo") {
-            Some("HTTP_FILTER") => match http_filter(value, ledger) {
-                Some(filter) => {
-                    self.filters.push((place, filter));
-                    true
-                }
-                None => false,
-            },
-            Some("EXTENSION_CONFIG") => match get(value, "typed_config").filter(|config| is_filter(config)) {
-                Some(config) => {
-                    let name = field_text(value, "name").unwrap_or_default();
-                    self.filters.push((place, HttpFilter { name, config, is_disabled: false }));
-                    true
-                }
-                None => false,
-            },
             Some("HTTP_ROUTE" | "VIRTUAL_HOST" | "ROUTE_CONFIGURATION") => {
                 let table = route_patch(patch, value, host, ledger);
                 self.routes.push(RoutePatch { place, table });
                 true
             }
-            _ => false,
+            kind => patched_filter(kind, value, ledger).is_some_and(|filter| {
+                self.filters.push((place, filter));
+                true
+            }),
         };
         if !is_known {
             return lose_patch(patch, value, ledger);
@@ -181,6 +169,19 @@ impl<'n> Patches<'n> {
     }
 }
 
+/// Returns the filter that a patch of this kind adds, if it is a local rate limit.
+fn patched_filter<'n>(kind: Option<&str>, value: &'n Node, ledger: &Ledger) -> Option<HttpFilter<'n>> {
+    match kind? {
+        "HTTP_FILTER" => http_filter(value, ledger),
+        "EXTENSION_CONFIG" => {
+            let config = get(value, "typed_config").filter(|config| is_filter(config))?;
+            let name = field_text(value, "name").unwrap_or_default();
+            Some(HttpFilter { name, config, is_disabled: false })
+        }
+        _ => None,
+    }
+}
+
 /// Says of a patch why no rule has it.
 fn lose_patch(patch: &Node, value: &Node, ledger: &Ledger) {
     let kind = field_text(patch, "applyTo").unwrap_or("?");
@@ -208,23 +209,7 @@ fn route_patch<'n>(
         requests.require(MatchField::Host, vec![host_pattern(domain)]);
     }
     match field_text(patch, "applyTo") {
-        Some("HTTP_ROUTE") => {
-            let route_name =
-                host.and_then(|host| get(host, "route")).and_then(|route| field_text(route, "name"));
-            // Istio has one route for the requests of a port, of this name.
-            if let Some(name) =
-                route_name.filter(|name| inbound_port(host_name).is_none() || *name != "default")
-            {
-                requests.add(
-                    Effect::Tighter,
-                    format!("only the route `{name}` has it: add the path that it has to `match`"),
-                );
-            }
-            let (route, _) = EnvoyRoute::read(value, &requests, &[], ledger);
-            let mut host = VirtualHost { requests, ..VirtualHost::default() };
-            host.routes.extend(route);
-            RouteTable { hosts: vec![host], ..RouteTable::default() }
-        }
+        Some("HTTP_ROUTE") => table_of_route(value, host, requests, ledger),
         Some("VIRTUAL_HOST") => {
             let own = Requests::of_domains(get(value, "domains"));
             let requests = requests.and(&own).unwrap_or(own);
@@ -241,6 +226,28 @@ fn route_patch<'n>(
             table
         }
     }
+}
+
+/// Returns a route configuration with the route that a patch of one adds or changes.
+fn table_of_route<'n>(
+    value: &'n Node,
+    host: Option<&'n Node>,
+    mut requests: Requests<'n>,
+    ledger: &Ledger,
+) -> RouteTable<'n> {
+    let host_name = host.and_then(|host| field_text(host, "name")).unwrap_or_default();
+    let route_name = host.and_then(|host| get(host, "route")).and_then(|route| field_text(route, "name"));
+    // Istio has one route for the requests of a port, of this name.
+    if let Some(name) = route_name.filter(|name| inbound_port(host_name).is_none() || *name != "default") {
+        requests.add(
+            Effect::Tighter,
+            format!("only the route `{name}` has it: add the path that it has to `match`"),
+        );
+    }
+    let (route, _) = EnvoyRoute::read(value, &requests, &[], ledger);
+    let mut host = VirtualHost { requests, ..VirtualHost::default() };
+    host.routes.extend(route);
+    RouteTable { hosts: vec![host], ..RouteTable::default() }
 }
 
 /// Returns the port of a virtual host for incoming requests: `inbound|http|8080`.

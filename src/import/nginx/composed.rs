@@ -4,7 +4,7 @@
 //! attributes of the request, an entry is split where the text between the variables is.
 
 use super::super::pattern::parse_regex;
-use super::super::scope::{Scope, ScopeCondition};
+use super::super::scope::{MatchField, Scope, ScopeCondition};
 use super::selection::{
     Entry, SelectionPattern, Selections, ValueScope, attribute_field, look_up, read_map, rule_pattern,
 };
@@ -128,31 +128,10 @@ fn conditions(
             block.argument(0)
         )
     };
-    let parts: Vec<SelectionPattern> = match pattern {
-        SelectionPattern::Default => return Ok(Vec::new()),
-        SelectionPattern::Network { .. } => return Err(unsupported()),
-        SelectionPattern::Text(text) => {
-            let parts = split_text(text, pieces).ok_or_else(unsupported)?;
-            parts.into_iter().map(|part| SelectionPattern::Text(part.to_owned())).collect()
-        }
-        SelectionPattern::Regex { regex, order } => {
-            let text = regex.as_str();
-            let (fold, text) = text.strip_prefix("(?i)").map_or(("", text), |rest| ("(?i)", rest));
-            // A part of an alternative is not a part of the whole.
-            if text.contains(['|', '(']) {
-                return Err(unsupported());
-            }
-            let parts = split_text(text, pieces).ok_or_else(unsupported)?;
-            let last = parts.len().saturating_sub(1);
-            let part = |(index, part): (usize, &str)| {
-                let begin = if index > 0 { "^" } else { "" };
-                let end = if index < last { "$" } else { "" };
-                let regex = parse_regex(&format!("{fold}{begin}{part}{end}"), false)?;
-                Some(SelectionPattern::Regex { regex, order: *order })
-            };
-            parts.into_iter().enumerate().map(part).collect::<Option<Vec<_>>>().ok_or_else(unsupported)?
-        }
-    };
+    if let SelectionPattern::Default = pattern {
+        return Ok(Vec::new());
+    }
+    let parts = split_pattern(pieces, pattern).ok_or_else(unsupported)?;
     let mut conditions: Vec<ScopeCondition> = Vec::new();
     for (name, part) in pieces.iter().filter_map(variable_of).zip(&parts) {
         let field = attribute_field(name)
@@ -162,22 +141,51 @@ fn conditions(
             return Err(unsupported());
         }
         if !matches_all {
-            let text = match (&field, part) {
-                // A method is one word of few, so a regex of it is one in full.
-                (super::super::scope::MatchField::Method, SelectionPattern::Regex { regex, .. }) => {
-                    let word = regex
-                        .as_str()
-                        .trim_start_matches("(?i)")
-                        .trim_start_matches('^')
-                        .trim_end_matches('$');
-                    rule_pattern(&field, &SelectionPattern::Text(word.to_owned()), variable)?
-                }
-                _ => rule_pattern(&field, part, variable)?,
-            };
+            let text = part_pattern(&field, part, variable)?;
             conditions.push(ScopeCondition::new(field, vec![text]));
         }
     }
     if conditions.is_empty() { Err(unsupported()) } else { Ok(conditions) }
+}
+
+/// Returns the part of an entry for each variable; `None` if it cannot be split.
+fn split_pattern(pieces: &[KeyPiece], pattern: &SelectionPattern) -> Option<Vec<SelectionPattern>> {
+    match pattern {
+        SelectionPattern::Default | SelectionPattern::Network { .. } => None,
+        SelectionPattern::Text(text) => {
+            let parts = split_text(text, pieces)?;
+            Some(parts.into_iter().map(|part| SelectionPattern::Text(part.to_owned())).collect())
+        }
+        SelectionPattern::Regex { regex, order } => {
+            let text = regex.as_str();
+            let (fold, text) = text.strip_prefix("(?i)").map_or(("", text), |rest| ("(?i)", rest));
+            // A part of an alternative is not a part of the whole.
+            if text.contains(['|', '(']) {
+                return None;
+            }
+            let parts = split_text(text, pieces)?;
+            let last = parts.len().saturating_sub(1);
+            let part = |(index, part): (usize, &str)| {
+                let begin = if index > 0 { "^" } else { "" };
+                let end = if index < last { "$" } else { "" };
+                let regex = parse_regex(&format!("{fold}{begin}{part}{end}"), false)?;
+                Some(SelectionPattern::Regex { regex, order: *order })
+            };
+            parts.into_iter().enumerate().map(part).collect()
+        }
+    }
+}
+
+fn part_pattern(field: &MatchField, part: &SelectionPattern, variable: &str) -> Result<String, String> {
+    match (field, part) {
+        // A method is one word of few, so a regex of it is one in full.
+        (MatchField::Method, SelectionPattern::Regex { regex, .. }) => {
+            let word = regex.as_str().trim_start_matches("(?i)");
+            let word = word.trim_start_matches('^').trim_end_matches('$');
+            rule_pattern(field, &SelectionPattern::Text(word.to_owned()), variable)
+        }
+        _ => rule_pattern(field, part, variable),
+    }
 }
 
 fn is_any(regex: &str) -> bool {

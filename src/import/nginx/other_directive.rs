@@ -26,30 +26,7 @@ pub(super) fn other_directive(name: &str, directive: &Directive) -> Option<Remar
             let text = "`limit_zone` is not converted: nginx 1.7.6 has replaced it by `limit_conn_zone`";
             (Effect::Looser, text.to_owned())
         }
-        "set_real_ip_from" if first == "unix:" => {
-            let text = "`set_real_ip_from unix:` is not a rule: clients of a Unix socket count as 127.0.0.1, add it to \
-                 `client_ip.trusted_proxies`";
-            (Effect::Differs, text.to_owned())
-        }
-        "set_real_ip_from" if parse_network(first).is_none() => {
-            let text = format!(
-                "`set_real_ip_from {first}` is not a rule: add the addresses of this name to \
-                 `client_ip.trusted_proxies`"
-            );
-            (Effect::Differs, text)
-        }
-        "set_real_ip_from" if is_everyone(first) => {
-            let text = format!(
-                "`set_real_ip_from {first}` lets every client choose its address, and is not converted: \
-                 list your proxies in `client_ip.trusted_proxies`"
-            );
-            (Effect::Differs, text)
-        }
-        "set_real_ip_from" => {
-            let text =
-                format!("`set_real_ip_from` is not a rule: add {first} to `client_ip.trusted_proxies`");
-            (Effect::Differs, text)
-        }
+        "set_real_ip_from" => set_real_ip_from(first),
         "real_ip_header" => real_ip_header(first),
         "real_ip_recursive" if first == "on" => {
             (Effect::None, "`real_ip_recursive on` is what `client_ip.trusted_proxies` does".to_owned())
@@ -64,6 +41,25 @@ pub(super) fn other_directive(name: &str, directive: &Directive) -> Option<Remar
         _ => return None,
     };
     Some(Remark::new(effect, text))
+}
+
+fn set_real_ip_from(proxy: &str) -> (Effect, String) {
+    const TRUSTED: &str = "`client_ip.trusted_proxies`";
+    let text = if proxy == "unix:" {
+        format!(
+            "`set_real_ip_from unix:` is not a rule: clients of a Unix socket count as 127.0.0.1, add it to {TRUSTED}"
+        )
+    } else if parse_network(proxy).is_none() {
+        format!("`set_real_ip_from {proxy}` is not a rule: add the addresses of this name to {TRUSTED}")
+    } else if is_everyone(proxy) {
+        format!(
+            "`set_real_ip_from {proxy}` lets every client choose its address, and is not converted: list your proxies in \
+             {TRUSTED}"
+        )
+    } else {
+        format!("`set_real_ip_from` is not a rule: add {proxy} to {TRUSTED}")
+    };
+    (Effect::Differs, text)
 }
 
 /// Whether a network has all addresses.

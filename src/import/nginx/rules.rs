@@ -129,6 +129,24 @@ impl RuleWriter {
         }
     }
 
+    /// Returns the zone of a limit; a comment says that there is none.
+    fn find_zone<'c>(
+        &mut self,
+        config: &'c HttpConfig<'_>,
+        limit: &LimitUse,
+        place: &Place,
+    ) -> Option<&'c NginxZone> {
+        let is_connections = matches!(limit.amount, Amount::Connections(_));
+        let is_zone = |zone: &&NginxZone| zone.name == limit.zone && zone.rate.is_none() == is_connections;
+        let zone = config.zones.iter().find(is_zone);
+        if zone.is_none() {
+            let directive = if is_connections { "limit_conn" } else { "limit_req" };
+            let missing = format!("`{directive}` of zone `{}`: `{directive}_zone` is not here", limit.zone);
+            self.comment(format!("{place}: {missing}"));
+        }
+        zone
+    }
+
     /// Adds the rules of a limit; returns whether there are any.
     fn add_limit(
         &mut self,
@@ -137,15 +155,8 @@ impl RuleWriter {
         place: &Place,
         uses: &[CellUses],
     ) -> bool {
-        let is_connections = matches!(limit.amount, Amount::Connections(_));
-        let directive = if is_connections { "limit_conn" } else { "limit_req" };
-        let is_zone = |zone: &&NginxZone| zone.name == limit.zone && zone.rate.is_none() == is_connections;
+        let Some(zone) = self.find_zone(config, limit, place) else { return false };
         let name = &limit.zone;
-        let Some(zone) = config.zones.iter().find(is_zone) else {
-            let missing = format!("`{directive}` of zone `{name}`: `{directive}_zone` is not here");
-            self.comment(format!("{place}: {missing}"));
-            return false;
-        };
         let cases = zone.key_cases(&config.selections).unwrap_or_else(|reason| {
             self.comment(format!("{place}: zone `{name}` is not converted: {reason} ({})", zone.place));
             Vec::new()
