@@ -6,6 +6,7 @@
 //! matches the descriptor itself, which only works for calls of Envoy to its rate limit service.
 
 mod actions;
+mod buckets;
 mod discover;
 mod envoy_filter;
 mod filter;

@@ -158,8 +158,38 @@ fn both(field: &MatchField, one: &str, other: &str) -> Both {
             true => Both::One(one.to_owned()),
             false => narrower(theirs.ends_with(ours), other),
         },
+        (Shape::Regex(regex), Shape::Prefix(prefix)) | (Shape::Prefix(prefix), Shape::Regex(regex))
+            if is_apart(&literal_prefix(regex.as_str()), &prefix) =>
+        {
+            Both::None
+        }
+        (Shape::Regex(ours), Shape::Regex(theirs))
+            if is_apart(&literal_prefix(ours.as_str()), &literal_prefix(theirs.as_str())) =>
+        {
+            Both::None
+        }
         (Shape::Regex(_) | Shape::Prefix(_) | Shape::Suffix(_), _) => Both::Unknown,
     }
+}
+
+/// Whether no text begins with both.
+fn is_apart(one: &str, other: &str) -> bool {
+    !one.starts_with(other) && !other.starts_with(one)
+}
+
+/// Returns the text with which every match of a regex begins, as far as it is easy to see.
+fn literal_prefix(regex: &str) -> String {
+    let text = regex.strip_prefix('^').unwrap_or_default();
+    let text = text.strip_prefix("(?:").unwrap_or(text);
+    if text.contains('|') {
+        return String::new();
+    }
+    let end = text.find(|letter| !matches!(letter, 'a'..='z' | 'A'..='Z' | '0'..='9' | '/' | '-' | '_'));
+    let (literal, rest) = text.split_at(end.unwrap_or(text.len()));
+    // The last letter may be optional.
+    let is_optional = rest.starts_with(['*', '?', '{']);
+    let length = literal.len().saturating_sub(usize::from(is_optional));
+    literal[..length].to_owned()
 }
 
 fn matches_text(shape: &Shape<'_>, text: &str) -> bool {
@@ -237,7 +267,11 @@ mod tests {
             (path.clone(), vec!["~^/a"], vec!["/ab"], Some(vec!["/ab"])),
             (path.clone(), vec!["~^/a"], vec!["/b"], None),
             (path.clone(), vec!["~^/a\\.b$"], vec!["/a.b"], Some(vec!["~^/a\\.b$"])),
-            (path, vec!["~x+"], vec!["~^/b"], Some(vec!["inexact"])),
+            (path.clone(), vec!["~x+"], vec!["~^/b"], Some(vec!["inexact"])),
+            (path.clone(), vec!["~^(?:/b[0-9]+)$"], vec!["~^/a"], None),
+            (path.clone(), vec!["~^/ab*c"], vec!["~^/ax+"], Some(vec!["inexact"])),
+            (path.clone(), vec!["~^(?:/b|/a)$"], vec!["/a/*"], Some(vec!["inexact"])),
+            (path, vec!["~^/bx*c"], vec!["~^/a[0-9]"], None),
             (MatchField::Host, vec!["*.a.com"], vec!["x.a.com"], Some(vec!["x.a.com"])),
             (MatchField::Host, vec!["*.a.com"], vec!["*.b.com"], None),
             (MatchField::ClientIp, vec!["10.0.0.0/8"], vec!["10.1.0.0/16"], Some(vec!["10.1.0.0/16"])),

@@ -23,8 +23,14 @@ pub(super) struct Filter<'n> {
     pub(super) always_consumes: bool,
     /// What is enforced.
     share: Share,
-    /// The value of `on_limit`, if it is not the default.
-    on_limit: Option<String>,
+    reply: LocalReply,
+}
+
+/// The response to rejected requests.
+#[derive(Debug)]
+struct LocalReply {
+    status: u16,
+    headers: Vec<(String, String)>,
 }
 
 /// When the `rate_limits` of a virtual host apply.
@@ -81,23 +87,6 @@ impl<'n> Filter<'n> {
         {
             get(config, name).into_iter().for_each(|value| ledger.use_all(value));
         }
-        let invalid = |value: &Node, expected: &str| {
-            ledger.lose(value, Effect::Differs, format!("invalid, expected {expected}"));
-        };
-        let stage = get(config, "stage").map_or(Some(0), as_u64);
-        if stage.is_none() {
-            get(config, "stage").into_iter().for_each(|value| invalid(value, "a number"));
-        }
-        let host_limits = match field_text(config, "vh_rate_limits") {
-            None | Some("OVERRIDE" | "0") => HostLimits::Override,
-            Some("INCLUDE" | "1") => HostLimits::Include,
-            Some("IGNORE" | "2") => HostLimits::Ignore,
-            Some(_) => {
-                let value = get(config, "vh_rate_limits");
-                value.into_iter().for_each(|value| invalid(value, "OVERRIDE, INCLUDE or IGNORE"));
-                HostLimits::Override
-            }
-        };
         if let Some(value) = get(config, "local_rate_limit_per_downstream_connection") {
             match as_bool(value) {
                 Some(false) => ledger.use_all(value),
@@ -105,20 +94,30 @@ impl<'n> Filter<'n> {
             }
         }
         let descriptors = items(get(config, "descriptors"));
-        let always = get(config, "always_consume_default_token_bucket");
-        if let Some(value) = always.filter(|value| as_bool(value).is_none()) {
-            invalid(value, "true or false");
-        }
         Self {
             config,
             name: field_text(config, "stat_prefix").unwrap_or("local").trim().to_owned(),
             bucket: get(config, "token_bucket").and_then(|bucket| read_bucket(bucket, ledger)),
             descriptors: descriptors.iter().filter_map(|node| read_descriptor(node, ledger)).collect(),
-            stage: stage.unwrap_or_default(),
-            host_limits,
-            always_consumes: always.and_then(as_bool).unwrap_or(true),
+            stage: read_or(config, "stage", 0, "a number", as_u64, ledger),
+            host_limits: read_or(
+                config,
+                "vh_rate_limits",
+                HostLimits::Override,
+                "OVERRIDE, INCLUDE or IGNORE",
+                HostLimits::read,
+                ledger,
+            ),
+            always_consumes: read_or(
+                config,
+                "always_consume_default_token_bucket",
+                true,
+                "true or false",
+                as_bool,
+                ledger,
+            ),
             share: read_share(config, ledger),
-            on_limit: read_on_limit(config, ledger),
+            reply: LocalReply { status: read_status(config, ledger), headers: read_headers(config, ledger) },
         }
     }
 
@@ -140,10 +139,18 @@ impl<'n> Filter<'n> {
         }
     }
 
-    /// Sets the response to rejected requests.
-    pub(super) fn set_response(&self, rule: &mut RuleText) {
-        if let Some(on_limit) = &self.on_limit {
-            rule.set("on_limit", on_limit.clone());
+    /// Sets the response to rejected requests, for a rule whose rejections have the status `default`.
+    pub(super) fn set_response(&self, rule: &mut RuleText, default: u16) {
+        let LocalReply { status, headers } = &self.reply;
+        let mut fields = Vec::new();
+        if *status != default {
+            fields.push(("status", status.to_string()));
+        }
+        if !headers.is_empty() {
+            fields.push(("headers", map(headers.iter().map(|(name, value)| (name, scalar(value))))));
+        }
+        if !fields.is_empty() {
+            rule.set("on_limit", map(fields));
         }
     }
 
@@ -156,6 +163,33 @@ impl<'n> Filter<'n> {
     pub(super) fn is_enforced(&self) -> bool {
         self.share != Share::None
     }
+}
+
+impl HostLimits {
+    fn read(node: &Node) -> Option<Self> {
+        match scalar_text(node)? {
+            "OVERRIDE" | "0" => Some(Self::Override),
+            "INCLUDE" | "1" => Some(Self::Include),
+            "IGNORE" | "2" => Some(Self::Ignore),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the value of a field, or `default` if there is none; one that is invalid gets a remark.
+fn read_or<T>(
+    config: &Node,
+    name: &str,
+    default: T,
+    expected: &str,
+    read: fn(&Node) -> Option<T>,
+    ledger: &Ledger,
+) -> T {
+    let Some(value) = get(config, name) else { return default };
+    read(value).unwrap_or_else(|| {
+        ledger.lose(value, Effect::Differs, format!("invalid, expected {expected}"));
+        default
+    })
 }
 
 /// Returns the configuration itself, which a typed struct has in a field.
@@ -252,23 +286,30 @@ fn read_percent(node: &Node, ledger: &Ledger) -> Option<f64> {
     Some(percent.min(100.0))
 }
 
-/// Returns the response to rejected requests, unless it is the default.
-fn read_on_limit(config: &Node, ledger: &Ledger) -> Option<String> {
-    let mut fields = Vec::new();
-    if let Some(status) = get(config, "status") {
-        let code = get(status, "code").and_then(|code| status_code(scalar_text(code)?));
-        match code {
-            // Envoy replaces codes below 400 by 429.
-            Some(code) if code < 400 || code == 429 => {
-                ledger.lose(status, Effect::None, "rejected requests get 429");
-            }
-            Some(code) => {
-                ledger.use_all(status);
-                fields.push(("status", code.to_string()));
-            }
-            None => ledger.lose(status, Effect::None, "not a status: rejected requests get 429"),
+/// Returns the status of rejected requests.
+fn read_status(config: &Node, ledger: &Ledger) -> u16 {
+    const DEFAULT: u16 = 429;
+    let Some(status) = get(config, "status") else { return DEFAULT };
+    let code = get(status, "code").and_then(|code| status_code(scalar_text(code)?));
+    match code {
+        // Envoy replaces codes below 400 by 429.
+        Some(code) if code < 400 || code == DEFAULT => {
+            ledger.lose(status, Effect::None, "rejected requests get 429");
+            DEFAULT
+        }
+        Some(code) => {
+            ledger.use_all(status);
+            code
+        }
+        None => {
+            ledger.lose(status, Effect::None, "not a status: rejected requests get 429");
+            DEFAULT
         }
     }
+}
+
+/// Returns the headers of responses to rejected requests.
+fn read_headers(config: &Node, ledger: &Ledger) -> Vec<(String, String)> {
     let mut headers: Vec<(String, String)> = Vec::new();
     for option in items(get(config, "response_headers_to_add")) {
         match read_header(option) {
@@ -279,16 +320,10 @@ fn read_on_limit(config: &Node, ledger: &Ledger) -> Option<String> {
                 get(option, "header").into_iter().for_each(|header| ledger.use_all(header));
                 headers.push((name, value));
             }
-            _ => {
-                ledger.lose(option, Effect::None, "rejections do not get this header");
-            }
+            _ => ledger.lose(option, Effect::None, "rejections do not get this header"),
         }
     }
-    if !headers.is_empty() {
-        let headers = headers.into_iter().map(|(name, value)| (name, scalar(&value)));
-        fields.push(("headers", map(headers)));
-    }
-    (!fields.is_empty()).then(|| map(fields))
+    headers
 }
 
 /// Returns the name and value of a header that `on_limit.headers` can have.

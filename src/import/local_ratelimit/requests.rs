@@ -77,6 +77,46 @@ impl<'n> Requests<'n> {
         true
     }
 
+    /// Returns the requests that are not in `other`, in parts without a request in common.
+    pub(super) fn without(&self, other: &Self) -> Vec<Self> {
+        let conditions = Scope { conditions: other.scope.conditions.clone(), exceptions: Vec::new() };
+        let is_excepted = |exception: &Vec<ScopeCondition>| covers(exception, &conditions);
+        if !may_meet(&self.scope, &other.scope) || self.scope.exceptions.iter().any(is_excepted) {
+            return vec![self.clone()];
+        }
+        if other.remarks.iter().any(Remark::is_warning) {
+            let mut all = self.clone();
+            return if all.except(other) { vec![all] } else { Vec::new() };
+        }
+        let mut parts = Vec::new();
+        if !covers(&other.scope.conditions, &self.scope) {
+            let mut outside = self.clone();
+            outside.except_conditions(&other.scope.conditions);
+            outside.nodes.extend(&other.nodes);
+            parts.push(outside);
+        }
+        // What `other` excepts is not in it.
+        for (index, exception) in other.scope.exceptions.iter().enumerate() {
+            let excepted = Scope { conditions: exception.clone(), exceptions: Vec::new() };
+            let inside = self.and(&Self { scope: conditions.clone(), ..Self::default() });
+            let part = inside.and_then(|inside| inside.and(&Self { scope: excepted, ..Self::default() }));
+            let Some(mut part) = part else { continue };
+            let earlier = &other.scope.exceptions[..index];
+            if earlier.iter().any(|earlier| covers(earlier, &part.scope)) {
+                continue;
+            }
+            for earlier in earlier {
+                let earlier = Scope { conditions: earlier.clone(), exceptions: Vec::new() };
+                if may_meet(&part.scope, &earlier) {
+                    part.except_conditions(&earlier.conditions);
+                }
+            }
+            part.nodes.extend(&other.nodes);
+            parts.push(part);
+        }
+        parts
+    }
+
     fn except_conditions(&mut self, conditions: &[ScopeCondition]) {
         // What the rule requires anyway need not be in the exception.
         let new = |condition: &&ScopeCondition| !self.scope.conditions.contains(condition);

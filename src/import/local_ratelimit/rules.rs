@@ -7,10 +7,10 @@ use super::super::remark::{Effect, Remark};
 use super::super::rule_text::{
     RuleListItem, RuleText, UniqueNames, exact_pattern, list, map, one_or_list, scalar,
 };
-use super::super::token_bucket::ImportedBucket;
 use super::super::tree::{as_bool, as_u64, entries, field_text, get, is_true, items};
 use super::actions::{ActionMismatch, ExpectedEntry, Translation, translate};
-use super::filter::{Descriptor, Filter};
+use super::buckets::set_bucket;
+use super::filter::Descriptor;
 use super::messages;
 use super::requests::Requests;
 use super::units::{Source, Unit};
@@ -30,8 +30,8 @@ pub(super) struct FilterRuleWriter<'l> {
 }
 
 /// One meaning of a descriptor: the requests that it is made for, what it is counted by, and the price.
-struct Meaning<'n> {
-    translation: Translation<'n>,
+pub(super) struct Meaning<'n> {
+    pub(super) translation: Translation<'n>,
     exceptions: Vec<Requests<'n>>,
     cost: Option<String>,
     /// The number of tokens of a fixed price.
@@ -43,7 +43,7 @@ impl<'l> FilterRuleWriter<'l> {
         Self { ledger, names: UniqueNames::default(), items: Vec::new(), paired: HashSet::new() }
     }
 
-    fn comment(&mut self, effect: Effect, text: impl Into<String>) {
+    pub(super) fn comment(&mut self, effect: Effect, text: impl Into<String>) {
         self.items.push(RuleListItem::Comment(Remark::new(effect, text)));
     }
 
@@ -71,7 +71,7 @@ impl<'l> FilterRuleWriter<'l> {
         }
     }
 
-    fn start_rule(&mut self, name: &str, place: Option<&Remark>) -> RuleText {
+    pub(super) fn start_rule(&mut self, name: &str, place: Option<&Remark>) -> RuleText {
         let mut rule = RuleText::default();
         rule.set("name", scalar(&self.names.make_unique(name)));
         place.into_iter().for_each(|place| rule.add_remark(place.clone()));
@@ -79,90 +79,14 @@ impl<'l> FilterRuleWriter<'l> {
     }
 
     /// Sets the conditions of a rule.
-    fn set_requests(&self, rule: &mut RuleText, requests: &Requests<'_>) {
+    pub(super) fn set_requests(&self, rule: &mut RuleText, requests: &Requests<'_>) {
         requests.remarks.iter().for_each(|remark| rule.add_remark(remark.clone()));
         requests.scope.write(rule);
         requests.mark_used(self.ledger);
     }
 
-    /// Adds the rule of the filter's own bucket.
-    fn add_bucket(
-        &mut self,
-        unit: &Unit<'_>,
-        bucket: &ImportedBucket,
-        meanings: &[Vec<Meaning<'_>>],
-        place: Option<&Remark>,
-    ) {
-        let mut requests = unit.requests.clone();
-        if !unit.filter.always_consumes {
-            for meaning in meanings.iter().flatten() {
-                let described = described_requests(&meaning.translation);
-                if !requests.except(&described) {
-                    let text = format!("{}: not used, as all requests match a descriptor", unit.filter.name);
-                    get(unit.filter.config, "token_bucket").into_iter().for_each(|node| {
-                        self.ledger.lose(node, Effect::None, "not used, as all requests match a descriptor");
-                    });
-                    return self.comment(Effect::None, text);
-                }
-            }
-            if meanings.iter().any(Vec::is_empty) {
-                requests.add(
-                    Effect::Tighter,
-                    "requests that match a descriptor which is not translated count too",
-                );
-            }
-        }
-        let mut rule = self.start_rule(&unit.filter.name, place);
-        self.set_requests(&mut rule, &requests);
-        self.set_bucket(&mut rule, &unit.filter, &[], bucket, None, false);
-        self.push(rule);
-    }
-
-    /// Sets the key and the bucket of each of its values.
-    fn set_bucket(
-        &self,
-        rule: &mut RuleText,
-        filter: &Filter<'_>,
-        key: &[String],
-        bucket: &ImportedBucket,
-        cost: Option<&str>,
-        is_shadow: bool,
-    ) {
-        match bucket {
-            ImportedBucket::Empty if is_shadow || !filter.is_enforced() => {
-                rule.add_comment("no tokens: Envoy counts every request, and rejects none");
-            }
-            ImportedBucket::Empty => {
-                rule.add_comment("no tokens: every request is rejected, here with 403");
-                if !filter.is_enforced_for_all() {
-                    rule.add_remark(Remark::new(
-                        Effect::Tighter,
-                        "a share of requests is rejected in Envoy, and all here",
-                    ));
-                }
-                rule.set("action", "deny");
-            }
-            ImportedBucket::Rate { limit, capacity, is_burst } => {
-                if !key.is_empty() {
-                    rule.set("key", list(key));
-                }
-                rule.set("limit", limit.clone());
-                if *is_burst {
-                    rule.set("burst", capacity.to_string());
-                }
-                rule.set("algorithm", "token_bucket");
-                cost.into_iter().for_each(|cost| rule.set("cost", cost));
-                filter.set_enforcement(rule, is_shadow);
-                // A rule that matches descriptors has no response of its own.
-                if rule.field("domain").is_none() {
-                    filter.set_response(rule);
-                }
-            }
-        }
-    }
-
     /// Adds a rule, or its comments if it has no effect.
-    fn push(&mut self, rule: RuleText) {
+    pub(super) fn push(&mut self, rule: RuleText) {
         if rule.field("action").or_else(|| rule.field("limit")).is_some() {
             return self.items.push(RuleListItem::Rule(rule));
         }
@@ -248,7 +172,7 @@ impl<'l> FilterRuleWriter<'l> {
             let mut rule = self.start_rule(&name, place);
             self.set_requests(&mut rule, &requests);
             let bucket = descriptor.bucket.clone().with_cost(meaning.tokens);
-            self.set_bucket(
+            set_bucket(
                 &mut rule,
                 &unit.filter,
                 &meaning.translation.key,
@@ -267,7 +191,7 @@ impl<'l> FilterRuleWriter<'l> {
     }
 
     /// Adds rules for one descriptor. Those with one key share the counter, as in Envoy.
-    fn share_counters(&mut self, rules: Vec<(RuleText, String)>) {
+    pub(super) fn share_counters(&mut self, rules: Vec<(RuleText, String)>) {
         let has_other_keys = rules.iter().any(|(_, key)| *key != rules[0].1);
         let mut counters: Vec<(String, String)> = Vec::new();
         let counted: Vec<String> = rules.iter().map(|(_, key)| key.clone()).collect();
@@ -323,7 +247,7 @@ impl<'l> FilterRuleWriter<'l> {
                 key.push(part);
             }
         }
-        self.set_bucket(&mut rule, &unit.filter, &key, &descriptor.bucket, None, descriptor.is_shadow);
+        set_bucket(&mut rule, &unit.filter, &key, &descriptor.bucket, None, descriptor.is_shadow);
         self.push(rule);
     }
 
@@ -360,25 +284,6 @@ fn is_same_but_name(one: &RuleText, other: &RuleText) -> bool {
     let fields =
         |rule: &RuleText| rule.fields.iter().filter(|(key, _)| *key != "name").cloned().collect::<Vec<_>>();
     fields(one) == fields(other)
-}
-
-/// Returns the requests that have a descriptor, including the presence of what it is counted by.
-fn described_requests<'n>(translation: &Translation<'n>) -> Requests<'n> {
-    let mut requests = translation.requests.clone();
-    for part in &translation.key {
-        let header = part.strip_prefix("{ header: ").and_then(|rest| rest.strip_suffix(" }"));
-        if let Some(name) = header.filter(|name| !name.starts_with('"')) {
-            let mut present = Requests::default();
-            present.require(super::super::scope::MatchField::Header(name.to_owned()), vec!["*".to_owned()]);
-            requests = requests.and(&present).unwrap_or(requests);
-        } else if part.starts_with("{ query:") {
-            requests.add(
-                Effect::Tighter,
-                "requests with a parameter that a descriptor counts by are counted here, too",
-            );
-        }
-    }
-    requests
 }
 
 /// Formats the whole descriptor as a condition of `match`.

@@ -49,10 +49,9 @@ fn is_rejected(status: u16) -> bool {
     matches!(status, 403 | 429)
 }
 
-/// Sends the requests to Envoy and to Weir with the imported rules, and compares each decision. Returns the number of
-/// rejected requests.
+/// Returns the imported rules of a connection manager with these filters and this virtual host.
 #[track_caller]
-fn assert_same_decisions(filters: &[Value], host: &Value, attempts: &[Attempt]) -> usize {
+fn import_rules(filters: &[Value], host: &Value) -> String {
     let manager =
         json!({ "http_filters": filters, "route_config": { "name": "r", "virtual_hosts": [host] } });
     let directory = TempDir::new().unwrap();
@@ -60,10 +59,21 @@ fn assert_same_decisions(filters: &[Value], host: &Value, attempts: &[Attempt]) 
     fs::write(&file, manager.to_string()).unwrap();
     let output = run(["import", "local-ratelimit", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let rules = String::from_utf8(output.stdout).unwrap();
-    let weir = Weir::start(&format!(
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn start_weir(rules: &str) -> Weir {
+    Weir::start(&format!(
         "listeners: 127.0.0.1:0\nadmin: {{ address: 127.0.0.1:0 }}\nupstream: echo\n{rules}"
-    ));
+    ))
+}
+
+/// Sends the requests to Envoy and to Weir with the imported rules, and compares each decision. Returns the number of
+/// rejected requests.
+#[track_caller]
+fn assert_same_decisions(filters: &[Value], host: &Value, attempts: &[Attempt]) -> usize {
+    let rules = import_rules(filters, host);
+    let weir = start_weir(&rules);
     let envoy = Envoy::start(filters, host, SocketAddr::from(([127, 0, 0, 1], 1)), &[]);
     let mut rejected = 0;
     for (index, attempt) in attempts.iter().enumerate() {
@@ -184,4 +194,120 @@ fn imported_header_matches_and_hits_are_those_of_envoy() {
         ("/", None),
     ];
     assert_eq!(assert_same_decisions(&filters, &host, &repeat(&attempts, 2)), 2 + 1 + 2 + 2);
+}
+
+#[test]
+fn imported_default_bucket_is_for_requests_without_a_descriptor_as_in_envoy() {
+    let limits = json!([{ "actions": [{ "generic_key": { "descriptor_value": "api" } }, header_action("x-user", "user")] }]);
+    let rest = json!([{ "actions": [{ "generic_key": { "descriptor_value": "rest" } }] }]);
+    let host = json!({
+        "name": "all", "domains": ["*"], "rate_limits": rest,
+        "routes": [
+            { "match": { "path_separated_prefix": "/a" }, "route": { "cluster": "upstream", "rate_limits": limits } },
+            { "match": { "prefix": "/a" }, "route": { "cluster": "upstream" } },
+            { "match": { "safe_regex": { "regex": "/b[0-9]+" } }, "route": { "cluster": "upstream", "rate_limits": limits } },
+            { "match": { "prefix": "/" }, "route": { "cluster": "upstream", "include_vh_rate_limits": true } },
+        ],
+    });
+    let api = |value: Value, tokens: u32| {
+        descriptor(&json!([{ "key": "generic_key", "value": "api" }, value]), tokens)
+    };
+    let filters = [json!({ "name": NAME, "typed_config": filter(&json!({
+        "token_bucket": bucket(2),
+        "always_consume_default_token_bucket": false,
+        "descriptors": [
+            api(json!({ "key": "user" }), 3),
+            api(json!({ "key": "user", "value": "vip" }), 5),
+            descriptor(&json!([{ "key": "generic_key", "value": "rest" }]), 2),
+        ],
+    })) })];
+    let attempts = [
+        ("/a/x", Some("a")),
+        ("/b7", Some("a")),
+        ("/b7", Some("vip")),
+        ("/a", Some("vip")),
+        ("/abc", None),
+        ("/c", None),
+        ("/a", None),
+        ("/b7", None),
+    ];
+    let of_default_bucket = 1 + 3;
+    let rejected = assert_same_decisions(&filters, &host, &repeat(&attempts, 3));
+    assert_eq!(rejected, 3 + 1 + 1 + 3 + of_default_bucket);
+}
+
+#[test]
+fn imported_default_buckets_of_routes_beside_limits_of_the_virtual_host_are_those_of_envoy() {
+    let route = |path: &str, tokens: u32| {
+        let own = filter(&json!({
+            "always_consume_default_token_bucket": false,
+            "descriptors": [descriptor(&json!([{ "key": "user" }]), tokens)],
+            "token_bucket": bucket(2),
+        }));
+        json!({
+            "match": { "prefix": path },
+            "route": { "cluster": "upstream", "rate_limits": [{ "actions": [header_action("x-user", "user")] }] },
+            "typed_per_filter_config": { NAME: own },
+        })
+    };
+    let host = json!({
+        "name": "all", "domains": ["*"],
+        "rate_limits": [{ "actions": [{ "generic_key": { "descriptor_value": "rest" } }] }],
+        "routes": [
+            route("/login", 4),
+            route("/static", 1),
+            { "match": { "path": "/own" }, "route": { "cluster": "upstream", "rate_limits": [{ "actions": [{ "remote_address": {} }] }] } },
+            { "match": { "prefix": "/" }, "route": { "cluster": "upstream" } },
+        ],
+    });
+    let filters = [json!({ "name": NAME, "typed_config": filter(&json!({
+        "token_bucket": bucket(1),
+        "always_consume_default_token_bucket": false,
+        "descriptors": [descriptor(&json!([{ "key": "generic_key", "value": "rest" }]), 2)],
+    })) })];
+    let attempts = [
+        ("/login", Some("a")),
+        ("/login", None),
+        ("/static/x", Some("a")),
+        ("/static/x", None),
+        ("/own", None),
+        ("/other", Some("a")),
+    ];
+    // The virtual host's limit is not for `/own`, so its requests take from the filter's bucket.
+    assert_eq!(assert_same_decisions(&filters, &host, &repeat(&attempts, 3)), 1 + 2 + 1 + 2 + 1);
+}
+
+#[test]
+fn imported_bucket_without_tokens_has_the_response_of_envoy() {
+    let reply = json!({
+        "status": { "code": "ServiceUnavailable" },
+        "token_bucket": bucket(100),
+        "response_headers_to_add": [{ "header": { "key": "x-reason", "value": "closed" } }],
+        "rate_limits": [{ "actions": [{ "header_value_match": {
+            "descriptor_value": "closed", "headers": [{ "name": ":path", "string_match": { "exact": "/closed" } }],
+        } }] }],
+        "descriptors": [{
+            "entries": [{ "key": "header_match", "value": "closed" }],
+            "token_bucket": { "max_tokens": 0, "fill_interval": "1s" },
+        }],
+    });
+    let host = json!({
+        "name": "all", "domains": ["*"],
+        "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "upstream" } }],
+    });
+    for (fields, status) in [(reply.clone(), 503), (without_status(reply), 429)] {
+        let filters = [json!({ "name": NAME, "typed_config": filter(&fields) })];
+        let rules = import_rules(&filters, &host);
+        let weir = start_weir(&rules);
+        let envoy = Envoy::start(&filters, &host, SocketAddr::from(([127, 0, 0, 1], 1)), &[]);
+        let closed = request(&("/closed", None));
+        for response in [envoy.fetch(&closed), fetch(weir.address(), &closed)] {
+            assert_eq!((response.status, response.header("x-reason")), (status, "closed"), "{rules}");
+        }
+    }
+}
+
+fn without_status(mut filter: Value) -> Value {
+    filter.as_object_mut().unwrap().remove("status");
+    filter
 }
