@@ -3,6 +3,8 @@
 //! They are no rules, and have no names of their own. A limit is named by its domain and its name in statistics, a key by
 //! the entries of its descriptor, as in `/explain`, or by its fingerprint.
 
+use std::cmp::Reverse;
+
 use serde_json::{Value, json};
 
 use super::AdminState;
@@ -11,6 +13,7 @@ use super::query::Query;
 use super::top::{counts_json, top_json};
 use crate::config::parse;
 use crate::limiter::timestamp::Timestamp;
+use crate::observe::top_keys::RuleTop;
 use crate::rls::decider::{DocumentCounter, UnknownLimit};
 use crate::rls::handler::RlsHandler;
 use crate::rls::request::RlsEntry;
@@ -56,15 +59,30 @@ pub(super) fn top(
         }
     }
     limits.retain(|limit| limit.rate.is_some());
-    let shown = limits.iter().map(|limit| {
-        let top = state.top_keys.top(&limit.sketch_name(), max, now);
-        let mut shown = limit_json(limit);
-        shown.as_object_mut().into_iter().for_each(|shown| {
-            shown.extend(top_json(&top, |key| counts_json(state, key, now)));
-        });
-        shown
-    });
+    let shown = limits
+        .iter()
+        .map(|limit| keys_json(state, limit, &state.top_keys.top(&limit.sketch_name(), max, now), now));
     Ok(Some(shown.collect()))
+}
+
+/// Returns the `max` heaviest keys of the limits with the most decisions of tracked keys, at most `max_limits`.
+pub(super) fn heaviest(state: &AdminState, max: usize, max_limits: usize, now: Timestamp) -> Vec<Value> {
+    let limits = state.process.rate_limit_service().map(RlsHandler::document_limits).unwrap_or_default();
+    let counted = limits.iter().filter(|limit| limit.rate.is_some());
+    let mut tops: Vec<(&DocumentLimit, RuleTop)> = counted
+        .map(|limit| (limit, state.top_keys.top(&limit.sketch_name(), max, now)))
+        .filter(|(_, top)| top.tracked > 0)
+        .collect();
+    tops.sort_by_key(|(_, top)| Reverse(top.decisions()));
+    tops.iter().take(max_limits).map(|(limit, top)| keys_json(state, limit, top, now)).collect()
+}
+
+fn keys_json(state: &AdminState, limit: &DocumentLimit, top: &RuleTop, now: Timestamp) -> Value {
+    let mut shown = limit_json(limit);
+    shown.as_object_mut().into_iter().for_each(|shown| {
+        shown.extend(top_json(top, |key| counts_json(state, key, now)));
+    });
+    shown
 }
 
 /// `POST /limits/reset?domain=D&descriptor.KEY=VALUE`, or with `name=N&fingerprint=F`

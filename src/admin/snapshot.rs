@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::AdminState;
 use super::limits::{adaptive_state, decisions, elastic};
 use super::notices::notices;
 use super::recent::Sample;
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
-use super::top;
+use super::{AdminState, document_limits, top};
 use crate::config::reload::ReloadStatus;
 use crate::engine::Policy;
 use crate::limiter::timestamp::Timestamp;
@@ -53,6 +52,7 @@ pub(super) fn snapshot(state: &AdminState, sample: &Sample) -> Value {
         "elastic": state.process.elastic_assessment().as_ref().map(elastic),
         "config": config(&state.process.configuration()),
         "top": heaviest(state, &policy, now),
+        "documents": document_limits::heaviest(state, MAX_KEYS, MAX_RULES_WITH_KEYS, now),
     })
 }
 
@@ -125,8 +125,7 @@ fn heaviest(state: &AdminState, policy: &Policy, now: Timestamp) -> Vec<Value> {
         .map(|(index, rule)| (index, rule, state.top_keys.top(&rule.name, MAX_KEYS, now)))
         .filter(|(_, _, top)| top.tracked > 0)
         .collect();
-    let decisions = |top: &RuleTop| top.keys.iter().map(|key| key.counts.total()).sum::<u64>();
-    tops.sort_by_key(|(_, _, top)| std::cmp::Reverse(decisions(top)));
+    tops.sort_by_key(|(_, _, top)| std::cmp::Reverse(top.decisions()));
     tops.truncate(MAX_RULES_WITH_KEYS);
     let shown = tops
         .iter()

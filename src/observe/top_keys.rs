@@ -64,6 +64,13 @@ pub struct RuleTop {
     pub keys: Vec<TopKey>,
 }
 
+impl RuleTop {
+    /// Returns the number of decisions about these keys.
+    pub fn decisions(&self) -> u64 {
+        self.keys.iter().fold(0, |sum, key| sum.saturating_add(key.counts.total()))
+    }
+}
+
 /// One of the heaviest keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopKey {

@@ -297,10 +297,11 @@ struct RuleKey<'v> {
     key: &'v ReceivedKey,
 }
 
-/// Returns the keys of all rules: limited ones first, then by requests.
+/// Returns the keys of all rules and limits of documents: limited ones first, then by requests.
 fn sorted_keys(snapshot: &ReceivedSnapshot) -> Vec<RuleKey<'_>> {
-    let mut keys = Vec::with_capacity(snapshot.top.iter().map(|top| top.keys.len()).sum());
-    for top in &snapshot.top {
+    let tops = || snapshot.top.iter().chain(&snapshot.documents);
+    let mut keys = Vec::with_capacity(tops().map(|top| top.keys.len()).sum());
+    for top in tops() {
         keys.extend(top.keys.iter().map(|key| RuleKey { rule: &top.rule, key }));
     }
     let weight = |entry: &RuleKey<'_>| (entry.key.limited(), entry.key.banned, entry.key.decisions());

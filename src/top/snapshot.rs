@@ -19,6 +19,8 @@ pub(super) struct ReceivedSnapshot {
     pub(super) upstreams: Vec<ReceivedUpstream>,
     pub(super) config: ReceivedConfig,
     pub(super) top: Vec<ReceivedTop>,
+    /// Heaviest keys of limits in the documents of a rate limit service.
+    pub(super) documents: Vec<ReceivedTop>,
 }
 
 /// Completed requests.
@@ -105,10 +107,11 @@ pub(super) struct ReceivedConfig {
     pub(super) restart_pending: Vec<String>,
 }
 
-/// Heaviest keys of a rule.
+/// Heaviest keys of a rule, or of a limit of documents.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ReceivedTop {
+    #[serde(alias = "name")]
     pub(super) rule: String,
     pub(super) keys: Vec<ReceivedKey>,
 }

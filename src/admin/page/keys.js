@@ -43,7 +43,7 @@ class KeyTable {
 }
 
 class KeyRow {
-  constructor({ rule, key }, hasRule) {
+  constructor({ rule, key, isOfDocument }, hasRule) {
     this.rule = rule;
     this.key = key;
     const name = shorten(key.key, 120);
@@ -55,7 +55,8 @@ class KeyRow {
       element.addEventListener("click", action);
       return element;
     };
-    const commands = key.fingerprint
+    // Bans and boosts are of rules only.
+    const commands = key.fingerprint && !isOfDocument
       ? [button("Ban", () => askFor("ban", rule, this.key)), button("Lift", () => lift(rule, this.key)), button("Boost", () => askFor("boost", rule, this.key))]
       : [];
     this.element = create("tr", { role: "row" },
@@ -77,11 +78,13 @@ class KeyRow {
   }
 }
 
-/** Returns the heaviest limited keys of all rules: most rejections first, then shadow, then delays. */
-function limitedKeys(top) {
+/** Returns the heaviest limited keys of all rules and limits of documents: most rejections first, then shadow, then delays. */
+function limitedKeys({ top, documents = [] }) {
   const counts = ({ key }) => [key.rejected, key.shadow, key.delayed];
   const isLimited = (entry) => isBanned(entry.rule, entry.key) || counts(entry).some((count) => count > 0);
-  const entries = top.flatMap(({ rule, keys }) => keys.map((key) => ({ rule, key }))).filter(isLimited);
+  const ofRules = top.flatMap(({ rule, keys }) => keys.map((key) => ({ rule, key })));
+  const ofDocuments = documents.flatMap(({ name, keys }) => keys.map((key) => ({ rule: name, key, isOfDocument: true })));
+  const entries = [...ofRules, ...ofDocuments].filter(isLimited);
   const compare = (one, other) => counts(one).map((count, index) => counts(other)[index] - count).find((difference) => difference !== 0) ?? 0;
   return entries.sort(compare).slice(0, MAX_LIMITED_SHOWN);
 }

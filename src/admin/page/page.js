@@ -64,7 +64,7 @@ class Page {
     const { snapshot, histories } = this;
     if (!snapshot || this.isPaused || document.hidden) return;
     this.overview.update(snapshot, histories);
-    this.limited.show(limitedKeys(snapshot.top), "No key was limited.");
+    this.limited.show(limitedKeys(snapshot), "No key was limited.");
     this.rules.update(snapshot, histories);
     showNotices(snapshot);
     showUpstreams(snapshot, histories);

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Code, RlsService, descriptor};
 use crate::support::wait;
+use crate::support::weir::run;
 
 const EDGE: &str = "\
 domain: edge
@@ -190,4 +191,24 @@ fn reload_of_documents_keeps_the_keys_of_a_limit() {
     });
     assert_eq!(service.code("remote_address=a"), Code::Ok);
     assert_eq!(service.top_of("remote_address")["keys"][0]["admitted"], 2);
+}
+
+#[test]
+fn live_views_show_the_keys_of_documents() {
+    let service = start("log_keys: value\n");
+    for _ in 0..3 {
+        service.code("remote_address=192.0.2.1");
+    }
+    let snapshot = service.weir.admin_json("/events?once");
+    let shown = &snapshot["documents"];
+    assert_eq!(shown.as_array().map(Vec::len), Some(1), "limits without decisions are left out: {shown}");
+    assert_eq!(
+        (&shown[0]["name"], &shown[0]["keys"][0]["rejected"]),
+        (&"edge.remote_address".into(), &1.into())
+    );
+    let address = service.weir.admin_address("full").to_string();
+    let output = run(["top", "--once", "--admin", &address]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("descriptor.remote_address=192.0.2.1"));
+    assert!(line.is_some_and(|line| line.contains("edge.remote_address")), "{text}");
 }
