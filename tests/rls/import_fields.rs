@@ -16,12 +16,14 @@ fn with_fields(names: &[&str], value: &Value) -> Map<String, Value> {
 fn filter(fields: &Value) -> Value {
     let bucket = json!({ "max_tokens": 1, "fill_interval": "1s" });
     let mut filter = json!({ "@type": FILTER_TYPE, "stat_prefix": "s", "token_bucket": bucket });
-    filter.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    for (name, value) in fields.as_object().expect("a map") {
+        filter[name] = value.clone();
+    }
     filter
 }
 
 fn import(config: &Value) -> String {
-    local_ratelimit::import("f", &config.to_string()).unwrap().rules
+    local_ratelimit::import("f", &config.to_string()).expect("an input").rules
 }
 
 #[track_caller]
