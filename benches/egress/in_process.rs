@@ -190,7 +190,7 @@ impl Worker {
                     (clock.now(), end)
                 };
                 match held.resolve(hold).await {
-                    Ok(delay) => delay,
+                    Ok(delay) => delay.map(|delay| delay.time),
                     Err(_) => return self.outcomes.borrow_mut().rejected += 1,
                 }
             }
