@@ -23,12 +23,12 @@ pub(super) struct Filter<'n> {
     pub(super) always_consumes: bool,
     /// What is enforced.
     share: Share,
-    reply: LocalReply,
+    reply: ImportedReply,
 }
 
 /// The response to rejected requests.
 #[derive(Debug)]
-struct LocalReply {
+struct ImportedReply {
     status: u16,
     headers: Vec<(String, String)>,
 }
@@ -117,7 +117,10 @@ impl<'n> Filter<'n> {
                 ledger,
             ),
             share: read_share(config, ledger),
-            reply: LocalReply { status: read_status(config, ledger), headers: read_headers(config, ledger) },
+            reply: ImportedReply {
+                status: read_status(config, ledger),
+                headers: read_headers(config, ledger),
+            },
         }
     }
 
@@ -141,7 +144,7 @@ impl<'n> Filter<'n> {
 
     /// Sets the response to rejected requests, for a rule whose rejections have the status `default`.
     pub(super) fn set_response(&self, rule: &mut RuleText, default: u16) {
-        let LocalReply { status, headers } = &self.reply;
+        let ImportedReply { status, headers } = &self.reply;
         let mut fields = Vec::new();
         if *status != default {
             fields.push(("status", status.to_string()));
