@@ -223,19 +223,18 @@ impl Http2Pool {
     ) -> Result<Rc<Http2Connection>, UpstreamError> {
         let connection = self.open_connection(open).await?;
         if self.is_closed.get() {
+            // Until then, no other request can use the connection. It closes if this one ends first.
             if let Err(error) = self.await_settings(&connection).await {
-                // Without settings, the endpoint would get requests that wait in vain.
-                connection.is_retired.set(true);
                 self.metrics.connection_failed();
                 return Err(error);
             }
             if connection.sender.max_streams() == 0 {
-                connection.is_retired.set(true);
                 self.record_closed();
                 return Err(UpstreamError::Connect(io::ErrorKind::ConnectionRefused.into()));
             }
             self.is_closed.set(false);
         }
+        self.connections.borrow_mut().push(Rc::clone(&connection));
         Ok(connection)
     }
 
@@ -290,7 +289,6 @@ impl Http2Pool {
             }
             watched.upgrade().inspect(|connection| connection.is_retired.set(true));
         }));
-        self.connections.borrow_mut().push(Rc::clone(&connection));
         Ok(connection)
     }
 }
