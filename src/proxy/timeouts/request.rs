@@ -33,7 +33,7 @@ pub(in crate::proxy) struct RequestTimer {
     idle_timeout: Cell<u32>,
     min_rate: MinRate,
     has_unread_body: Cell<bool>,
-    /// Whether an attempt is under way whose response states the cost, and whether any attempt has sent something.
+    /// Whether an attempt is in flight whose response states the cost, and whether an upstream may work on the request.
     awaits_cost: Cell<bool>,
     was_sent: Cell<bool>,
     expired: Cell<Option<TimeoutKind>>,
@@ -89,7 +89,7 @@ impl RequestTimer {
         self.streams.is_some()
     }
 
-    /// Records whether an attempt is under way whose response states the cost.
+    /// Records whether an attempt is in flight whose response states the cost.
     pub(in crate::proxy) fn set_awaits_cost(&self, awaits: bool) {
         self.awaits_cost.set(awaits);
     }
@@ -99,7 +99,7 @@ impl RequestTimer {
         self.awaits_cost.get() && self.was_sent.get()
     }
 
-    /// Returns whether any of the request has been sent to an upstream.
+    /// Returns whether an upstream may work on the request: some of it was sent in an attempt without a response.
     pub(in crate::proxy) fn was_sent(&self) -> &Cell<bool> {
         &self.was_sent
     }

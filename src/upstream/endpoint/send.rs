@@ -29,7 +29,7 @@ use crate::upstream::response_body::UpstreamResponseBody;
 
 impl Endpoint {
     /// Sends a request and waits for the response's header section; the body is streamed. Names of headers are spelt as in
-    /// `received`. Interim responses are appended to `interims`; `was_sent` is set as soon as some of the request was sent.
+    /// `received`. Interim responses are appended to `interims`; `was_sent` is set while the endpoint may process some of the request.
     /// Dropping the future closes the connection or, over HTTP/2, resets the stream.
     ///
     /// # Errors
@@ -107,6 +107,7 @@ impl Endpoint {
     {
         // A request that cannot be repeated must not be sent on a connection that has been closed without notice yet.
         let is_gone = is_reused && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
+        let was_sent_before = was_sent.get();
         async move {
             let sent = match is_gone {
                 true => Err(NoResponse::Reset(io::ErrorKind::UnexpectedEof.into())),
@@ -119,6 +120,7 @@ impl Endpoint {
                 // The upstream had closed the connection already, or was about to. Boxed, because that is rare.
                 drop((sent, connection));
                 waiting.reset();
+                was_sent.set(was_sent_before);
                 return Box::pin(self.send_again_by_http1(upload, waiting, was_sent)).await;
             }
             let head = sent.map_err(UpstreamError::from)?;
