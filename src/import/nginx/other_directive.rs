@@ -23,7 +23,7 @@ pub(super) fn other_directive(name: &str, directive: &Directive) -> Option<Remar
             (Effect::Looser, text)
         }
         "limit_zone" => {
-            let text = "`limit_zone` is not converted: nginx 1.7.6 has replaced it by `limit_conn_zone`";
+            let text = "`limit_zone` is not converted: nginx 1.7.6 has removed it; `limit_conn_zone` takes its place";
             (Effect::Looser, text.to_owned())
         }
         "set_real_ip_from" => set_real_ip_from(first),
