@@ -49,6 +49,8 @@ struct CounterWait {
 #[derive(Debug)]
 struct AwaitedResponse {
     receiver: oneshot::Receiver<bool>,
+    /// From here the wait counts: a wait until the deadline uses all of its time.
+    since: Instant,
     deadline: Instant,
 }
 
@@ -114,10 +116,11 @@ impl StoreHandle {
         left: Duration,
         waits: &mut LeaseWaits,
     ) -> LeaseDecision {
-        let deadline = Instant::now() + left;
+        let since = Instant::now();
+        let deadline = since + left;
         match self.wait_for_response(counter, needs_query, deadline) {
             Some(receiver) => {
-                waits.entry(counter).pending = Some(AwaitedResponse { receiver, deadline });
+                waits.entry(counter).pending = Some(AwaitedResponse { receiver, since, deadline });
                 LeaseDecision::Pending
             }
             None => self.end_unanswered(counter, Unanswered::QueueFull, waits),
@@ -145,7 +148,11 @@ impl LeaseWaits {
 
     /// Stops waiting. The request keeps what it has waited.
     pub fn stop(&mut self) {
-        self.0.iter_mut().for_each(|wait| wait.pending = None);
+        for wait in &mut self.0 {
+            if let Some(pending) = wait.pending.take() {
+                wait.waited = wait.waited.saturating_add(pending.since.elapsed());
+            }
+        }
     }
 
     /// Returns for how long the request has waited for responses about a counter.
@@ -159,14 +166,13 @@ impl LeaseWaits {
         let deadlines =
             self.0.iter().filter_map(|wait| wait.pending.as_ref()).map(|pending| pending.deadline);
         let Some(deadline) = deadlines.min() else { return };
-        let started = Instant::now();
-        if timeout_at(deadline, poll_fn(|cx| self.poll(started, cx))).await.is_err() {
-            self.0.iter_mut().for_each(|wait| wait.elapse(started, deadline));
+        if timeout_at(deadline, poll_fn(|cx| self.poll(cx))).await.is_err() {
+            self.0.iter_mut().for_each(|wait| wait.elapse(deadline));
         }
     }
 
-    fn poll(&mut self, started: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.iter_mut().for_each(|wait| wait.poll(started, cx));
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.iter_mut().for_each(|wait| wait.poll(cx));
         if self.is_pending() { Poll::Pending } else { Poll::Ready(()) }
     }
 
@@ -205,7 +211,7 @@ impl CounterWait {
         }
     }
 
-    fn poll(&mut self, started: Instant, cx: &mut Context<'_>) {
+    fn poll(&mut self, cx: &mut Context<'_>) {
         let Some(pending) = &mut self.pending else { return };
         let Poll::Ready(response) = Pin::new(&mut pending.receiver).poll(cx) else { return };
         self.response = match response {
@@ -214,17 +220,15 @@ impl CounterWait {
             // The store is too slow for a response in time, or was lost, which the next decision notices first.
             Err(_) => StoreResponse::Missing(Unanswered::NotSent),
         };
+        self.waited = self.waited.saturating_add(pending.since.elapsed());
         self.pending = None;
-        self.waited = self.waited.saturating_add(started.elapsed());
     }
 
     /// Ends the wait if this is its deadline.
-    fn elapse(&mut self, started: Instant, deadline: Instant) {
-        let Some(pending) = &self.pending else { return };
-        self.waited = self.waited.saturating_add(started.elapsed());
-        if pending.deadline <= deadline {
-            (self.pending, self.response) = (None, StoreResponse::Missing(Unanswered::Late));
-        }
+    fn elapse(&mut self, deadline: Instant) {
+        let Some(pending) = self.pending.take_if(|pending| pending.deadline <= deadline) else { return };
+        self.waited = self.waited.saturating_add(pending.since.elapsed());
+        self.response = StoreResponse::Missing(Unanswered::Late);
     }
 }
 
