@@ -21,11 +21,10 @@ fn use_up(fleet: &[Weir], mut admitted: usize, name: &str) -> usize {
     admitted + count_admitted(fleet, "a", 60)
 }
 
-/// Returns the `retry-after` of a rejected request.
-fn retry_after(weir: &Weir) -> u64 {
+/// Returns the `retry-after` of a request, if it is rejected. On a busy machine, a last unit may come back late.
+fn retry_after(weir: &Weir) -> Option<u64> {
     let response = fetch(weir.address(), &Request::get("/").header("x-key", "a"));
-    assert_eq!(response.status, 429);
-    response.numeric_header("retry-after")
+    (response.status == 429).then(|| response.numeric_header("retry-after"))
 }
 
 #[test]
@@ -39,12 +38,14 @@ fn instances_use_up_a_quota_together_and_no_more() {
         let admitted = count_admitted(&fleet, "a", QUOTA);
         assert!(use_up(&fleet, admitted, algorithm) <= QUOTA, "{algorithm}");
         for weir in &fleet {
-            assert!((1..=86_400).contains(&retry_after(weir)), "{algorithm}");
+            let seconds = wait::until("a rejection", || retry_after(weir));
+            assert!((1..=86_400).contains(&seconds), "{algorithm}");
         }
         // The end of a day may be near.
         if algorithm != "fixed_window" {
             // Until then, units that another instance holds may come back.
-            wait::until_true("the time of the next unit", || fleet.iter().all(|weir| retry_after(weir) > 60));
+            let is_next_unit_far = |weir| retry_after(weir).is_some_and(|seconds| seconds > 60);
+            wait::until_true("the time of the next unit", || fleet.iter().all(is_next_unit_far));
         }
     }
 }
