@@ -135,6 +135,14 @@ def request_block(path, headers=()):
     return b"".join(literal(name, value) for name, value in fields)
 
 
+def header_section(stream, block):
+    """HEADERS that end the stream, and CONTINUATION for what does not fit."""
+    parts = [block[at : at + 16384] for at in range(0, len(block), 16384)]
+    kinds = [(1, 1)] + [(9, 0)] * (len(parts) - 1)
+    ends = [0] * (len(parts) - 1) + [4]
+    return b"".join(frame(kind, flags | end, stream, part) for (kind, flags), end, part in zip(kinds, ends, parts))
+
+
 def http2(port):
     client = connect(port)
     client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
@@ -153,13 +161,7 @@ def wave(args):
             try:
                 for stream in range(args.streams):
                     headers = [(b"x-key", b"k%d" % (number % 40)), (b"x-filler", b"f" * args.head)]
-                    block = request_block(b"/", headers)
-                    parts = [block[at : at + 16000] for at in range(0, len(block), 16000)]
-                    identifier = 2 * stream + 1
-                    for at, part in enumerate(parts):
-                        end = 4 if at == len(parts) - 1 else 0
-                        kind, flags = (1, 1 | end) if at == 0 else (9, end)
-                        client.sendall(frame(kind, flags, identifier, part))
+                    client.sendall(header_section(2 * stream + 1, request_block(b"/", headers)))
             except OSError:
                 pass
         time.sleep(1)
@@ -179,13 +181,11 @@ def wave(args):
         weir.stop()
 
 
-def serve_large_heads(size):
-    """An upstream whose responses have heads of `size` bytes."""
+def serve(response):
+    """An HTTP/1.1 upstream that sends `response` to whatever it receives. Returns its port."""
     server = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    fields = b"".join(b"x-filler-%d: %s\r\n" % (at, b"f" * 4000) for at in range(size // 4000))
-    response = b"HTTP/1.1 200 OK\r\n" + fields + b"content-length: 0\r\n\r\n"
 
-    def serve(peer):
+    def respond(peer):
         with peer:
             try:
                 while peer.recv(65536):
@@ -196,11 +196,17 @@ def serve_large_heads(size):
     def accept():
         while True:
             peer, _ = server.accept()
-            threading.Thread(target=serve, args=(peer,), daemon=True).start()
+            threading.Thread(target=respond, args=(peer,), daemon=True).start()
 
     threading.stack_size(256 * 1024)
     threading.Thread(target=accept, daemon=True).start()
     return server.getsockname()[1]
+
+
+def serve_large_heads(size):
+    """An upstream whose responses have heads of `size` bytes."""
+    fields = b"".join(b"x-filler-%d: %s\r\n" % (at, b"f" * 4000) for at in range(size // 4000))
+    return serve(b"HTTP/1.1 200 OK\r\n" + fields + b"content-length: 0\r\n\r\n")
 
 
 def open_streams(client, block, streams):

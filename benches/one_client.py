@@ -10,42 +10,27 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
 import socket
 import threading
 import time
 
-from memory import MIB, Weir, connect, frame, http2, open_streams, request_block
+import proxy
+from memory import MIB, Weir, header_section, http2, open_streams, request_block, serve
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
 # A literal that enters the dynamic table (RFC 7541 section 6.2.1): a name of 4000 bytes, the last of which is not valid, and no value.
 MALFORMED_NAME = b"\x40\x7f\xa1\x1e" + b"a" * 3999 + b"A" + b"\x00"
 # A literal with the name of the first dynamic entry (section 6.2.2), and no value.
 REFERENCE = b"\x0f\x2f\x00"
 
 
-def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def header_section(stream, block):
-    parts = [block[at : at + 16384] for at in range(0, len(block), 16384)]
-    kinds = [(1, 1)] + [(9, 0)] * (len(parts) - 1)
-    ends = [0] * (len(parts) - 1) + [4]
-    return b"".join(frame(kind, flags | end, stream, part) for (kind, flags), end, part in zip(kinds, ends, parts))
-
-
 def send_blocks(port, block, stop, counts):
     """Sends header sections, each on a stream of its own, and connects again whenever the server closes."""
     while not stop.is_set():
-        with contextlib.suppress(OSError), connect(port) as client:
+        with contextlib.suppress(OSError), http2(port) as client:
             counts["connections"] += 1
             # Responses are discarded, so that the server can go on.
             reader = threading.Thread(target=discard, args=(client,), daemon=True)
             reader.start()
-            client.sendall(PREFACE)
             for stream in range(1, 1 << 20, 2):
                 if stop.is_set():
                     return
@@ -79,14 +64,14 @@ def hpack(args):
     try:
         threads = [threading.Thread(target=send_blocks, args=(weir.port, block, stop, counts)) for _ in range(args.connections)]
         threads.append(threading.Thread(target=probe, args=(weir.port, stop, latencies)))
-        before, started = cpu_seconds(weir.process.pid), time.monotonic()
+        before, started = proxy.usage(weir.process.pid)[0], time.monotonic()
         for thread in threads:
             thread.start()
         time.sleep(args.seconds)
         stop.set()
         for thread in threads:
             thread.join(60)
-        cpu, seconds = cpu_seconds(weir.process.pid) - before, time.monotonic() - started
+        cpu, seconds = proxy.usage(weir.process.pid)[0] - before, time.monotonic() - started
         latencies.sort()
         return {
             "block_kb": len(block) // 1000, **counts, "mb_per_s": round(counts["blocks"] * len(block) / seconds / 1e6, 1),
@@ -95,25 +80,6 @@ def hpack(args):
         }
     finally:
         weir.stop()
-
-
-def serve_body(size):
-    """An HTTP/1.1 upstream whose responses have a body of `size` bytes."""
-    server = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    response = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size
-
-    def serve(peer):
-        with peer, contextlib.suppress(OSError):
-            while peer.recv(65536):
-                peer.sendall(response)
-
-    def accept():
-        while True:
-            peer, _ = server.accept()
-            threading.Thread(target=serve, args=(peer,), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    return server.getsockname()[1]
 
 
 def read_for(port, seconds):
@@ -133,7 +99,8 @@ def read_for(port, seconds):
 
 def unread(args):
     # The HTTP/2 upstream is another process of the same build.
-    upstream = Weir(args.weir, "[]", upstream=f"127.0.0.1:{serve_body(args.body)}")
+    response = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % args.body + b"x" * args.body
+    upstream = Weir(args.weir, "[]", upstream=f"127.0.0.1:{serve(response)}")
     # With one worker, all requests share one connection to the upstream.
     weir = Weir(args.weir, "[]", upstream=f"127.0.0.1:{upstream.port}", http2="true", extra="workers: 1")
     try:
