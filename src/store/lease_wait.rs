@@ -81,7 +81,7 @@ impl StoreHandle {
     ) -> LeaseDecision {
         let left = left.filter(|left| !left.is_zero() || !waits.waited(counter).is_zero());
         let response = left.map_or(StoreResponse::None, |left| waits.take_response(counter, left));
-        // A query that nobody waits for would add to the load of a store that is too slow already.
+        // A query for which no request waits would add to the load of a store that is too slow already.
         let source = if response == StoreResponse::None { UnitSource::Store } else { UnitSource::Held };
         match (acquire(source), left) {
             (LeaseOutcome::Ready(needs_query), _) => {
