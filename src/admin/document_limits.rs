@@ -11,7 +11,6 @@ use super::AdminState;
 use super::overrides::CommandError;
 use super::query::Query;
 use super::top::{counts_json, top_json};
-use crate::config::parse;
 use crate::limiter::timestamp::Timestamp;
 use crate::observe::top_keys::RuleTop;
 use crate::rls::decider::{DocumentCounter, UnknownLimit};
@@ -183,18 +182,16 @@ fn of_domain(mut limits: Vec<DocumentLimit>, domain: &str) -> Result<Vec<Documen
         limits.retain(|limit| *limit.domain == *domain);
         return Ok(limits);
     }
-    let hint = parse::nearest_name(domain, limits.iter().map(|limit| &*limit.domain));
-    let hint = hint.map(|domain| format!(", did you mean `{domain}`?")).unwrap_or_default();
-    Err(CommandError::not_found(format!("no document has limits in the domain `{domain}`{hint}")))
+    let problem = format!("no document has limits in the domain `{domain}`");
+    Err(CommandError::unknown_name(problem, domain, limits.iter().map(|limit| &*limit.domain)))
 }
 
 fn named(mut limits: Vec<DocumentLimit>, name: &str) -> Result<DocumentLimit, CommandError> {
     match limits.iter().position(|limit| *limit.name == *name) {
         Some(position) => Ok(limits.swap_remove(position)),
         None => {
-            let hint = parse::nearest_name(name, limits.iter().map(|limit| &*limit.name));
-            let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
-            Err(CommandError::not_found(format!("no limit of this domain has the name `{name}`{hint}")))
+            let problem = format!("no limit of this domain has the name `{name}`");
+            Err(CommandError::unknown_name(problem, name, limits.iter().map(|limit| &*limit.name)))
         }
     }
 }

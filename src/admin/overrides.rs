@@ -5,7 +5,6 @@
 
 mod parameters;
 
-use http::StatusCode;
 use serde_json::{Value, json};
 
 pub(super) use self::parameters::CommandError;
@@ -13,7 +12,6 @@ use self::parameters::{check_parameters, parse_boost, parse_duration};
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{AdminState, document_limits};
-use crate::config::parse;
 use crate::engine::Policy;
 use crate::engine::overrides::{
     self, ActiveOverride, MAX_OVERRIDES, OverrideAction, OverrideError, OverrideKind, OverrideTarget,
@@ -235,11 +233,10 @@ fn rule_of<'p>(
 ) -> Result<(RuleIndex, &'p Rule, &'p LimitAction), CommandError> {
     let name = query.get("rule").ok_or_else(|| CommandError::bad_request("`rule` is missing"))?;
     let names = policy.rules.rules().iter().map(|rule| &*rule.name);
-    let index = policy.rules.position(&name).ok_or_else(|| {
-        let hint = parse::nearest_name(&name, names);
-        let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
-        CommandError { status: StatusCode::NOT_FOUND, problem: format!("unknown rule `{name}`{hint}") }
-    })?;
+    let index = policy
+        .rules
+        .position(&name)
+        .ok_or_else(|| CommandError::unknown_name(format_args!("unknown rule `{name}`"), &name, names))?;
     let rule = policy.rules.get(index).ok_or(OverrideError::NoLimits)?;
     let Action::Limit(limiting) = &rule.action else { return Err(OverrideError::NoLimits.into()) };
     Ok((index, rule, limiting))

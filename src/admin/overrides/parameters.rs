@@ -33,6 +33,17 @@ impl CommandError {
         Self { status: StatusCode::NOT_FOUND, problem: problem.into() }
     }
 
+    /// Says `problem`, and which of the `known` names is the nearest to the one `given`.
+    pub(in crate::admin) fn unknown_name<'a>(
+        problem: impl fmt::Display,
+        given: &str,
+        known: impl IntoIterator<Item = &'a str> + Clone,
+    ) -> Self {
+        let hint = parse::nearest_name(given, known);
+        let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+        Self::not_found(format!("{problem}{hint}"))
+    }
+
     fn invalid(parameter: &str, ValueError { message, hint }: &ValueError) -> Self {
         let hint = hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
         Self::bad_request(format!("{parameter}: {message}{hint}"))
