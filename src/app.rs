@@ -47,7 +47,6 @@ use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::listener::balance;
 use crate::listener::socket::{self, Socket};
-use crate::memory_budget::UNSENT;
 use crate::overload::OverloadManager;
 use crate::proxy::adaptive::run_adaptive_limits;
 use crate::proxy::elastic::HeadroomState;
@@ -61,6 +60,7 @@ use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::panics;
 use crate::telemetry::spans::{self, Tracer};
+use crate::unsent;
 use crate::worker::{ThreadGroup, WorkerFailed};
 
 /// Why the process cannot serve.
@@ -274,7 +274,7 @@ fn build_app(
     metrics.record_initial_config(1, clock.now());
     let memory = resource_limits::available_memory();
     let overload = OverloadManager::new(&config.overload, resource_limits::raise_descriptor_limit(), memory);
-    UNSENT.set_max(config.overload.unsent.unwrap_or_else(|| memory.default_budget()));
+    unsent::set_max(config.overload.unsent.unwrap_or_else(|| memory.default_budget()));
     limiter.queues().memory().set_max(config.overload.waiting.unwrap_or_else(|| memory.default_budget()));
     tracing::info!(connections = overload.max_connections(), "maximum number of downstream connections");
     let (store_handle, queue) =

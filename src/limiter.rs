@@ -12,6 +12,7 @@ pub mod elastic;
 pub mod feedback;
 pub mod key;
 pub mod leases;
+pub mod memory_budget;
 pub mod percent;
 pub mod quota;
 pub mod reservation;

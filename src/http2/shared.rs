@@ -16,7 +16,7 @@ use super::receive_windows::ReceiveWindows;
 use super::settings::{DEFAULT_WINDOW, Http2Settings, PeerSettings};
 use super::stream::{Stream, StreamState};
 use super::stream_queue::StreamQueue;
-use crate::memory_budget::UnsentBytes;
+use crate::unsent::UnsentBytes;
 
 /// Number of streams that were reset here and whose late frames are ignored; more if more may be open.
 const MIN_REMEMBERED_RESETS: usize = 256;

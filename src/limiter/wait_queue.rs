@@ -26,9 +26,9 @@ use self::pace::{Pace, PaceSlot, Pacer};
 use super::Check;
 use super::decision::Decision;
 use super::key::CounterId;
+use super::memory_budget::MemoryBudget;
 use super::table::LimitId;
 use super::timestamp::Timestamp;
-use crate::memory_budget::MemoryBudget;
 
 /// Time for which the first request of a queue may be charged ahead. Timers have a resolution of a millisecond and are
 /// late under load, and no unit must be lost meanwhile. It is longer than [`pace::LOOKAHEAD`], so that the limiter does

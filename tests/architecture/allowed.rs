@@ -118,7 +118,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
             "jitter",
             "drain",
             "overload",
-            "memory_budget",
+            "unsent",
             "listener",
             "worker",
             "tls",
@@ -202,7 +202,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
         "telemetry",
         &["http2", "tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"],
     ),
-    ("http2", &["memory_budget"]),
+    ("http2", &["unsent"]),
     ("observe", &["rules", "identify", "limiter"]),
     // For its waiting times.
     ("watch", &["clock"]),
@@ -220,8 +220,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 49] = [
     ("rules", &["headers", "identify", "limiter"]),
     // For the type of a request's timestamp.
     ("identify", &["limiter"]),
-    ("limiter", &["memory_budget"]),
-    ("memory_budget", &[]),
+    ("limiter", &[]),
+    ("unsent", &[]),
     // Header fields, raw or in a map.
     ("headers", &[]),
     ("atomic_file", &[]),
@@ -259,7 +259,7 @@ const EVERYTHING: &[&str] = &[
     "tls",
     "drain",
     "overload",
-    "memory_budget",
+    "unsent",
     "engine",
     "response",
     "throttle",

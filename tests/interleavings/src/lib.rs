@@ -1,4 +1,3 @@
 //! The real sources of the limiter, included through symbolic links, with locks that the test can schedule.
 
 pub mod limiter;
-pub mod memory_budget;

@@ -12,11 +12,11 @@ use crate::http1::server::conn::{ConnWriter, ConnectionError};
 use crate::http1::server::request_head::RequestInfo;
 use crate::http1::server::response_head::{self, WrittenHead};
 use crate::http1::write_buf::WriteBuf;
-use crate::memory_budget::UnsentBytes;
 use crate::overload::LoadShed;
 use crate::proxy::body::ResponseBody;
 use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::{self, DownstreamResponse};
+use crate::unsent::UnsentBytes;
 
 /// A response, as far as it is still to be sent.
 pub(super) struct OutgoingResponse {

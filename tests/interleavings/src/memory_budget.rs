@@ -1,1 +1,0 @@
-../../../src/memory_budget.rs
