@@ -6,11 +6,32 @@ use tokio::io::AsyncReadExt;
 
 use super::proxy_protocol::{MAX_HEADER_LENGTH, ParseOutcome, Version, parse};
 use super::{AcceptedConnection, ProxyProtocol};
-use crate::telemetry::metrics::ProxyProtocolOutcome;
 use crate::transport::Transport;
 
 /// Bytes per read: enough for a header and what usually follows it.
 const READ_SIZE: usize = 1024;
+
+/// How a connection began, on a listener that accepts the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocolOutcome {
+    /// With a version 1 header (text).
+    V1,
+    /// With a version 2 header (binary).
+    V2,
+    /// Without a header.
+    Absent,
+    /// With a malformed header.
+    Malformed,
+    /// The peer is not a trusted proxy.
+    Untrusted,
+    /// The header was incomplete.
+    Incomplete,
+}
+
+impl ProxyProtocolOutcome {
+    /// Label values of metrics, in order of declaration.
+    pub const LABELS: [&'static str; 6] = ["v1", "v2", "absent", "malformed", "untrusted", "unfinished"];
+}
 
 /// Reads the PROXY protocol header of a connection. Returns the connection with the source address of the header as its
 /// peer, or `None` if the connection is to be closed.

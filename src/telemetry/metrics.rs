@@ -30,7 +30,6 @@ use metrics::Counter;
 use parking_lot::{Mutex, MutexGuard};
 
 pub use self::alerts::AlertMetrics;
-pub use self::connection_setup::ProxyProtocolOutcome;
 use self::countries::CountryCounts;
 pub use self::countries::{CountryDecisions, CountryLabel};
 pub use self::deferred::{AcceptOutcome, DeadReason, DeferredMetrics};

@@ -1,4 +1,4 @@
-//! Label values for connections before HTTP: TLS handshakes, PROXY protocol, load shedding.
+//! Label values for connections before HTTP: TLS handshakes, load shedding.
 
 use crate::tls::SessionStart;
 
@@ -12,29 +12,6 @@ pub(super) fn handshake_labels(
 /// Returns the index of a handshake's result among the label values; failures are given by position.
 pub(super) fn handshake_index(result: Result<SessionStart, usize>) -> usize {
     result.map_or_else(|failure| 2 + failure, |start| start as usize)
-}
-
-/// How a connection began, on a listener that accepts the PROXY protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyProtocolOutcome {
-    /// With a version 1 header (text).
-    V1,
-    /// With a version 2 header (binary).
-    V2,
-    /// Without a header.
-    Absent,
-    /// With a malformed header.
-    Malformed,
-    /// The peer is not a trusted proxy.
-    Untrusted,
-    /// The header was incomplete.
-    Incomplete,
-}
-
-impl ProxyProtocolOutcome {
-    /// Label values, in order of declaration.
-    pub(super) const LABELS: [&'static str; 6] =
-        ["v1", "v2", "absent", "malformed", "untrusted", "unfinished"];
 }
 
 /// Label values of [`LoadShed`](crate::overload::LoadShed), in order of declaration; the same as the configuration
@@ -61,6 +38,5 @@ mod tests {
             assert_eq!(labels[handshake_index(Err(reason as usize))], reason.as_str());
         }
         assert_eq!(labels[handshake_index(Ok(SessionStart::Resumed))], "resumed");
-        assert_eq!(ProxyProtocolOutcome::LABELS[ProxyProtocolOutcome::Incomplete as usize], "unfinished");
     }
 }

@@ -16,7 +16,7 @@ use super::super::atomic_counter::{self, AtomicCounter};
 use super::super::histogram::Histogram;
 use super::super::{malformed_streams, panics};
 use super::alerts::AlertMetrics;
-use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_labels};
+use super::connection_setup::{LOAD_SHED_LABELS, handshake_labels};
 use super::deferred::DeferredMetrics;
 use super::families::{self, Family};
 use super::fetches::FetchMetrics;
@@ -31,6 +31,7 @@ use super::{
     StateFileSample,
 };
 use crate::limiter::feedback::states::FeedbackStatus;
+use crate::listener::preamble::ProxyProtocolOutcome;
 use crate::tls::key_pair::CertificateValidity;
 use crate::tls::server::ServerHandshakeError;
 

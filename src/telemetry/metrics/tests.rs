@@ -10,6 +10,7 @@ use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::{Signal, SignalLevel};
 use crate::limiter::feedback::LimitShare;
+use crate::listener::preamble::ProxyProtocolOutcome;
 use crate::tls::SessionStart;
 use crate::tls::key_pair::CertificateValidity;
 

@@ -12,10 +12,11 @@ use http::StatusCode;
 
 use super::super::atomic_counter::{self, AtomicCounter, merge_all};
 use super::super::histogram::Histogram;
-use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_index};
+use super::connection_setup::{LOAD_SHED_LABELS, handshake_index};
 use super::countries::CountryCounts;
 use super::final_outcome::{FinalOutcome, OUTCOMES};
 use crate::identify::geo::Country;
+use crate::listener::preamble::ProxyProtocolOutcome;
 use crate::overload::LoadShed;
 use crate::tls::SessionStart;
 use crate::tls::server::ServerHandshakeError;
