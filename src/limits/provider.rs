@@ -12,13 +12,13 @@ use smallvec::SmallVec;
 use super::provider_signals::ProviderSignals;
 use super::{AppliedLimits, LimitsView};
 use crate::engine::Policy;
-use crate::limiter::Limiter;
 use crate::limiter::decision::Verdict;
 use crate::limiter::feedback::states::RuleFeedback;
 use crate::limiter::key::KeyHash;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
 use crate::limiter::timestamp::Timestamp;
+use crate::limiter::{Check, Limiter};
 use crate::rules::feedback::{Feedback, MAX_PAUSE};
 use crate::rules::grpc::{CallStatus, GrpcStatus};
 use crate::rules::selection::{CheckRole, SelectedCheck};
@@ -31,6 +31,8 @@ pub struct FollowedLimits {
     checks: SmallVec<[FollowedCheck; 2]>,
     /// When the limits last admitted the request. It may have waited since.
     decided_at: Timestamp,
+    /// When what the request owes in addition was charged.
+    surcharged_at: Option<Timestamp>,
 }
 
 /// A check that has been charged, and the quota that decided.
@@ -38,7 +40,7 @@ pub struct FollowedLimits {
 struct FollowedCheck {
     selected: SelectedCheck,
     quota: Quota,
-    /// Units that the request owes in addition and that have not been charged.
+    /// Units that the request owes in addition.
     owed: u32,
 }
 
@@ -72,7 +74,7 @@ impl FollowedLimits {
             return None;
         }
         let (policy, limiter) = (Arc::clone(&view.policy), Arc::clone(&view.limiter));
-        let mut followed = Box::new(Self { policy, limiter, checks, decided_at: now });
+        let mut followed = Box::new(Self { policy, limiter, checks, decided_at: now, surcharged_at: None });
         if !limits.is_pending() {
             followed.charge_owed(now);
         }
@@ -81,9 +83,16 @@ impl FollowedLimits {
 
     /// Charges what an admitted request owes in addition, once.
     pub fn charge_owed(&mut self, now: Timestamp) {
-        for followed in &mut self.checks {
-            let owed = std::mem::take(&mut followed.owed);
-            followed.charge(owed, &self.limiter, now);
+        if self.surcharged_at.is_none() {
+            self.surcharged_at = Some(now);
+            self.checks.iter().for_each(|followed| followed.charge(followed.owed, &self.limiter, now));
+        }
+    }
+
+    /// Gives back what the request has been charged in addition, because it is not forwarded.
+    pub fn refund_owed(self, now: Timestamp) {
+        if let Some(charged_at) = self.surcharged_at {
+            self.checks.iter().for_each(|followed| followed.refund_owed(&self.limiter, charged_at, now));
         }
     }
 
@@ -180,6 +189,16 @@ impl FollowedCheck {
             let charged = Reservation::charged(&self.selected.check, now);
             let mut charged = charged.in_units_of(&self.quota).with_debt_limit(DebtLimit::Unlimited);
             let _ = limiter.settle(&mut charged, self.selected.check.cost.saturating_add(units), now);
+        }
+    }
+
+    /// Gives back what was charged at `charged_at` in addition.
+    fn refund_owed(&self, limiter: &Limiter, charged_at: Timestamp, now: Timestamp) {
+        if self.owed > 0 {
+            let cost = self.selected.check.cost;
+            let whole = Check { cost: cost.saturating_add(self.owed), ..self.selected.check };
+            let mut charged = Reservation::charged(&whole, charged_at).in_units_of(&self.quota);
+            let _ = limiter.settle(&mut charged, cost, now);
         }
     }
 }

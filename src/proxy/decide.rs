@@ -239,7 +239,11 @@ pub(super) fn take_delayed_memory(
     context.delayed_memory = limiter.queues().take_memory(limits::waiting_size(headers));
     if context.delayed_memory.is_none() {
         worker.metrics.record_load_shed(LoadShed::Waiting);
-        let refunded = pending.refund(limiter, worker.shared.clock.now());
+        let now = worker.shared.clock.now();
+        if let Some(followed) = context.followed.take() {
+            followed.refund_owed(now);
+        }
+        let refunded = pending.refund(limiter, now);
         finish::settle(context, &RequestEnd::Rejected, refunded);
         connection.postpone_shed_call();
     }

@@ -3,6 +3,7 @@
 
 use std::net::Shutdown;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
 use crate::support::wait::{until, until_true};
@@ -194,6 +195,30 @@ fn delayed_request_without_memory_is_charged_nothing() {
     let used = 1 + delayed() as u64;
     let response = get(weir.address(), "/");
     assert_eq!(response.numeric_header("x-ratelimit-remaining"), 100 - used - 1);
+}
+
+#[test]
+fn delayed_request_without_memory_owes_a_followed_limit_nothing() {
+    let rejects = AtomicBool::new(true);
+    let origin = Origin::start(move |turn| {
+        let status = if rejects.swap(false, Ordering::Relaxed) { "429 Too Many Requests" } else { "200 OK" };
+        turn.send(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"))?;
+        Ok(AfterResponse::Keep)
+    });
+    // At a tenth of its limit, a request costs more than the window has.
+    let rules = "rules:\n  \
+                 - { name: d, match: { path: '/d/*' }, key: [], limit: 1/min, burst: 1, throttle: { delay: 50m } }\n  \
+                 - name: provider\n    match: { path: ['/p', '/d/p'] }\n    key: []\n    limit: 2/year\n    \
+                 algorithm: fixed_window\n    feedback: { decrease: 90%, min: 1% }\n";
+    let weir = Weir::start(&config(origin.address(), &format!("overload: {{ waiting: 1MiB }}\n{rules}")));
+    assert_eq!(get(weir.address(), "/p").status, 429, "the limit falls");
+    assert_eq!(weir.admin_post("/limits/reset?rule=provider").status, 200);
+    assert_eq!(get(weir.address(), "/d/first").status, 200);
+    let _clients = send_large(&weir, "/d/other", 39);
+    until_true("the bound", || shed_for_memory(&weir) > 0.0);
+    let large = Request::get("/d/p").header("x-filler", &"f".repeat(50_000));
+    assert_eq!(fetch(weir.address(), &large).status, 503);
+    assert_eq!(get(weir.address(), "/p").status, 200, "the whole window is free");
 }
 
 #[test]
