@@ -42,7 +42,7 @@ fn keys(count: u64, is_skewed: bool) -> Vec<KeyHash> {
 #[expect(clippy::disallowed_methods, reason = "measures time")]
 fn measure(keys: &[KeyHash]) -> Duration {
     let top_keys = TopKeys::default();
-    let sketch = top_keys.sketch(top_keys.add_worker(), "rule", "key");
+    let sketch = top_keys.document_sketch(top_keys.add_worker(), "limit", "key");
     let start = Instant::now();
     for (index, key) in keys.iter().enumerate() {
         let now = Timestamp::from_nanos(index as u64 * 1000);

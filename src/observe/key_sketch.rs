@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::key_budget::{KeyBudget, KeyReservation};
+use super::key_budget::{KeyBudget, KeyReservation, SketchOwner};
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::outcome::DecisionOutcome;
@@ -129,8 +129,9 @@ impl DecisionEffects {
 }
 
 impl KeySketch {
-    /// Returns an empty sketch of at most `capacity` keys. It takes memory as keys arrive, as far as `budget` permits.
-    pub fn new(capacity: usize, budget: &Arc<KeyBudget>) -> Self {
+    /// Returns an empty sketch of at most `capacity` keys. It takes memory as keys arrive, as far as `budget` permits an
+    /// owner of this kind.
+    pub fn new(capacity: usize, budget: &Arc<KeyBudget>, owner: SketchOwner) -> Self {
         Self {
             keys: Vec::new(),
             estimates: Vec::new(),
@@ -139,7 +140,7 @@ impl KeySketch {
             floor: 0,
             hand: 0,
             capacity,
-            reservation: KeyReservation::new(budget),
+            reservation: KeyReservation::new(budget, owner),
             is_incomplete: false,
         }
     }

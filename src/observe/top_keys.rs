@@ -1,7 +1,7 @@
 //! Heaviest keys of each rule over the last one to two minutes, counted by each worker and merged on demand.
 //!
 //! Each worker has a sketch per rule in memory of its own, behind one lock for which only a reader contends, for the time
-//! of one copy. Time is divided into windows of [`WINDOW`]. Results cover the current window and the one before. The
+//! of one copy. Limits of the rate limit service's documents have sketches as rules have. Time is divided into windows of [`WINDOW`]. Results cover the current window and the one before. The
 //! memory for keys is divided among all sketches whenever a configuration is installed.
 
 mod worker_keys;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use self::worker_keys::WorkerKeys;
 pub use self::worker_keys::{LockedSketches, WorkerSketch};
-use super::key_budget::KeyBudget;
+use super::key_budget::{KeyBudget, SketchOwner};
 use super::key_sketch::{DecisionEffects, SketchCopy};
 use super::key_writer::{LogKeys, key_of};
 use crate::limiter::key::KeyHash;
@@ -34,7 +34,7 @@ const WINDOWS: usize = 2;
 /// Sketches of every rule and worker.
 #[derive(Debug)]
 pub struct TopKeys {
-    rules: Mutex<BTreeMap<Box<str>, RuleSketches>>,
+    rules: Mutex<NamedSketches>,
     budget: Arc<KeyBudget>,
     workers: Mutex<Vec<Arc<WorkerKeys>>>,
 }
@@ -43,9 +43,18 @@ pub struct TopKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerId(usize);
 
+/// Sketches by the name of the rule, or of the limit of documents.
+#[derive(Debug, Default)]
+struct NamedSketches {
+    by_name: BTreeMap<Box<str>, RuleSketches>,
+    /// How many of them are of documents.
+    of_documents: usize,
+}
+
 /// Sketches of one rule.
 #[derive(Debug, Default)]
 struct RuleSketches {
+    owner: SketchOwner,
     /// What the keys mean. Sketches of another meaning are replaced.
     meaning: Box<str>,
     by_worker: BTreeMap<usize, Arc<WorkerSketch>>,
@@ -118,18 +127,22 @@ impl TopKeys {
         (0..self.workers.lock().len()).map(WorkerId)
     }
 
-    /// Returns the sketch of a rule on a worker; it continues across reloads while `meaning`, which describes the key,
-    /// stays the same. Takes a lock, so call it at configuration time.
-    pub fn sketch(&self, worker: WorkerId, rule: &str, meaning: &str) -> Arc<WorkerSketch> {
+    /// Returns the sketch of a limit of documents on a worker; it continues across reloads while `meaning`, which
+    /// describes the key, stays the same. Takes a lock, so call it at configuration time.
+    pub fn document_sketch(&self, worker: WorkerId, name: &str, meaning: &str) -> Arc<WorkerSketch> {
+        self.sketch(worker, name, meaning, SketchOwner::Document)
+    }
+
+    fn sketch(&self, worker: WorkerId, name: &str, meaning: &str, owner: SketchOwner) -> Arc<WorkerSketch> {
         let mut rules = self.rules.lock();
-        let sketches = rules.entry(rule.into()).or_default();
+        let sketches = rules.get_or_add(name, owner);
         if *sketches.meaning != *meaning {
-            *sketches = RuleSketches { meaning: meaning.into(), by_worker: BTreeMap::new() };
+            *sketches = RuleSketches { owner, meaning: meaning.into(), by_worker: BTreeMap::new() };
         }
         // A `WorkerId` is the position of a worker.
-        let create = || Arc::new(self.workers.lock()[worker.0].add());
+        let create = || Arc::new(self.workers.lock()[worker.0].add(owner));
         let sketch = Arc::clone(sketches.by_worker.entry(worker.0).or_insert_with(create));
-        self.divide_budget(rules.len());
+        self.divide_budget(&rules);
         sketch
     }
 
@@ -142,16 +155,18 @@ impl TopKeys {
         log_keys: Option<LogKeys>,
     ) -> Option<Arc<WorkerSketch>> {
         let meaning = format!("{} {log_keys:?}", key_of(rule)?);
-        Some(self.sketch(worker, &rule.name, &meaning))
+        Some(self.sketch(worker, &rule.name, &meaning, SketchOwner::Rule))
     }
 
-    fn divide_budget(&self, rules: usize) {
-        self.budget.divide(rules * self.workers.lock().len().max(1) * WINDOWS);
+    fn divide_budget(&self, sketches: &NamedSketches) {
+        let windows = self.workers.lock().len().max(1) * WINDOWS;
+        let of_rules = sketches.by_name.len() - sketches.of_documents;
+        self.budget.divide(of_rules * windows, sketches.of_documents * windows);
     }
 
     /// Returns the `max` heaviest keys of a rule; an empty result if it has none.
     pub fn top(&self, rule: &str, max: usize, now: Timestamp) -> RuleTop {
-        let sketches: Vec<_> = match self.rules.lock().get(rule) {
+        let sketches: Vec<_> = match self.rules.lock().by_name.get(rule) {
             Some(rule) => rule.by_worker.values().cloned().collect(),
             None => return RuleTop::default(),
         };
@@ -166,11 +181,23 @@ impl TopKeys {
     /// Frees the memory of windows that have passed, and of rules that no configuration has any more.
     pub fn expire(&self, now: Timestamp) {
         let mut rules = self.rules.lock();
-        rules.retain(|_, sketches| {
+        rules.by_name.retain(|_, sketches| {
             sketches.by_worker.values().for_each(|sketch| sketch.expire(now));
             sketches.by_worker.values().any(|sketch| Arc::strong_count(sketch) > 1)
         });
-        self.divide_budget(rules.len());
+        rules.of_documents =
+            rules.by_name.values().filter(|sketches| sketches.owner == SketchOwner::Document).count();
+        self.divide_budget(&rules);
+    }
+}
+
+impl NamedSketches {
+    fn get_or_add(&mut self, name: &str, owner: SketchOwner) -> &mut RuleSketches {
+        let add = || {
+            self.of_documents += usize::from(owner == SketchOwner::Document);
+            RuleSketches { owner, ..RuleSketches::default() }
+        };
+        self.by_name.entry(name.into()).or_insert_with(add)
     }
 }
 

@@ -42,7 +42,7 @@ impl KeySketches {
             rule.domain.as_ref().and_then(|_| top_keys.rule_sketch(worker, rule, writer.visibility))
         };
         let of_worker = |worker| SketchTable {
-            limits: names.iter().map(|name| top_keys.sketch(worker, name, &meaning)).collect(),
+            limits: names.iter().map(|name| top_keys.document_sketch(worker, name, &meaning)).collect(),
             rules: rules.iter().map(|rule| of_rule(worker, rule)).collect(),
         };
         Self { by_worker: top_keys.workers().map(of_worker).collect(), writer }

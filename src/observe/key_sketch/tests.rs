@@ -23,7 +23,7 @@ fn find(sketch: &KeySketch, key: KeyHash) -> Result<&TrackedKey, u64> {
 
 /// Plays a stream of keys and returns the sketch, and the true count of each key.
 fn play(capacity: usize, budget: usize, stream: &[u16]) -> (KeySketch, BTreeMap<u16, u64>) {
-    let mut sketch = KeySketch::new(capacity, &KeyBudget::new(budget));
+    let mut sketch = KeySketch::new(capacity, &KeyBudget::new(budget), SketchOwner::Rule);
     let mut counts = BTreeMap::new();
     for &number in stream {
         sketch.record(key(number), DecisionOutcome::Allowed, Timestamp::EPOCH, text);
@@ -84,7 +84,7 @@ proptest! {
 
 #[test]
 fn rare_keys_do_not_displace_frequent_ones_and_build_no_text() {
-    let mut sketch = KeySketch::new(4, &KeyBudget::new(4));
+    let mut sketch = KeySketch::new(4, &KeyBudget::new(4), SketchOwner::Rule);
     for number in (0..4).cycle().take(400) {
         sketch.record(key(number), DecisionOutcome::Limited, Timestamp::EPOCH, text);
     }
@@ -111,7 +111,7 @@ fn outcomes_are_counted_by_their_effect() {
 fn dropped_sketch_gives_its_budget_back() {
     let budget = KeyBudget::new(3);
     for _ in 0..2 {
-        let mut sketch = KeySketch::new(8, &budget);
+        let mut sketch = KeySketch::new(8, &budget, SketchOwner::Rule);
         for number in 0..5 {
             sketch.record(key(number), DecisionOutcome::Allowed, Timestamp::EPOCH, text);
         }
@@ -121,7 +121,7 @@ fn dropped_sketch_gives_its_budget_back() {
 
 #[test]
 fn sketch_without_budget_tracks_nothing() {
-    let mut sketch = KeySketch::new(8, &KeyBudget::new(0));
+    let mut sketch = KeySketch::new(8, &KeyBudget::new(0), SketchOwner::Rule);
     sketch.record(key(1), DecisionOutcome::Allowed, Timestamp::EPOCH, text);
     assert!(sketch.keys.is_empty() && sketch.cells.is_empty());
     assert!(sketch.copy().is_incomplete);

@@ -11,6 +11,10 @@ fn key(number: u16) -> KeyHash {
     KeyHasher::new([1, 2]).hash(&number.to_be_bytes())
 }
 
+fn sketch(top_keys: &TopKeys, worker: WorkerId, rule: &str, meaning: &str) -> Arc<WorkerSketch> {
+    top_keys.sketch(worker, rule, meaning, SketchOwner::Rule)
+}
+
 fn record(sketch: &WorkerSketch, number: u16, outcome: DecisionOutcome, now: Timestamp) {
     sketch.lock_worker(now).record(sketch, key(number), outcome, || number.to_string().into());
 }
@@ -25,7 +29,7 @@ proptest! {
         decisions in proptest::collection::vec((0_usize..3, 0_u16..600, 0_u64..120), 0..2000),
     ) {
         let top_keys = TopKeys::default();
-        let workers = [(); 3].map(|()| top_keys.sketch(top_keys.add_worker(), "r", "key"));
+        let workers = [(); 3].map(|()| sketch(&top_keys, top_keys.add_worker(), "r", "key"));
         let mut counts = BTreeMap::new();
         let mut ordered = decisions;
         ordered.sort_by_key(|(_, _, at)| *at);
@@ -58,7 +62,7 @@ proptest! {
         let top_keys = TopKeys::with_budget(budget);
         let names = ["a", "b", "c", "d"];
         let workers = [(); 2].map(|()| top_keys.add_worker());
-        let sketches = names.map(|rule| workers.map(|worker| top_keys.sketch(worker, rule, "key")));
+        let sketches = names.map(|rule| workers.map(|worker| sketch(&top_keys, worker, rule, "key")));
         let mut counts: BTreeMap<(usize, u16), u64> = BTreeMap::new();
         let mut ordered = decisions;
         ordered.sort_by_key(|(.., at)| *at);
@@ -92,8 +96,8 @@ fn rules_with_many_keys_do_not_hide_another_rule() {
     let top_keys = TopKeys::default();
     let worker = top_keys.add_worker();
     let flooded: Vec<_> =
-        (0..256).map(|rule| top_keys.sketch(worker, &format!("flooded-{rule}"), "[path]")).collect();
-    let quiet = top_keys.sketch(worker, "z", "[client_ip]");
+        (0..256).map(|rule| sketch(&top_keys, worker, &format!("flooded-{rule}"), "[path]")).collect();
+    let quiet = sketch(&top_keys, worker, "z", "[client_ip]");
     for (sketch, number) in flooded.iter().flat_map(|sketch| (0..257).map(move |number| (sketch, number))) {
         record(sketch, number, DecisionOutcome::Allowed, START);
     }
@@ -105,9 +109,29 @@ fn rules_with_many_keys_do_not_hide_another_rule() {
 }
 
 #[test]
+fn documents_with_thousands_of_limits_do_not_hide_keys_of_rules() {
+    let top_keys = TopKeys::default();
+    let workers = [(); 8].map(|()| top_keys.add_worker());
+    let rules = workers.map(|worker| sketch(&top_keys, worker, "r", "[client_ip]"));
+    let names: Vec<String> = (0..5000).map(|number| format!("limit {number}")).collect();
+    let documents: Vec<_> = names
+        .iter()
+        .flat_map(|name| workers.map(|worker| top_keys.document_sketch(worker, name, "")))
+        .collect();
+    for (limit, number) in documents.iter().flat_map(|limit| [(limit, 1), (limit, 2)]) {
+        record(limit, number, DecisionOutcome::Allowed, START);
+    }
+    let decisions = rules.iter().flat_map(|sketch| (0..256).map(move |number| (sketch, number)));
+    decisions.for_each(|(sketch, number)| record(sketch, number, DecisionOutcome::Allowed, START));
+    let top = top_keys.top("r", usize::MAX, START);
+    assert_eq!((top.tracked, top.max_overcount, top.is_incomplete), (256, 0, false));
+    assert!(tracked_keys(&documents) <= MAX_TRACKED_KEYS - 8 * 256);
+}
+
+#[test]
 fn decisions_are_shown_for_one_to_two_windows() {
     let top_keys = TopKeys::default();
-    let sketch = top_keys.sketch(top_keys.add_worker(), "r", "key");
+    let sketch = sketch(&top_keys, top_keys.add_worker(), "r", "key");
     record(&sketch, 1, DecisionOutcome::Limited, START);
     record(&sketch, 1, DecisionOutcome::Allowed, seconds(60));
     let total = |now| top_keys.top("r", 5, now).keys.first().map(|key| key.counts.total());
@@ -127,19 +151,19 @@ fn covered_time_grows_from_one_window_to_two() {
 fn sketch_continues_across_reloads_unless_the_key_changes() {
     let top_keys = TopKeys::default();
     let worker = top_keys.add_worker();
-    record(&top_keys.sketch(worker, "r", "[client_ip]"), 1, DecisionOutcome::Allowed, START);
-    top_keys.sketch(worker, "r", "[client_ip]");
+    record(&sketch(&top_keys, worker, "r", "[client_ip]"), 1, DecisionOutcome::Allowed, START);
+    sketch(&top_keys, worker, "r", "[client_ip]");
     assert_eq!(top_keys.top("r", 5, START).tracked, 1);
-    top_keys.sketch(worker, "r", "[path]");
+    sketch(&top_keys, worker, "r", "[path]");
     assert_eq!(top_keys.top("r", 5, START).tracked, 0);
 }
 
 #[test]
 fn expiry_frees_passed_windows_and_removed_rules() {
     let top_keys = TopKeys::with_budget(1);
-    let idle = top_keys.sketch(top_keys.add_worker(), "idle", "key");
+    let idle = sketch(&top_keys, top_keys.add_worker(), "idle", "key");
     record(&idle, 1, DecisionOutcome::Allowed, START);
-    let busy = top_keys.sketch(top_keys.add_worker(), "busy", "key");
+    let busy = sketch(&top_keys, top_keys.add_worker(), "busy", "key");
     record(&busy, 1, DecisionOutcome::Allowed, seconds(180));
     let starved = top_keys.top("busy", 5, seconds(180));
     assert_eq!((starved.tracked, starved.is_incomplete), (0, true), "the budget is used up");
@@ -148,5 +172,5 @@ fn expiry_frees_passed_windows_and_removed_rules() {
     assert_eq!(top_keys.top("busy", 5, seconds(180)).tracked, 1);
     drop(idle);
     top_keys.expire(seconds(180));
-    assert_eq!(top_keys.rules.lock().keys().map(|name| &**name).collect::<Vec<_>>(), ["busy"]);
+    assert_eq!(top_keys.rules.lock().by_name.keys().map(|name| &**name).collect::<Vec<_>>(), ["busy"]);
 }

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{WINDOWS, window_number};
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
-use crate::observe::key_budget::KeyBudget;
+use crate::observe::key_budget::{KeyBudget, SketchOwner};
 use crate::observe::key_sketch::{KeySketch, MAX_KEYS_PER_SKETCH, SketchCopy};
 use crate::rules::outcome::DecisionOutcome;
 
@@ -31,6 +31,7 @@ struct Slots {
 #[derive(Debug)]
 pub struct WorkerSketch {
     worker: Arc<WorkerKeys>,
+    owner: SketchOwner,
     slot: usize,
 }
 
@@ -49,6 +50,7 @@ pub struct LockedSketches<'a> {
 struct Windows {
     /// Number of the current window.
     number: u64,
+    owner: SketchOwner,
     current: KeySketch,
     previous: KeySketch,
 }
@@ -60,13 +62,13 @@ impl WorkerKeys {
     }
 
     /// Returns a new sketch.
-    pub(super) fn add(self: &Arc<Self>) -> WorkerSketch {
+    pub(super) fn add(self: &Arc<Self>, owner: SketchOwner) -> WorkerSketch {
         let mut slots = self.slots.lock();
         let slot = slots.free.pop().unwrap_or_else(|| {
             slots.windows.push(None);
             slots.windows.len() - 1
         });
-        WorkerSketch { worker: Arc::clone(self), slot }
+        WorkerSketch { worker: Arc::clone(self), owner, slot }
     }
 }
 
@@ -123,16 +125,16 @@ impl LockedSketches<'_> {
         debug_assert!(is_own, "a sketch of another worker");
         let Some(windows) = self.slots.windows.get_mut(sketch.slot).filter(|_| is_own) else { return };
         let (number, budget) = (self.number, &self.worker.budget);
-        let windows = windows.get_or_insert_with(|| Box::new(Windows::new(number, budget)));
+        let windows = windows.get_or_insert_with(|| Box::new(Windows::new(number, budget, sketch.owner)));
         windows.advance(number, budget);
         windows.current.record(key, outcome, self.now, text);
     }
 }
 
 impl Windows {
-    fn new(number: u64, budget: &Arc<KeyBudget>) -> Self {
-        let empty = || KeySketch::new(MAX_KEYS_PER_SKETCH, budget);
-        Self { number, current: empty(), previous: empty() }
+    fn new(number: u64, budget: &Arc<KeyBudget>, owner: SketchOwner) -> Self {
+        let empty = || KeySketch::new(MAX_KEYS_PER_SKETCH, budget, owner);
+        Self { number, owner, current: empty(), previous: empty() }
     }
 
     /// Makes the window with this number the current one. An earlier time belongs to the current window.
@@ -145,7 +147,7 @@ impl Windows {
 
     #[cold]
     fn start_window(&mut self, number: u64, budget: &Arc<KeyBudget>) {
-        let old = std::mem::replace(self, Self::new(number, budget));
+        let old = std::mem::replace(self, Self::new(number, budget, self.owner));
         if self.number == old.number.saturating_add(1) {
             self.previous = old.current;
         }
