@@ -68,7 +68,7 @@ impl RlsHandler {
         store: Option<StoreHandle>,
         top_keys: Arc<TopKeys>,
     ) -> Self {
-        let sketches = key_sketches(&decider, None, &limiter, &top_keys);
+        let sketches = KeySketches::new(&decider, &top_keys, key_writer(&decider, None, &limiter), None);
         let has_required_rules = watch::Sender::new(has_required_rules(&decider));
         let state = HandlerState { decider, native_metrics: Arc::default(), log_keys: None, sketches };
         Self {
@@ -243,9 +243,12 @@ impl RlsHandler {
 
     fn update_state(&self, change: impl FnOnce(&mut HandlerState)) {
         let _guard = self.update_lock.lock();
-        let mut state = HandlerState::clone(&self.state.load());
+        let before = self.state.load();
+        let mut state = HandlerState::clone(&before);
         change(&mut state);
-        state.sketches = key_sketches(&state.decider, state.log_keys, &self.limiter, &self.top_keys);
+        let writer = key_writer(&state.decider, state.log_keys, &self.limiter);
+        let kept = (&before.decider, &before.sketches);
+        state.sketches = KeySketches::new(&state.decider, &self.top_keys, writer, Some(kept));
         let has_required_rules = has_required_rules(&state.decider);
         self.state.store(Arc::new(state));
         self.has_required_rules.send_replace(has_required_rules);
@@ -305,16 +308,10 @@ impl RlsHandler {
     }
 }
 
-fn key_sketches(
-    decider: &RlsDecider,
-    log_keys: Option<LogKeys>,
-    limiter: &Limiter,
-    top_keys: &TopKeys,
-) -> KeySketches {
+fn key_writer(decider: &RlsDecider, log_keys: Option<LogKeys>, limiter: &Limiter) -> KeyWriter {
     let policy = decider.native_policy.as_deref();
     let ipv6_prefix = policy.map_or(0, |policy| policy.identify.ipv6_prefix);
-    let writer = KeyWriter { visibility: log_keys, ipv6_prefix, hasher: limiter.hasher() };
-    KeySketches::new(decider, top_keys, writer)
+    KeyWriter { visibility: log_keys, ipv6_prefix, hasher: limiter.hasher() }
 }
 
 fn has_required_rules(decider: &RlsDecider) -> bool {

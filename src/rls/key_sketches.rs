@@ -1,5 +1,6 @@
 //! The heaviest keys of each limit of the documents, and of each native rule, counted as the proxy counts them.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use super::decider::RlsDecider;
@@ -8,7 +9,7 @@ use super::request::{RlsEntry, RlsRequest};
 use super::stats::{KeyDecision, RlsRequestStats, RuleDecision};
 use crate::identify::descriptor::ParsedDescriptor;
 use crate::limiter::timestamp::Timestamp;
-use crate::observe::key_writer::KeyWriter;
+use crate::observe::key_writer::{KeyWriter, LogKeys};
 use crate::observe::top_keys::{TopKeys, WorkerId, WorkerSketch};
 use crate::rules::rule::Rule;
 use crate::rules::{RuleIndex, key};
@@ -21,29 +22,48 @@ pub(super) struct KeySketches {
 }
 
 /// Sketches on one worker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SketchTable {
     /// By the position of the limit of the documents.
-    limits: Box<[Arc<WorkerSketch>]>,
+    limits: Arc<[Arc<WorkerSketch>]>,
     /// By rule; `None` for those without a key or without a domain.
-    rules: Box<[Option<Arc<WorkerSketch>>]>,
+    rules: Arc<[Option<Arc<WorkerSketch>>]>,
 }
 
 impl KeySketches {
     /// Returns the sketches of the documents' and the policy's limits on all workers so far. Takes a lock for each of them,
-    /// so call it at configuration time. Sketches whose keys are written differently start anew.
-    pub(super) fn new(decider: &RlsDecider, top_keys: &TopKeys, writer: KeyWriter) -> Self {
-        let mut limits = decider.rules.as_ref().map(|rules| rules.limits()).unwrap_or_default();
-        limits.sort_by_key(|limit| limit.position);
-        let names: Vec<String> = limits.iter().map(|limit| limit.sketch_name()).collect();
-        let rules = decider.native_policy.as_ref().map_or(&[][..], |policy| policy.rules.rules());
-        let meaning = format!("{:?}", writer.visibility);
-        let of_rule = |worker, rule: &Rule| {
-            rule.domain.as_ref().and_then(|_| top_keys.rule_sketch(worker, rule, writer.visibility))
+    /// so call it at configuration time. Sketches whose keys are written differently start anew. Those of limits that have
+    /// not changed since `before` are kept.
+    pub(super) fn new(
+        decider: &RlsDecider,
+        top_keys: &TopKeys,
+        writer: KeyWriter,
+        before: Option<(&RlsDecider, &Self)>,
+    ) -> Self {
+        let before = before.filter(|(_, sketches)| sketches.writer.visibility == writer.visibility);
+        let kept = |are_same: fn(&RlsDecider, &RlsDecider) -> bool| {
+            before
+                .filter(|(before, _)| are_same(before, decider))
+                .map_or(&[][..], |(_, kept)| &kept.by_worker)
         };
-        let of_worker = |worker| SketchTable {
-            limits: names.iter().map(|name| top_keys.document_sketch(worker, name, &meaning)).collect(),
-            rules: rules.iter().map(|rule| of_rule(worker, rule)).collect(),
+        let kept_limits = kept(|before, now| is_same(before.rules.as_ref(), now.rules.as_ref()));
+        // Otherwise documents that are reloaded while the workers begin with a new policy, and this service has the old
+        // one, would replace the sketches of the workers.
+        let kept_rules =
+            kept(|before, now| is_same(before.native_policy.as_ref(), now.native_policy.as_ref()));
+        let limit_names = LazyCell::new(|| limit_names(decider));
+        let meaning = format!("{:?}", writer.visibility);
+        let limits = |worker| {
+            limit_names.iter().map(|name| top_keys.document_sketch(worker, name, &meaning)).collect()
+        };
+        let of_worker = |worker: WorkerId| {
+            let kept_limits = kept_limits.get(worker.index()).map(|kept| Arc::clone(&kept.limits));
+            let kept_rules = kept_rules.get(worker.index()).map(|kept| Arc::clone(&kept.rules));
+            SketchTable {
+                limits: kept_limits.unwrap_or_else(|| limits(worker)),
+                rules: kept_rules
+                    .unwrap_or_else(|| rule_sketches(decider, top_keys, worker, writer.visibility)),
+            }
         };
         Self { by_worker: top_keys.workers().map(of_worker).collect(), writer }
     }
@@ -107,6 +127,33 @@ impl KeySketches {
     }
 }
 
+fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+    one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
+}
+
+/// Returns the names of the documents' limits, by their positions.
+fn limit_names(decider: &RlsDecider) -> Vec<String> {
+    let mut limits = decider.rules.as_ref().map(|rules| rules.limits()).unwrap_or_default();
+    limits.sort_by_key(|limit| limit.position);
+    limits.iter().map(|limit| limit.sketch_name()).collect()
+}
+
+fn rule_sketches(
+    decider: &RlsDecider,
+    top_keys: &TopKeys,
+    worker: WorkerId,
+    log_keys: Option<LogKeys>,
+) -> Arc<[Option<Arc<WorkerSketch>>]> {
+    let rules = decider.native_policy.as_ref().map_or(&[][..], |policy| policy.rules.rules());
+    let has_domain = |rule: &&Rule| rule.domain.is_some();
+    let of_rule =
+        |rule| Some(rule).filter(has_domain).and_then(|rule| top_keys.rule_sketch(worker, rule, log_keys));
+    rules.iter().map(of_rule).collect()
+}
+
 fn entries(request: &RlsRequest, descriptor: usize) -> &[RlsEntry] {
     request.descriptors.get(descriptor).map_or(&[][..], |descriptor| &descriptor.entries)
 }
+
+#[cfg(test)]
+mod tests;
