@@ -244,8 +244,10 @@ impl RlsRuntime {
 }
 
 fn set_generation(handler: &RlsHandler, shared: &ProxyState) {
-    let generation = shared.generation.load();
-    handler.set_native_rules(Arc::clone(&generation.policy), &shared.metrics, generation.limits.log_keys());
+    handler.set_native_rules(&shared.metrics, || {
+        let generation = shared.generation.load();
+        (Arc::clone(&generation.policy), generation.limits.log_keys())
+    });
 }
 
 /// Default maximum of connections on the gRPC port. Without listeners it is half of the descriptors. With

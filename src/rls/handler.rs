@@ -220,13 +220,19 @@ impl RlsHandler {
         self.update_state(|state| state.decider.settings = settings);
     }
 
-    /// Replaces the native rules, which apply in their domains. `metrics` records their decisions. Operators see keys as
-    /// `log_keys` says.
-    pub fn set_native_rules(&self, policy: Arc<Policy>, metrics: &Metrics, log_keys: Option<LogKeys>) {
-        let native_metrics = policy.rules.rules().iter().map(|rule| metrics.rule(&rule.name)).collect();
+    /// Replaces the native rules, which apply in their domains, by the `current` ones. `metrics` records their decisions.
+    /// Operators see keys as the second part of `current` says.
+    pub fn set_native_rules(
+        &self,
+        metrics: &Metrics,
+        current: impl FnOnce() -> (Arc<Policy>, Option<LogKeys>),
+    ) {
         self.update_state(|state| {
+            // Under the lock, so that of two concurrent calls the last one does not bring older rules back.
+            let (policy, log_keys) = current();
+            let rules = policy.rules.rules();
+            state.native_metrics = rules.iter().map(|rule| metrics.rule(&rule.name)).collect();
             state.decider.native_policy = Some(policy);
-            state.native_metrics = native_metrics;
             state.log_keys = log_keys;
         });
     }
