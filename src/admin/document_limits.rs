@@ -1,7 +1,8 @@
 //! The limits of the rate limit service's documents: what each did, their heaviest keys, and the reset of one key.
 //!
-//! They are no rules, and have no names of their own. A limit is named by its domain and its name in statistics, a key by
-//! the entries of its descriptor, as in `/explain`, or by its fingerprint.
+//! They are no rules, and have no names of their own. A limit is named by its domain and its name in statistics, which
+//! several limits may have: `a.b` is that of the key `a.b`, and of `b` below `a`. A key is named by the entries of its
+//! descriptor, as in `/explain`, or by its fingerprint, as far as it is tracked.
 
 use std::cmp::Reverse;
 
@@ -11,6 +12,7 @@ use super::AdminState;
 use super::overrides::CommandError;
 use super::query::Query;
 use super::top::{counts_json, top_json};
+use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::observe::top_keys::RuleTop;
 use crate::rls::decider::{DocumentCounter, UnknownLimit};
@@ -54,7 +56,7 @@ pub(super) fn top(
     if let Some(domain) = query.get("domain") {
         limits = of_domain(limits, &domain)?;
         if let Some(name) = query.get("name") {
-            limits = vec![named(limits, &name)?];
+            limits = named(limits, &name)?;
         }
     }
     limits.retain(|limit| limit.rate.is_some());
@@ -84,7 +86,7 @@ fn keys_json(state: &AdminState, limit: &DocumentLimit, top: &RuleTop, now: Time
     shown
 }
 
-/// `POST /limits/reset?domain=D&descriptor.KEY=VALUE`, or with `name=N&fingerprint=F`
+/// `POST /limits/reset?domain=D&descriptor.KEY=VALUE`, or with `name=N&fingerprint=F` of a tracked key
 pub(super) fn reset(state: &AdminState, query: &Query<'_>) -> Result<Value, CommandError> {
     let service = state.process.rate_limit_service().ok_or_else(no_service)?;
     let named = NamedKey::parse(query)?;
@@ -160,10 +162,15 @@ fn find_counter(
 ) -> Result<DocumentCounter, CommandError> {
     let unlimited = || CommandError::bad_request("the limit is unlimited, it has no counters");
     if let (Some(name), Some(fingerprint)) = (&key.name, &key.fingerprint) {
-        let limit = named(of_domain(service.document_limits(), &key.domain)?, name)?;
+        let limits = named(of_domain(service.document_limits(), &key.domain)?, name)?;
+        if limits.iter().all(|limit| limit.rate.is_none()) {
+            return Err(unlimited());
+        }
         let hash = state.limiter.hasher().key_of_fingerprint(fingerprint);
         let hash = hash.map_err(|error| CommandError::bad_request(format!("fingerprint: {error}")))?;
-        return service.counter_with_key(&limit, hash).ok_or_else(unlimited);
+        let tracking = limits.iter().find(|limit| tracks(state, limit, hash));
+        let counter = tracking.and_then(|limit| service.counter_with_key(limit, hash));
+        return counter.ok_or_else(|| untracked(name));
     }
     service.document_counter(&key.domain, &key.entries).map_err(|unknown| match unknown {
         UnknownLimit::Unlimited => unlimited(),
@@ -186,14 +193,28 @@ fn of_domain(mut limits: Vec<DocumentLimit>, domain: &str) -> Result<Vec<Documen
     Err(CommandError::unknown_name(problem, domain, limits.iter().map(|limit| &*limit.domain)))
 }
 
-fn named(mut limits: Vec<DocumentLimit>, name: &str) -> Result<DocumentLimit, CommandError> {
-    match limits.iter().position(|limit| *limit.name == *name) {
-        Some(position) => Ok(limits.swap_remove(position)),
-        None => {
-            let problem = format!("no limit of this domain has the name `{name}`");
-            Err(CommandError::unknown_name(problem, name, limits.iter().map(|limit| &*limit.name)))
-        }
+/// Returns the limits with a name, which is unambiguous only together with a descriptor.
+fn named(mut limits: Vec<DocumentLimit>, name: &str) -> Result<Vec<DocumentLimit>, CommandError> {
+    if limits.iter().any(|limit| *limit.name == *name) {
+        limits.retain(|limit| *limit.name == *name);
+        return Ok(limits);
     }
+    let problem = format!("no limit of this domain has the name `{name}`");
+    Err(CommandError::unknown_name(problem, name, limits.iter().map(|limit| &*limit.name)))
+}
+
+/// Whether a key is among the tracked ones of a limit. All limits of a unit have their counters in one table, so the key
+/// alone does not say whose it is.
+fn tracks(state: &AdminState, limit: &DocumentLimit, key: KeyHash) -> bool {
+    let top = state.top_keys.top(&limit.sketch_name(), usize::MAX, state.process.now());
+    top.keys.iter().any(|tracked| tracked.key == key)
+}
+
+fn untracked(name: &str) -> CommandError {
+    CommandError::not_found(format!(
+        "the limit `{name}` tracks no key with this fingerprint, use `descriptor.KEY=VALUE` for each entry of the \
+         descriptor in place of `name` and `fingerprint` (/limits/top lists the tracked keys)"
+    ))
 }
 
 fn unknown_descriptor(domain: &str, limits: &[DocumentLimit]) -> CommandError {

@@ -86,6 +86,44 @@ fn reset_by_fingerprint_frees_one_key_whose_value_is_not_shown() {
     assert_eq!((ask("ann"), ask("bob")), (Code::Ok, Code::OverLimit));
 }
 
+/// `a.b` is the key of one limit, and the path of another.
+const AMBIGUOUS: &str = "\
+domain: edge
+descriptors:
+  - key: a
+    descriptors:
+      - key: b
+        rate_limit: { unit: year, requests_per_unit: 1 }
+  - key: a.b
+    rate_limit: { unit: year, requests_per_unit: 1 }
+  - key: c
+    rate_limit: { unit: year, requests_per_unit: 1 }
+";
+
+#[test]
+fn fingerprint_frees_only_a_tracked_key_of_a_limit_with_the_name() {
+    let service = RlsService::start_with(&[("edge.yaml", AMBIGUOUS)], "");
+    let exhausted = |entries: &str| {
+        service.code(entries);
+        service.code(entries) == Code::OverLimit
+    };
+    assert!(exhausted("a=1,b=1") && exhausted("a.b=1") && exhausted("c=1"));
+    let top = service.weir.admin_json("/limits/top?domain=edge&name=edge.a.b")["documents"].clone();
+    let paths: Vec<usize> =
+        top.as_array().unwrap().iter().map(|limit| limit["descriptor"].as_array().unwrap().len()).collect();
+    assert_eq!(paths.iter().sum::<usize>(), 3, "both limits of this name: {top}");
+    let single = &top[paths.iter().position(|length| *length == 1).unwrap()];
+    let reset = |name: &str, limit: &Value| {
+        let fingerprint = limit["keys"][0]["fingerprint"].as_str().unwrap();
+        service.post(&format!("/limits/reset?domain=edge&name={name}&fingerprint={fingerprint}"))
+    };
+    let (status, text) = reset("edge.a.b", &service.top_of("c"));
+    assert!(status == 404 && text.contains("tracks no key with this fingerprint"), "{status} {text}");
+    assert_eq!(service.code("c=1"), Code::OverLimit, "the key of another limit of the same unit");
+    assert_eq!(reset("edge.a.b", single).0, 200);
+    assert_eq!((service.code("a.b=1"), service.code("a=1,b=1")), (Code::Ok, Code::OverLimit));
+}
+
 #[test]
 fn limits_of_documents_are_listed_with_their_hits() {
     let service = start("");
