@@ -103,14 +103,18 @@ pub(super) fn reset(state: &AdminState, query: &Query<'_>) -> Result<Value, Comm
         fingerprint,
         "limit of a key changed"
     );
-    let note = counter.is_shared.then_some("the limit is shared: only this instance is affected");
+    let notes = [
+        (freed == 0)
+            .then_some("there was no counter: nothing has been counted for this key, or its time is over"),
+        counter.is_shared.then_some("the limit is shared: only this instance is affected"),
+    ];
     Ok(json!({
         "counters_freed": freed,
         "domain": named.domain,
         "name": &*counter.name,
         "key": counter.text,
         "fingerprint": fingerprint,
-        "notes": note.into_iter().collect::<Vec<_>>(),
+        "notes": notes.into_iter().flatten().collect::<Vec<_>>(),
     }))
 }
 

@@ -125,6 +125,15 @@ fn fingerprint_frees_only_a_tracked_key_of_a_limit_with_the_name() {
 }
 
 #[test]
+fn reset_of_a_key_without_a_counter_says_so() {
+    let service = start("");
+    let (status, text) = service.post("/limits/reset?domain=edge&descriptor.remote_address=192.0.2.9");
+    let done: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &done["counters_freed"]), (200, &0.into()));
+    assert!(done["notes"][0].as_str().unwrap().starts_with("there was no counter"), "{text}");
+}
+
+#[test]
 fn limits_of_documents_are_listed_with_their_hits() {
     let service = start("");
     for _ in 0..3 {
