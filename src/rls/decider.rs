@@ -303,7 +303,7 @@ impl RlsDecider {
             .collect();
         let metadata = self.dynamic_metadata(request, limits, &statuses);
         if let Some((native, verdicts)) = native {
-            stats.rule_decisions = native.rule_decisions(verdicts, rejected && !shadow);
+            stats.rule_decisions = native.rule_decisions(request, verdicts, rejected && !shadow);
             for (index, status) in native.statuses(request, verdicts, now).enumerate() {
                 rejects[index] |= status.is_over_limit();
                 statuses[index].keep_stricter(status);

@@ -89,7 +89,8 @@ impl KeySketches {
             let locked = locked.get_or_insert_with(|| sketch.lock_worker(now));
             locked.record(sketch, *key, *outcome, || self.limit_key(decider, request, *descriptor).into());
         }
-        for RuleDecision { rule, descriptor, key, outcome } in &stats.rule_decisions {
+        let decisions = stats.rule_decisions.iter().filter(|decision| decision.has_hits);
+        for RuleDecision { rule, descriptor, key, outcome, has_hits: _ } in decisions {
             let Some(Some(sketch)) = sketches.rules.get(rule.0) else { continue };
             let locked = locked.get_or_insert_with(|| sketch.lock_worker(now));
             let counted = key.unwrap_or_else(|| key::incomplete_key(self.writer.hasher));

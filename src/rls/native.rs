@@ -226,10 +226,18 @@ impl<'p> NativeChecks<'p> {
     }
 
     /// Returns the decision of each rule on each matching descriptor, given whether the request was `rejected`.
-    pub(super) fn rule_decisions(&self, verdicts: &[Verdict], rejected: bool) -> Vec<RuleDecision> {
+    pub(super) fn rule_decisions(
+        &self,
+        request: &RlsRequest,
+        verdicts: &[Verdict],
+        rejected: bool,
+    ) -> Vec<RuleDecision> {
         let mut decisions = Vec::new();
-        for (descriptor, descriptor_outcome) in self.outcomes.iter().enumerate() {
-            let keyless = |rule, outcome| RuleDecision { rule, outcome, descriptor, key: None };
+        let outcomes = self.outcomes.iter().zip(&request.descriptors).enumerate();
+        for (position, (descriptor_outcome, descriptor)) in outcomes {
+            let has_hits = request.hits(descriptor).counted_hits() > 0;
+            let keyless =
+                |rule, outcome| RuleDecision { rule, outcome, descriptor: position, key: None, has_hits };
             match descriptor_outcome {
                 NativeOutcome::NoRule => {}
                 NativeOutcome::Exempt(rule) => decisions.push(keyless(*rule, DecisionOutcome::Exempt)),

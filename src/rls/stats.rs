@@ -36,6 +36,8 @@ pub struct RuleDecision {
     pub descriptor: usize,
     /// Key of the counter; `None` if the rule decided without one.
     pub key: Option<KeyHash>,
+    /// Whether the descriptor has hits. A refund, or a call that only reads the limit, is no decision on the key.
+    pub has_hits: bool,
 }
 
 /// Decision of a document's limit on the key of one descriptor.

@@ -1,5 +1,7 @@
 //! Rules of the configuration under a domain, queried over gRPC and as JSON, together with the proxy.
 
+use envoy_types::pb::google::protobuf::UInt64Value;
+
 use super::client::RlsClient;
 use super::{Code, descriptor};
 use crate::support::{Request, Weir, config, fetch, get};
@@ -32,6 +34,22 @@ fn native_rule_reports_its_name_and_limit() {
         |rule, outcome| weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)]) as u64;
     assert_eq!((decisions("odd", "allowed"), decisions("even", "allowed")), (1, 3));
     assert_eq!(decisions("even", "limited"), 1);
+}
+
+#[test]
+fn refunds_and_calls_without_hits_are_no_decisions_on_a_key() {
+    let weir = Weir::start(&yaml("  - { name: q, domain: edge, key: { descriptor: id }, limit: 10/year }\n"));
+    let client = RlsClient::connect(weir.rls_address("grpc"));
+    let ask = |id: &str, hits: u64, is_negative_hits: bool| {
+        let mut one = descriptor(&format!("id={id}"));
+        one.hits_addend = Some(UInt64Value { value: hits });
+        one.is_negative_hits = is_negative_hits;
+        client.check_all("edge", vec![one]).statuses[0].limit_remaining
+    };
+    assert_eq!((ask("a", 3, false), ask("a", 0, false), ask("a", 2, true)), (7, 7, 9));
+    ask("b", 0, false);
+    let top = weir.admin_json("/limits/top?rule=q")["rules"][0].clone();
+    assert_eq!((&top["tracked"], &top["keys"][0]["admitted"]), (&1.into(), &1.into()), "{top}");
 }
 
 #[test]
