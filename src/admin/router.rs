@@ -91,9 +91,13 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 27] = [
     command(
         "/limits/reset",
         overrides::reset,
-        "free the counters of one key of a rule; ?rule, key or fingerprint",
+        "free the counters of one key; ?rule, key or fingerprint, or of documents: ?domain, descriptor.KEY, or name and fingerprint",
     ),
-    read_only("/limits/top", top::top, "heaviest keys of each rule; ?rule=NAME&n=20"),
+    read_only(
+        "/limits/top",
+        top::top,
+        "heaviest keys of each rule, and of each limit of documents; ?rule=NAME, or ?domain=DOMAIN&name=NAME, n=20",
+    ),
     command("/limits/unban", overrides::unban, "end the ban of one key of a rule; ?rule, key or fingerprint"),
     read_only("/listeners", status::listeners, "listeners and their addresses; ?format=json"),
     command(
