@@ -60,13 +60,13 @@ fn admitted_count(desk: &RlsFixture, entries: &str, count: usize) -> usize {
     (0..count).filter(|_| desk.decide_one(entries).overall_code == Code::Ok).count()
 }
 
-fn reported_limits(answer: &RlsResponse) -> Vec<(u32, Option<RlsUnit>, &str)> {
-    let limits = answer.statuses.iter().filter_map(|status| status.current_limit.as_ref());
+fn reported_limits(response: &RlsResponse) -> Vec<(u32, Option<RlsUnit>, &str)> {
+    let limits = response.statuses.iter().filter_map(|status| status.current_limit.as_ref());
     limits.map(|limit| (limit.requests_per_unit, limit.unit, &*limit.name)).collect()
 }
 
-fn rule_outcomes(answer: &RlsResponse) -> Vec<(RuleIndex, DecisionOutcome)> {
-    answer.stats.rule_decisions.iter().map(|decision| (decision.rule, decision.outcome)).collect()
+fn rule_outcomes(response: &RlsResponse) -> Vec<(RuleIndex, DecisionOutcome)> {
+    response.stats.rule_decisions.iter().map(|decision| (decision.rule, decision.outcome)).collect()
 }
 
 #[test]
