@@ -2,7 +2,6 @@
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
-use strsim::levenshtein;
 
 use super::overrides::CommandError;
 use super::query::Query;
@@ -69,7 +68,8 @@ fn rules(
     if let Some(name) = query.get("rule") {
         rules.retain(|(_, rule)| *rule.name == *name);
         if rules.is_empty() {
-            return Err(CommandError::not_found(unknown_rule(&policy, &name)));
+            let names = policy.rules.rules().iter().map(|rule| &*rule.name);
+            return Err(CommandError::unknown_name(format_args!("unknown rule `{name}`"), &name, names));
         }
     }
     let counted =
@@ -78,14 +78,6 @@ fn rules(
         rule_json(state, &policy, index, rule, &state.top_keys.top(&rule.name, max, now), now)
     });
     Ok(shown.collect())
-}
-
-fn unknown_rule(policy: &Policy, name: &str) -> String {
-    let names = policy.rules.rules().iter().map(|rule| &*rule.name);
-    match names.min_by_key(|known| levenshtein(known, name)) {
-        Some(nearest) => format!("no rule of this name, did you mean \"{nearest}\"?"),
-        None => "there are no rules".to_owned(),
-    }
 }
 
 /// Returns the heaviest keys of one rule.
