@@ -130,21 +130,16 @@ fn both(field: &MatchField, one: &str, other: &str) -> Both {
     if one == other {
         return Both::One(one.to_owned());
     }
-    let narrower =
-        |is_in_both: bool, pattern: &str| if is_in_both { Both::One(pattern.to_owned()) } else { Both::None };
     match (shape(field, one), shape(field, other)) {
         (Shape::Absent, _) | (_, Shape::Absent) => Both::None,
         (Shape::Any, _) => Both::One(other.to_owned()),
         (_, Shape::Any) => Both::One(one.to_owned()),
         (Shape::Unknown, _) | (_, Shape::Unknown) => Both::Unknown,
         (Shape::Network(ours, length), Shape::Network(theirs, other_length)) => {
-            let (inner, outer, text) = match length >= other_length {
-                true => (ours, (theirs, other_length), one),
-                false => (theirs, (ours, length), other),
-            };
-            let is_inside =
-                parse_network(&format!("{inner}/{}", outer.1)).is_some_and(|network| network == outer);
-            narrower(is_inside, text)
+            match length >= other_length {
+                true => narrower(is_inside(ours, (theirs, other_length)), one),
+                false => narrower(is_inside(theirs, (ours, length)), other),
+            }
         }
         (Shape::Network(..), _) | (_, Shape::Network(..)) => Both::Unknown,
         (Shape::Exact(ours), Shape::Exact(theirs)) => narrower(ours == theirs, one),
@@ -158,23 +153,27 @@ fn both(field: &MatchField, one: &str, other: &str) -> Both {
             true => Both::One(one.to_owned()),
             false => narrower(theirs.ends_with(ours), other),
         },
-        (Shape::Regex(regex), Shape::Prefix(prefix)) | (Shape::Prefix(prefix), Shape::Regex(regex))
-            if is_apart(&literal_prefix(regex.as_str()), &prefix) =>
-        {
-            Both::None
+        (Shape::Regex(regex), Shape::Prefix(prefix)) | (Shape::Prefix(prefix), Shape::Regex(regex)) => {
+            unless_apart(&literal_prefix(regex.as_str()), &prefix)
         }
-        (Shape::Regex(ours), Shape::Regex(theirs))
-            if is_apart(&literal_prefix(ours.as_str()), &literal_prefix(theirs.as_str())) =>
-        {
-            Both::None
+        (Shape::Regex(ours), Shape::Regex(theirs)) => {
+            unless_apart(&literal_prefix(ours.as_str()), &literal_prefix(theirs.as_str()))
         }
         (Shape::Regex(_) | Shape::Prefix(_) | Shape::Suffix(_), _) => Both::Unknown,
     }
 }
 
-/// Whether no text begins with both.
-fn is_apart(one: &str, other: &str) -> bool {
-    !one.starts_with(other) && !other.starts_with(one)
+fn narrower(is_in_both: bool, pattern: &str) -> Both {
+    if is_in_both { Both::One(pattern.to_owned()) } else { Both::None }
+}
+
+fn is_inside(address: IpAddr, outer: (IpAddr, u8)) -> bool {
+    parse_network(&format!("{address}/{}", outer.1)).is_some_and(|network| network == outer)
+}
+
+/// Returns what patterns have in common whose matches begin with these texts.
+fn unless_apart(one: &str, other: &str) -> Both {
+    if one.starts_with(other) || other.starts_with(one) { Both::Unknown } else { Both::None }
 }
 
 /// Returns the text with which every match of a regex begins, as far as it is easy to see.

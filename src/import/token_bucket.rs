@@ -44,51 +44,73 @@ impl ImportedBucket {
     }
 }
 
+/// The fields of a valid bucket.
+struct BucketFields<'n> {
+    max_tokens: u64,
+    /// Tokens per interval.
+    fill: u64,
+    interval: &'n Node,
+    nanos: u128,
+}
+
 /// Reads the bucket at `node`; one that is invalid gets a remark.
 pub(super) fn read_bucket(node: &Node, ledger: &Ledger) -> Option<ImportedBucket> {
     ledger.message(node, &BUCKET);
-    let lose = |value: &Node, reason: &str| {
-        ledger.lose(value, Effect::Looser, format!("the bucket is left out: {reason}"));
-        None
-    };
-    let number = |name: &str| get(node, name).map(|value| (value, as_u64(value)));
-    let max_tokens = match number("max_tokens") {
-        Some((_, Some(count))) if count <= u64::from(u32::MAX) => count,
-        Some((value, _)) => return lose(value, &format!("expected a number up to {}", u32::MAX)),
-        None => 0,
-    };
-    let fill = match number("tokens_per_fill") {
-        Some((_, Some(count))) if (1..=u64::from(u32::MAX)).contains(&count) => count,
-        Some((value, _)) => return lose(value, &format!("expected a number from 1 to {}", u32::MAX)),
-        None => 1,
-    };
-    let Some(interval) = get(node, "fill_interval") else { return lose(node, "no `fill_interval`") };
-    let nanos = match as_nanos(interval) {
-        Some(nanos) if nanos >= MILLISECOND => nanos,
-        _ => return lose(interval, "expected a duration of at least 1 ms, such as `1s` or `0.5s`"),
-    };
-    if max_tokens == 0 {
-        ledger.lose(node, Effect::None, "no tokens: every request is rejected");
-        return Some(ImportedBucket::Empty);
-    }
-    ["max_tokens", "tokens_per_fill", "fill_interval"]
-        .into_iter()
-        .filter_map(|name| get(node, name))
-        .for_each(|value| ledger.use_all(value));
-    let is_exact = nanos.is_multiple_of(MILLISECOND);
-    let per_second = u128::from(fill).saturating_mul(SECOND) / nanos;
-    let limit = if per_second > MAX_PER_SECOND {
-        let reason = format!("reduced to the maximum of {MAX_PER_SECOND} a second");
-        ledger.lose(node, Effect::Tighter, reason);
-        format!("{MAX_PER_SECOND}/s")
-    } else {
-        if !is_exact {
-            ledger.lose(interval, Effect::Looser, "rounded down to a millisecond");
+    match BucketFields::read(node) {
+        Ok(fields) => Some(fields.imported(node, ledger)),
+        Err((value, reason)) => {
+            ledger.lose(value, Effect::Looser, format!("the bucket is left out: {reason}"));
+            None
         }
-        format!("{fill}/{}", format_period(nanos))
-    };
-    let is_burst = per_second > MAX_PER_SECOND || max_tokens != fill;
-    Some(ImportedBucket::Rate { limit, capacity: max_tokens, is_burst })
+    }
+}
+
+impl<'n> BucketFields<'n> {
+    /// Reads the fields of the bucket at `node`.
+    ///
+    /// # Errors
+    /// The first node that is invalid, and the reason.
+    fn read(node: &'n Node) -> Result<Self, (&'n Node, String)> {
+        let max_tokens = tokens(node, "max_tokens", 0)?;
+        let fill = tokens(node, "tokens_per_fill", 1)?;
+        let interval = get(node, "fill_interval").ok_or_else(|| (node, "no `fill_interval`".to_owned()))?;
+        let nanos = as_nanos(interval).filter(|nanos| *nanos >= MILLISECOND).ok_or_else(|| {
+            (interval, "expected a duration of at least 1 ms, such as `1s` or `0.5s`".to_owned())
+        })?;
+        Ok(Self { max_tokens, fill, interval, nanos })
+    }
+
+    fn imported(self, node: &Node, ledger: &Ledger) -> ImportedBucket {
+        let Self { max_tokens, fill, interval, nanos } = self;
+        if max_tokens == 0 {
+            ledger.lose(node, Effect::None, "no tokens: every request is rejected");
+            return ImportedBucket::Empty;
+        }
+        ["max_tokens", "tokens_per_fill", "fill_interval"]
+            .into_iter()
+            .filter_map(|name| get(node, name))
+            .for_each(|value| ledger.use_all(value));
+        let is_reduced = u128::from(fill).saturating_mul(SECOND) / nanos > MAX_PER_SECOND;
+        let limit = if is_reduced {
+            let reason = format!("reduced to the maximum of {MAX_PER_SECOND} a second");
+            ledger.lose(node, Effect::Tighter, reason);
+            format!("{MAX_PER_SECOND}/s")
+        } else {
+            if !nanos.is_multiple_of(MILLISECOND) {
+                ledger.lose(interval, Effect::Looser, "rounded down to a millisecond");
+            }
+            format!("{fill}/{}", format_period(nanos))
+        };
+        let is_burst = is_reduced || max_tokens != fill;
+        ImportedBucket::Rate { limit, capacity: max_tokens, is_burst }
+    }
+}
+
+/// Returns a number of tokens, by default the minimum.
+fn tokens<'n>(node: &'n Node, name: &str, min: u64) -> Result<u64, (&'n Node, String)> {
+    let Some(value) = get(node, name) else { return Ok(min) };
+    let count = as_u64(value).filter(|count| (min..=u64::from(u32::MAX)).contains(count));
+    count.ok_or_else(|| (value, format!("expected a number from {min} to {}", u32::MAX)))
 }
 
 /// Formats a period for a rate, in whole milliseconds at the finest.

@@ -93,12 +93,9 @@ fn listener_unit<'n>(
     lookup: &Lookup<'n>,
     ledger: &Ledger,
 ) -> Option<Unit<'n>> {
+    let lose = |reason: &str| ledger.lose(http_filter.config, Effect::None, reason);
     if http_filter.is_disabled {
-        ledger.lose(
-            http_filter.config,
-            Effect::None,
-            "the filter is disabled, except for routes with their own configuration",
-        );
+        lose("the filter is disabled, except for routes with their own configuration");
         return None;
     }
     let mut requests = Requests::default();
@@ -120,7 +117,7 @@ fn listener_unit<'n>(
         }
     }
     if !is_used {
-        ledger.lose(http_filter.config, Effect::None, "not used: all requests have another configuration");
+        lose("not used: all requests have another configuration");
         return None;
     }
     let filter = Filter::read(http_filter.config, ledger);
@@ -213,36 +210,47 @@ fn sources<'n>(
     let mut sources = Vec::new();
     for table in &chain.tables {
         for host in &table.hosts {
-            let mut of_host = host.requests.clone();
-            let mut has_requests = !host.limits.is_empty() && filter.host_limits != HostLimits::Ignore;
-            has_requests &=
-                host.routes.is_empty() && is_ours(lookup.of_host(table, host)) || !host.routes.is_empty();
-            let mut is_applied = host.routes.is_empty();
-            for route in &host.routes {
-                let is_ours = is_ours(lookup.of_route(table, host, route));
-                if is_ours && !route.limits.is_empty() {
-                    sources.push(Source {
-                        limits: route.limits,
-                        requests: route.requests.clone(),
-                        is_own: false,
-                    });
-                }
+            let is_ours_route = |route: &EnvoyRoute<'n>| is_ours(lookup.of_route(table, host, route));
+            let is_ours_host = is_ours(lookup.of_host(table, host));
+            let of_routes =
+                host.routes.iter().filter(|route| !route.limits.is_empty() && is_ours_route(route));
+            sources.extend(of_routes.map(|route| Source {
+                limits: route.limits,
+                requests: route.requests.clone(),
+                is_own: false,
+            }));
+            let is_included = |route: &EnvoyRoute<'n>| {
                 let is_included = route.limits.is_empty()
                     || route.includes_host_limits
                     || filter.host_limits == HostLimits::Include;
-                match is_ours && is_included {
-                    true => is_applied = true,
-                    false => has_requests &= of_host.except(&route.requests),
-                }
-            }
-            // The limits of a virtual host apply at most to the requests of the configuration.
-            let own = requests.and(&of_host);
-            if let Some(requests) = own.filter(|_| has_requests && is_applied) {
-                sources.push(Source { limits: host.limits, requests, is_own: false });
+                is_included && is_ours_route(route)
+            };
+            if filter.host_limits != HostLimits::Ignore && (is_ours_host || !host.routes.is_empty()) {
+                sources.extend(host_source(host, requests, is_included));
             }
         }
     }
     sources
+}
+
+/// Returns the rate limits of a virtual host, for the routes that are included. They apply at most to `requests`, those
+/// of the configuration.
+fn host_source<'n>(
+    host: &VirtualHost<'n>,
+    requests: &Requests<'n>,
+    is_included: impl Fn(&EnvoyRoute<'n>) -> bool,
+) -> Option<Source<'n>> {
+    let mut of_host = host.requests.clone();
+    let mut has_requests = !host.limits.is_empty();
+    let mut is_applied = host.routes.is_empty();
+    for route in &host.routes {
+        match is_included(route) {
+            true => is_applied = true,
+            false => has_requests &= of_host.except(&route.requests),
+        }
+    }
+    let own = requests.and(&of_host).filter(|_| has_requests && is_applied)?;
+    Some(Source { limits: host.limits, requests: own, is_own: false })
 }
 
 /// Says of configurations for filters that the chain does not have that they are not used.
