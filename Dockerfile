@@ -34,24 +34,31 @@ JEMALLOC_SYS_WITH_LG_PAGE = "$page_bits"
 CONFIG
 SCRIPT
 
-# The manifest without tests and benchmarks, whose files are not in the context (.dockerignore).
+# The manifests, with empty crates. That of the program has no tests and benchmarks, whose files are not in the context (.dockerignore).
 FROM tools AS manifest
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
-RUN sed -i -e '/^\[\[test\]\]/,/^$/d' -e '/^\[\[bench\]\]/,/^$/d' Cargo.toml
+COPY crates crates
+RUN sed -i -e '/^\[\[test\]\]/,/^$/d' -e '/^\[\[bench\]\]/,/^$/d' Cargo.toml \
+    && for crate in crates/*; do \
+        find $crate -mindepth 1 -maxdepth 1 -not -name Cargo.toml -exec rm -r {} + && mkdir $crate/src && touch $crate/src/lib.rs; \
+    done
 
 # The dependencies alone, in a layer that changes only with the manifest and the lock file.
-FROM manifest AS dependencies
+FROM tools AS dependencies
+COPY --from=manifest /src ./
 RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
     && cargo build --profile dist --features jemalloc --locked --bin weir
 
 # What the program does under load, by which it is optimised. A profile belongs to a platform, so that of the builder has no effect on an
 # image for another platform.
-FROM manifest AS profile
+FROM tools AS profile
+COPY --from=manifest /src ./
 RUN apt-get update \
     && apt-get install -y --no-install-recommends nghttp2-client openssl python3 wrk \
     && rm -rf /var/lib/apt/lists/* \
     && rustup component add llvm-tools
+COPY crates crates
 COPY src src
 COPY benches benches
 RUN python3 benches/pgo.py profile --target "$(rustc --print host-tuple)" --profile /weir.profdata
@@ -59,9 +66,10 @@ RUN python3 benches/pgo.py profile --target "$(rustc --print host-tuple)" --prof
 FROM dependencies AS build
 COPY --from=profile /src/benches/pgo benches/pgo
 COPY --from=profile /weir.profdata /weir.profdata
+COPY crates crates
 COPY src src
 # Newer than the empty files of the layer before, whatever the times in the checkout.
-RUN find src -name '*.rs' -exec touch {} + \
+RUN find crates src -name '*.rs' -exec touch {} + \
     && export RUSTC_WRAPPER=/src/benches/pgo/rustc WEIR_RUSTC_FLAG=-Cprofile-use=/weir.profdata \
     # Cargo does not know that these were compiled without the profile.
     && cargo clean --profile dist $(benches/pgo/rustc --crates | sed 's/[^ ]*/--package=&/g') \
@@ -73,7 +81,7 @@ RUN mkdir /image/bin && ln -s /usr/local/bin/weir /image/bin/ratelimit
 # What the binary of the image was built from: with its features, and for its platform instead of the builder's.
 FROM tools AS bill-of-materials
 RUN cargo install --locked --target "$(rustc --print host-tuple)" cargo-cyclonedx@0.5.9
-COPY --from=manifest /src/Cargo.toml /src/Cargo.lock ./
+COPY --from=manifest /src ./
 COPY src src
 RUN cargo cyclonedx --format json --features jemalloc --target "$(cat /target)" --override-filename weir.cdx
 

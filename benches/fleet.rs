@@ -39,10 +39,10 @@ use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
-use weir::clock::Clock;
-use weir::limiter::leases::LeasePolicy;
-use weir::remote::channel::ServerAddress;
-use weir::store::settings::{SingleServer as StoreServer, Topology};
+use weir_limiter::leases::LeasePolicy;
+use weir_net::clock::Clock;
+use weir_store::remote::channel::ServerAddress;
+use weir_store::settings::{SingleServer as StoreServer, Topology};
 
 use self::admission_stats::AdmissionStats;
 use self::commands::CommandStyle;

@@ -10,14 +10,14 @@ use std::env;
 use std::fs;
 use std::num::NonZeroU32;
 
-use weir::clock::Clock;
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::decision::Enforcement;
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use weir::limiter::reservation::ChargeTiming;
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::decision::Enforcement;
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::reservation::ChargeTiming;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use weir_net::clock::Clock;
 
 /// The allocator of the program, which determines the memory layout of the table.
 #[global_allocator]

@@ -9,14 +9,14 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::decision::Enforcement;
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use weir::limiter::reservation::ChargeTiming;
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::wait_queue::pace::{Pace, PaceMode, PaceSlot};
-use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::decision::Enforcement;
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::reservation::ChargeTiming;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::wait_queue::pace::{Pace, PaceMode, PaceSlot};
+use weir_limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 const SECONDS: u64 = 10;

@@ -26,13 +26,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tonic::codegen::Service as _;
 use tonic::{Request, Response, Status};
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Limiter, LimiterSettings as SlotTable};
-use weir::rls::decider::RlsDecider;
-use weir::rls::options::{RulesDirectory, load_rules};
-use weir::rls::request::{RlsDescriptor, RlsEntry, RlsRequest as Question};
-use weir::rls::settings::RlsSettings;
-use weir::rls::unit_limits::UnitLimits;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Limiter, LimiterSettings as SlotTable};
+use weir_rls::decider::RlsDecider;
+use weir_rls::options::{RulesDirectory, load_rules};
+use weir_rls::request::{RlsDescriptor, RlsEntry, RlsRequest as Question};
+use weir_rls::settings::RlsSettings;
+use weir_rls::unit_limits::UnitLimits;
 
 /// The allocator of the program.
 #[global_allocator]

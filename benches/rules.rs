@@ -9,12 +9,12 @@ use std::hint::black_box;
 
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use weir::identify::{IdentifySettings, identify};
-use weir::limiter::elastic::Headroom;
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{self, InstanceCounts, Limiter};
-use weir::rules::selection::Selection;
-use weir::rules::{RequiredLimits, RuleSet};
+use weir_limiter::elastic::Headroom;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{self as limiter, InstanceCounts, Limiter};
+use weir_policy::identify::{IdentifySettings, identify};
+use weir_policy::rules::selection::Selection;
+use weir_policy::rules::{RequiredLimits, RuleSet};
 
 /// The allocator of the program.
 #[global_allocator]
@@ -79,7 +79,7 @@ fn load_rule_set(kind: MatcherKind, count: usize) -> RuleSet {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let text = format!("listeners: 127.0.0.1:8080\nupstream: echo\nrules:\n{rules}");
     std::fs::write(file.path(), text).expect("the file is written");
-    let rules = weir::config::load(file.path()).expect("a valid configuration").policy.rules;
+    let rules = weir_config::load(file.path()).expect("a valid configuration").policy.rules;
     let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
     let limits = RequiredLimits::from_rules(&rules, &InstanceCounts::single());
     let handles = limiter.install(limits.specs(), NOW);

@@ -8,10 +8,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir::limiter::key::{KeyHash, KeyHasher};
-use weir::limiter::timestamp::Timestamp;
-use weir::observe::top_keys::TopKeys;
-use weir::rules::outcome::DecisionOutcome;
+use weir_limiter::key::{KeyHash, KeyHasher};
+use weir_limiter::timestamp::Timestamp;
+use weir_policy::rules::outcome::DecisionOutcome;
+use weir_telemetry::observe::top_keys::TopKeys;
 
 /// The allocator of the program.
 #[global_allocator]

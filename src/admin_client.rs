@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 pub use self::address::AdminAddress;
 pub use self::events::SnapshotStream;
-use crate::transport::Transport;
+use weir_net::transport::Transport;
 
 /// Maximum time to connect, and then for the header section of the response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);

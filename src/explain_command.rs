@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::admin_client::{self, AdminClientError};
-use crate::clock::Clock;
-use crate::config::{self, AdminToken, Config, Diagnostic};
-use crate::engine::overrides::OverrideBook;
-use crate::explain::{
+use weir_config::{self as config, AdminToken, Config, Diagnostic};
+use weir_limiter::elastic::Headroom;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Limiter, LimiterSettings};
+use weir_net::clock::Clock;
+use weir_policy::engine::overrides::OverrideBook;
+use weir_replay::explain::{
     DescriptionError, DocumentLimitReport, DocumentReport, ExplainContext, Explanation, RequestDescription,
     StoreState, explain, render,
 };
-use crate::limiter::elastic::Headroom;
-use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{Limiter, LimiterSettings};
-use crate::rls::decider::{DocumentPreview, RlsDecider};
-use crate::rls::unit_limits::UnitLimits;
+use weir_rls::decider::{DocumentPreview, RlsDecider};
+use weir_rls::unit_limits::UnitLimits;
 
 /// Counters of a request without a running instance: more than a request can have.
 const MAX_KEYS: usize = 1000;

@@ -8,19 +8,23 @@ use std::process::ExitCode;
 #[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
 use commonware_allocator::mimalloc::{Config as MiMallocConfig, MiMalloc, Purge};
 use weir::admin_client::{AdminClient, AdminClientError};
+use weir::app;
+use weir::cli;
 use weir::cli::{
     AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportFormat, LogFormatArg, OutputFormat,
     RecordedFormatArg, ReplayArgs,
 };
-use weir::config::check::{self, CheckStatus};
-use weir::config::environment;
 use weir::explain_command::{self, ExplainArgs, ExplainError};
-use weir::replay::format::LogFormat;
-use weir::replay::report::ReportFile;
-use weir::replay::{ReplayError, ReplayOptions, ReplayRules};
-use weir::telemetry::logging::{self, LevelHandle};
 use weir::top::{self, TopOptions};
-use weir::{app, cli, config, import, replay};
+use weir_config as config;
+use weir_config::check::{self, CheckStatus};
+use weir_config::environment;
+use weir_import as import;
+use weir_replay as replay;
+use weir_replay::format::LogFormat;
+use weir_replay::report::ReportFile;
+use weir_replay::{ReplayError, ReplayOptions, ReplayRules};
+use weir_telemetry::logging::{self, LevelHandle};
 
 /// jemalloc suits many small, short-lived allocations. Its background thread returns memory to the system
 /// after clients have left, even while there are no requests.

@@ -7,8 +7,8 @@ pub mod adaptive;
 mod admitted;
 pub mod elastic;
 pub mod fallback;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 
 mod accept;
 mod awaited;
@@ -47,23 +47,23 @@ use self::elastic::HeadroomState;
 use self::fallback::Fallbacks;
 use self::worker::Worker;
 pub use self::worker::run;
-use crate::clock::Clock;
-use crate::deferred::handle::DeferredHandle;
-use crate::drain::DrainManager;
-use crate::engine::Policy;
-use crate::forward_proxy::ForwardProxy;
-use crate::limiter::Limiter;
-use crate::limiter::elastic::signal::SignalSet;
-use crate::limits::LimitTables;
-use crate::observe::top_keys::TopKeys;
-use crate::overload::OverloadManager;
-use crate::remote;
-use crate::store;
-use crate::telemetry::access_log::{AccessLog, AccessLogManager};
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::spans::Tracer;
-use crate::tls::server::TlsServer;
-use crate::upstream::cluster::Cluster;
+use weir_limiter::Limiter;
+use weir_limiter::elastic::signal::SignalSet;
+use weir_limits::LimitTables;
+use weir_net::clock::Clock;
+use weir_net::drain::DrainManager;
+use weir_net::overload::OverloadManager;
+use weir_net::tls::server::TlsServer;
+use weir_policy::engine::Policy;
+use weir_store as store;
+use weir_store::deferred::handle::DeferredHandle;
+use weir_store::remote;
+use weir_telemetry::access_log::{AccessLog, AccessLogManager};
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::observe::top_keys::TopKeys;
+use weir_telemetry::spans::Tracer;
+use weir_upstream::cluster::Cluster;
+use weir_upstream::forward_proxy::ForwardProxy;
 
 /// State that all workers share.
 #[derive(Debug)]

@@ -1,8 +1,6 @@
-//! Architecture tests: allowed imports between modules, purity of the core, sizes of files and functions, and examples
-//! and defaults in the documentation.
+//! Architecture tests of what manifests cannot say: purity of the core, import cycles, sizes of files and functions, and
+//! examples and defaults in the documentation. Which crate may use which is in their manifests.
 
-#[path = "architecture/allowed.rs"]
-mod allowed;
 #[path = "architecture/circles.rs"]
 mod circles;
 #[path = "architecture/documents.rs"]
@@ -11,6 +9,8 @@ mod documents;
 mod imports;
 #[path = "architecture/language.rs"]
 mod language;
+#[path = "architecture/manifests.rs"]
+mod manifests;
 #[path = "architecture/names.rs"]
 mod names;
 #[path = "architecture/notes.rs"]
@@ -26,59 +26,21 @@ mod source;
 #[path = "architecture/wildcards.rs"]
 mod wildcards;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use allowed::ALLOWED_IMPORTS;
-use circles::largest_cycles;
+use circles::cycles_of;
 use source::{Source, all_sources, display_path, files, line_of, program_sources, read_text, root};
 
-/// Pure modules: they take the time as an argument and use no network, no runtime and no metrics.
-const CORE: [&str; 7] = ["identify", "rules", "limiter", "throttle", "response", "engine", "headers"];
+/// Pure code: it takes the time as an argument and uses no files, no network and no threads.
+const CORE: [&str; 3] = ["crates/limiter/src/", "crates/policy/src/", "crates/http/src/headers"];
 
-/// Words that must not occur in the core.
+/// Words that must not occur in pure code.
 const IMPURE_WORDS: [&str; 8] =
     ["tokio", "hyper", "hyper_util", "arc_swap", "tracing", "notify", "TcpStream", "TcpListener"];
 
 const MAX_FILE_LINES: usize = 500;
 const MAX_FUNCTION_LINES: usize = 80;
 
-/// Maximum number of files of one module in an import cycle.
+/// Maximum number of files in an import cycle.
 const MAX_CYCLE: usize = 3;
-
-/// Modules with a larger import cycle, and its size. Entries are only ever lowered or removed.
-const CYCLE_EXCEPTIONS: [(&str, usize); 0] = [];
-
-type Edges = BTreeMap<String, BTreeSet<String>>;
-
-/// Returns the modules that each module imports, without itself.
-fn edges(sources: &[Source]) -> Edges {
-    let mut edges = Edges::new();
-    for source in sources.iter().filter(|source| source.top_module() != "lib") {
-        let imported = edges.entry(source.top_module().to_owned()).or_default();
-        let paths = source.absolute_paths().into_iter();
-        let tops = paths.filter_map(|path| path.into_iter().next());
-        imported.extend(tops.filter(|top| top != source.top_module()));
-    }
-    edges
-}
-
-/// Returns every import that the table does not allow.
-fn forbidden_imports(edges: &Edges) -> Vec<String> {
-    let allowed = |from: &str, to: &str| {
-        ALLOWED_IMPORTS.iter().any(|(importer, imported)| *importer == from && imported.contains(&to))
-    };
-    let pairs = edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)));
-    pairs.filter(|(from, to)| !allowed(from, to)).map(|(from, to)| format!("{from} imports {to}")).collect()
-}
-
-fn mutual_imports(edges: &Edges) -> Vec<String> {
-    let imports = |from: &str, to: &str| edges.get(from).is_some_and(|all| all.contains(to));
-    let pairs = edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)));
-    pairs
-        .filter(|(from, to)| from < to && imports(to, from))
-        .map(|(from, to)| format!("{from} and {to}"))
-        .collect()
-}
 
 /// Returns the uses of I/O, clocks, threads, metrics and the runtime in a file.
 fn impurities(source: &Source) -> Vec<String> {
@@ -133,49 +95,14 @@ fn assert_none(what: &str, found: &[String]) {
 }
 
 #[test]
-fn import_table_lists_every_module_from_the_top_down() {
-    let lib = program_sources().into_iter().find(|source| source.path == "src/lib.rs").expect("src/lib.rs");
-    let tokens = lib.tokens();
-    let declared: BTreeSet<&str> =
-        tokens.windows(2).filter(|pair| pair[0].text == "mod").map(|pair| pair[1].text).collect();
-    let rows: BTreeSet<&str> =
-        ALLOWED_IMPORTS.iter().map(|(row, _)| *row).filter(|row| *row != "main").collect();
-    assert_eq!(declared, rows);
-    for (index, (row, imported)) in ALLOWED_IMPORTS.iter().enumerate() {
-        let below: Vec<&str> = ALLOWED_IMPORTS[index + 1..].iter().map(|(row, _)| *row).collect();
-        assert!(imported.iter().all(|name| below.contains(name)), "{row} imports a row above it");
-    }
-}
-
-#[test]
-fn modules_import_only_what_the_table_allows() {
-    assert_none("imports that the table does not allow", &forbidden_imports(&edges(&program_sources())));
-}
-
-#[test]
-fn no_two_modules_import_each_other() {
-    assert_none("mutual imports", &mutual_imports(&edges(&program_sources())));
-}
-
-#[test]
-fn import_cycles_within_a_module_are_small() {
-    let mut largest = largest_cycles(&program_sources());
-    let mut found = Vec::new();
-    for (module, size) in CYCLE_EXCEPTIONS {
-        let circle = largest.remove(module).unwrap_or_default();
-        if circle.len() < size {
-            found.push(format!("{module}: {} instead of {size}: tighten the table", circle.len()));
-        } else if circle.len() > size {
-            found.push(format!("{module}: {} instead of {size}: {}", circle.len(), format_cycle(&circle)));
-        }
-    }
-    let too_large = largest.values().filter(|circle| circle.len() > MAX_CYCLE);
-    found.extend(too_large.map(|circle| format!("{}: {}", circle.len(), format_cycle(circle))));
-    assert_none("import cycles above the maximum size", &found);
-}
-
-fn format_cycle(circle: &[Vec<String>]) -> String {
-    circle.iter().map(|path| path.join("::")).collect::<Vec<_>>().join(" ")
+fn import_cycles_are_small() {
+    let cycles = cycles_of(&program_sources()).into_iter();
+    let too_large = cycles.filter(|cycle| cycle.len() > MAX_CYCLE);
+    let shown = |cycle: Vec<Vec<String>>| {
+        let files: Vec<_> = cycle.iter().map(|path| path.join("::")).collect();
+        format!("{}: {}", cycle.len(), files.join(" "))
+    };
+    assert_none("import cycles above the maximum size", &too_large.map(shown).collect::<Vec<_>>());
 }
 
 #[test]
@@ -189,19 +116,20 @@ fn matches_on_rule_enums_have_no_wildcard_arm() {
 #[test]
 fn main_imports_only_logging_from_telemetry() {
     let main =
-        program_sources().into_iter().find(|source| source.top_module() == "main").expect("src/main.rs");
-    let taken = main.absolute_paths().into_iter().filter(|path| path[0] == "telemetry");
-    assert!(taken.into_iter().all(|path| path.get(1).is_some_and(|name| name == "logging")));
+        program_sources().into_iter().find(|source| source.path == "src/main.rs").expect("src/main.rs");
+    let taken = main.paths_from("weir_telemetry");
+    assert!(!taken.is_empty() && taken.iter().all(|path| path[1] == "logging"), "{taken:?}");
 }
 
 #[test]
-fn core_modules_are_pure() {
+fn core_is_pure() {
     let program = program_sources();
-    let core: Vec<&Source> = program.iter().filter(|source| CORE.contains(&source.top_module())).collect();
+    let core: Vec<&Source> =
+        program.iter().filter(|source| CORE.iter().any(|core| source.path.starts_with(core))).collect();
     assert!(core.len() >= 20, "only {} files found", core.len());
     let mut found: Vec<_> = core.into_iter().flat_map(impurities).collect();
     // An atomic replacement of the policy, which never blocks.
-    found.retain(|impurity| impurity != "src/engine.rs: arc_swap");
+    found.retain(|impurity| impurity != "crates/policy/src/engine.rs: arc_swap");
     assert_none("impure code in the core", &found);
 }
 
@@ -209,28 +137,28 @@ fn core_modules_are_pure() {
 fn rls_decisions_are_pure_except_for_servers_and_sources() {
     const SHELL: [&str; 6] = [
         // Writes to the log.
-        "src/rls/call_log",
-        "src/rls/handler",
-        "src/rls/http_endpoints",
-        "src/rls/server",
-        "src/rls/source",
+        "crates/rls/src/call_log",
+        "crates/rls/src/handler",
+        "crates/rls/src/http_endpoints",
+        "crates/rls/src/server",
+        "crates/rls/src/source",
         // Names settings of the shell.
-        "src/rls/options",
+        "crates/rls/src/options",
     ];
-    assert_pure_except("rls", &SHELL, 15);
+    assert_pure_except("crates/rls/", &SHELL, 15);
 }
 
 #[test]
 fn limits_are_pure_except_for_remote_and_store_access() {
     // `view` holds the connections to them, `tables` the metrics, and requests wait for the store and in queues.
     assert_pure_except(
-        "limits",
+        "crates/limits/",
         &[
-            "src/limits/remote",
-            "src/limits/leases",
-            "src/limits/view",
-            "src/limits/tables",
-            "src/limits/waiting",
+            "crates/limits/src/remote",
+            "crates/limits/src/leases",
+            "crates/limits/src/view",
+            "crates/limits/src/tables",
+            "crates/limits/src/waiting",
         ],
         4,
     );
@@ -239,18 +167,26 @@ fn limits_are_pure_except_for_remote_and_store_access() {
 #[test]
 fn alerts_are_pure_except_for_client_and_notifier() {
     // `sample` names a type of telemetry.
-    assert_pure_except("alerts", &["src/alerts/client", "src/alerts/notifier", "src/alerts/sample"], 6);
+    assert_pure_except(
+        "crates/telemetry/src/alerts",
+        &[
+            "crates/telemetry/src/alerts/client",
+            "crates/telemetry/src/alerts/notifier",
+            "crates/telemetry/src/alerts/sample",
+        ],
+        6,
+    );
 }
 
-/// Checks that `module` is pure, except files whose paths begin with one of `shell`. At least `min_files`
+/// Checks that the files below `directory` are pure, except files whose paths begin with one of `shell`. At least `min_files`
 /// files must remain.
 #[track_caller]
-fn assert_pure_except(module: &str, shell: &[&str], min_files: usize) {
+fn assert_pure_except(directory: &str, shell: &[&str], min_files: usize) {
     let program = program_sources();
     let is_shell = |source: &&Source| shell.iter().any(|shell| source.path.starts_with(shell));
     let pure: Vec<_> = program
         .iter()
-        .filter(|source| source.top_module() == module)
+        .filter(|source| source.path.starts_with(directory))
         .filter(|source| !is_shell(source))
         .collect();
     assert!(pure.len() >= min_files, "only {} files found", pure.len());
@@ -263,13 +199,16 @@ fn x_forwarded_for_is_read_in_one_place() {
     let holders = program
         .iter()
         .filter(|source| source.strings.iter().any(|(_, said)| said.eq_ignore_ascii_case("x-forwarded-for")));
-    assert_eq!(holders.map(|source| source.path.as_str()).collect::<Vec<_>>(), ["src/identify/forwarded.rs"]);
+    assert_eq!(
+        holders.map(|source| source.path.as_str()).collect::<Vec<_>>(),
+        ["crates/policy/src/identify/forwarded.rs"]
+    );
 }
 
 #[test]
 fn no_file_and_no_function_is_too_long() {
     let mut found = Vec::new();
-    for directory in ["src", "tests", "benches"] {
+    for directory in ["src", "crates", "tests", "benches", "fuzz"] {
         for path in files(directory, "rs") {
             let lines = read_text(&path).lines().count();
             if lines > MAX_FILE_LINES {
@@ -289,7 +228,11 @@ fn no_unfinished_code_and_no_allow_attributes() {
     assert_none("unfinished", &program_sources().iter().flat_map(unfinished_code).collect::<Vec<_>>());
     assert_none(
         "`allow` instead of `expect`",
-        &all_sources("src").iter().flat_map(allow_attributes).collect::<Vec<_>>(),
+        &["src", "crates"]
+            .into_iter()
+            .flat_map(all_sources)
+            .flat_map(|source| allow_attributes(&source))
+            .collect::<Vec<_>>(),
     );
     assert!(root().join("Cargo.toml").is_file());
 }

@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::algorithm::{self, Algorithm, Outcome};
-use weir::limiter::decision::Enforcement;
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use weir::limiter::reservation::ChargeTiming;
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::algorithm::{self, Algorithm, Outcome};
+use weir_limiter::decision::Enforcement;
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::reservation::ChargeTiming;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 
 use self::counter::Counter;
 use self::marks::window_of;

@@ -24,11 +24,11 @@ use bans::BanModel;
 use fastrand::Rng;
 use model::CounterModel;
 use rules::Rules;
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
-use weir::limiter::saved::{Restorer, SavedPart};
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{LimitHandle, Limiter, LimiterSettings};
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
+use weir_limiter::saved::{Restorer, SavedPart};
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{LimitHandle, Limiter, LimiterSettings};
 
 /// 2026-11-21T08:00:00Z.
 const START: u64 = 1_795_248_000_000_000_000;

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use fastrand::Rng;
-use weir::limiter::algorithm::history::History;
-use weir::limiter::algorithm::{self, Algorithm, Counter, CounterState, Outcome};
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use weir::limiter::timestamp::Timestamp;
+use weir_limiter::algorithm::history::History;
+use weir_limiter::algorithm::{self, Algorithm, Counter, CounterState, Outcome};
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::timestamp::Timestamp;
 
 /// 2026-11-21T08:00:00Z, the start of a window of every length.
 const START: u64 = 1_795_248_000_000_000_000;

@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Uri};
 use tokio::task::{JoinSet, LocalSet};
-use weir::clock::Clock;
-use weir::config;
-use weir::engine::Policy;
-use weir::identify::identify;
-use weir::limiter::elastic::Headroom;
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Limiter, LimiterSettings};
-use weir::limits::{Admission, Hold, LimitResources, LimitTables, LimitsView, PendingLimits};
-use weir::observe::top_keys::TopKeys;
-use weir::rules::selection::Selection;
-use weir::telemetry::metrics::Metrics;
+use weir_config as config;
+use weir_limiter::elastic::Headroom;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Limiter, LimiterSettings};
+use weir_limits::{Admission, Hold, LimitResources, LimitTables, LimitsView, PendingLimits};
+use weir_net::clock::Clock;
+use weir_policy::engine::Policy;
+use weir_policy::identify::identify;
+use weir_policy::rules::selection::Selection;
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::observe::top_keys::TopKeys;
 
 use crate::figures::Quantiles;
 

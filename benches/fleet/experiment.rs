@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
-use weir::clock::Clock;
-use weir::limiter::timestamp::Timestamp;
-use weir::store::lease_wait::LeaseWaits;
+use weir_limiter::timestamp::Timestamp;
+use weir_net::clock::Clock;
+use weir_store::lease_wait::LeaseWaits;
 
 use crate::admission_stats::AdmissionStats;
 use crate::commands;

@@ -11,9 +11,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
-use weir::clock::Clock;
-use weir::remote::channel::ServerAddress;
-use weir::store::settings::{SentinelSettings, SingleServer as StoreServer, StoreSettings, Topology};
+use weir_net::clock::Clock;
+use weir_store::remote::channel::ServerAddress;
+use weir_store::settings::{SentinelSettings, SingleServer as StoreServer, StoreSettings, Topology};
 
 use crate::SharingMethod;
 use crate::admission_stats::AdmissionStats;
@@ -150,7 +150,7 @@ impl FaultScenario {
             Some(group) => Topology::Sentinel(SentinelSettings {
                 sentinels: vec![place(group.sentinel.port())],
                 master: "limits".into(),
-                credentials: weir::store::settings::Credentials::default(),
+                credentials: weir_store::settings::Credentials::default(),
                 db: 0,
             }),
             None => Topology::Single(StoreServer { address: place(port), db: 0 }),

@@ -3,7 +3,7 @@
 
     python3 docs/concepts/draw.py
 
-It needs only the standard library. Its output is always the same. The algorithms are those of src/limiter/algorithm,
+It needs only the standard library. Its output is always the same. The algorithms are those of crates/limiter/src/algorithm,
 reimplemented in milliseconds. The limit is 10 requests in 10 seconds throughout.
 """
 

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use weir::fuzzing::{TARGETS, Target};
+use weir_fuzz_targets::{TARGETS, Target};
 
 static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
     let name = std::env::var("WEIR_FUZZ").unwrap_or_default();

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| weir::fuzzing::data_file(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_fuzz_targets::data_file(data));

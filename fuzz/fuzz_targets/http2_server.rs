@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| weir::fuzzing::http2_server(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_fuzz_targets::http2_server(data));

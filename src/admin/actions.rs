@@ -5,8 +5,8 @@ use http::StatusCode;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{AdminState, audit};
-use crate::drain::DrainPhase;
-use crate::telemetry::logging::LoggingError;
+use weir_net::drain::DrainPhase;
+use weir_telemetry::logging::LoggingError;
 
 /// `POST /healthcheck/fail`
 pub(super) fn healthcheck_fail(state: &AdminState, query: &Query<'_>) -> FullResponse {

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use super::AdminState;
 use super::authorization::AdminRejection;
 use super::query::Query;
-use crate::limiter::timestamp::Timestamp;
-use crate::telemetry::logging::AUDIT_TARGET;
+use weir_limiter::timestamp::Timestamp;
+use weir_telemetry::logging::AUDIT_TARGET;
 
 /// Minimum time between two lines about rejected requests.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 
 use super::AdminState;
 use super::response::{self, FullResponse};
-use crate::config::AdminToken;
+use weir_config::AdminToken;
 
 /// Header that the page sends with its requests. A page of another origin could send it only after a preflight, which is
 /// never granted.

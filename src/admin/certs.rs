@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
-use crate::limiter::timestamp::Timestamp;
-use crate::telemetry::rfc3339;
-use crate::tls::certificate::{AltName, CertificateInfo};
-use crate::tls::client::{self, ServerVerification};
-use crate::tls::server::{ClientVerification, TlsServerSettings};
+use weir_limiter::timestamp::Timestamp;
+use weir_net::tls::certificate::{AltName, CertificateInfo};
+use weir_net::tls::client::{self, ServerVerification};
+use weir_net::tls::server::{ClientVerification, TlsServerSettings};
+use weir_telemetry::rfc3339;
 
 const DAY: u64 = 24 * 60 * 60;
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
-use crate::telemetry::metrics::{ClusterView, HostView, UpstreamCounts};
+use weir_telemetry::metrics::{ClusterView, HostView, UpstreamCounts};
 
 /// Envoy's names of the circuit breaker thresholds.
 const THRESHOLD_NAMES: [&str; 4] = ["max_connections", "max_pending_requests", "max_requests", "max_retries"];

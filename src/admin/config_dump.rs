@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{AdminState, limits, status};
-use crate::config::redact;
+use weir_config::redact;
 
 /// `GET /config_dump`: an array of configurations, as in Envoy.
 pub(super) fn dump(state: &AdminState, _: &Query<'_>) -> FullResponse {

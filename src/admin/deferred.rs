@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{AdminState, audit};
-use crate::deferred::handle::DeferredHandle;
-use crate::deferred::{DeadLetter, DeferredRuleStatus};
+use weir_store::deferred::handle::DeferredHandle;
+use weir_store::deferred::{DeadLetter, DeferredRuleStatus};
 
 /// `GET /deferred`
 pub(super) fn list(state: &AdminState, _: &Query<'_>) -> FullResponse {

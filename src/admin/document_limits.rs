@@ -12,15 +12,15 @@ use super::AdminState;
 use super::overrides::CommandError;
 use super::query::Query;
 use super::top::{counts_json, top_json};
-use crate::limiter::key::KeyHash;
-use crate::limiter::timestamp::Timestamp;
-use crate::observe::top_keys::RuleTop;
-use crate::rls::decider::{DocumentCounter, UnknownLimit};
-use crate::rls::handler::RlsHandler;
-use crate::rls::request::RlsEntry;
-use crate::rls::rules::DocumentLimit;
-use crate::telemetry::logging::AUDIT_TARGET;
-use crate::telemetry::metrics::DescriptorHits;
+use weir_limiter::key::KeyHash;
+use weir_limiter::timestamp::Timestamp;
+use weir_rls::decider::{DocumentCounter, UnknownLimit};
+use weir_rls::handler::RlsHandler;
+use weir_rls::request::RlsEntry;
+use weir_rls::rules::DocumentLimit;
+use weir_telemetry::logging::AUDIT_TARGET;
+use weir_telemetry::metrics::DescriptorHits;
+use weir_telemetry::observe::top_keys::RuleTop;
 
 /// Maximum number of names in the text of an error.
 const MAX_NAMES: usize = 8;

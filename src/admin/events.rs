@@ -24,7 +24,7 @@ use super::query::Query;
 use super::recent::{INTERVAL, Sample};
 use super::response::{self, FullResponse};
 use super::snapshot::snapshot;
-use crate::drain::DrainPhase;
+use weir_net::drain::DrainPhase;
 
 /// Maximum number of streams.
 const MAX_STREAMS: usize = 16;

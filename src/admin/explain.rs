@@ -5,8 +5,8 @@ use http::StatusCode;
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
-use crate::explain::{self, ExplainContext, Explanation, RequestDescription, StoreState};
-use crate::limiter::elastic::Headroom;
+use weir_limiter::elastic::Headroom;
+use weir_replay::explain::{self, ExplainContext, Explanation, RequestDescription, StoreState};
 
 /// `GET /explain[?method=...][&path=...][&host=...][&client_ip=...][&header.NAME=...][&domain=...&descriptor.KEY=...]`
 pub(super) fn explain(state: &AdminState, query: &Query<'_>) -> FullResponse {

@@ -7,18 +7,18 @@ use super::response::{self, FullResponse};
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
 use super::{AdminState, document_limits, status};
-use crate::limiter::adaptive::limits::AdaptiveState;
-use crate::limiter::check_options::OnDenied;
-use crate::limiter::elastic::controller::Assessment;
-use crate::limiter::elastic::signal::SignalLevel;
-use crate::limiter::feedback::states::FeedbackStatus;
-use crate::limiter::quota::{Ban, Quota};
-use crate::rules::RuleIndex;
-use crate::rules::cost::Cost;
-use crate::rules::remote_limit::RemoteLimit;
-use crate::rules::rule::{Action, LimitAction, LimitSource, OnMissing, Rule, RuleLimit};
-use crate::telemetry::metrics::DecisionCounts;
-use crate::telemetry::rfc3339;
+use weir_limiter::adaptive::limits::AdaptiveState;
+use weir_limiter::check_options::OnDenied;
+use weir_limiter::elastic::controller::Assessment;
+use weir_limiter::elastic::signal::SignalLevel;
+use weir_limiter::feedback::states::FeedbackStatus;
+use weir_limiter::quota::{Ban, Quota};
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost::Cost;
+use weir_policy::rules::remote_limit::RemoteLimit;
+use weir_policy::rules::rule::{Action, LimitAction, LimitSource, OnMissing, Rule, RuleLimit};
+use weir_telemetry::metrics::DecisionCounts;
+use weir_telemetry::rfc3339;
 
 /// `GET /limits`
 pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {

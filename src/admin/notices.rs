@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::AdminState;
 use super::recent::Sample;
 use super::scrape::certificates;
-use crate::rules::rule::Action;
-use crate::telemetry::metrics::{ClusterView, HostView, TrafficTotals, UpstreamTotals};
-use crate::telemetry::panics;
+use weir_policy::rules::rule::Action;
+use weir_telemetry::metrics::{ClusterView, HostView, TrafficTotals, UpstreamTotals};
+use weir_telemetry::panics;
 
 /// Maximum number of notices.
 const MAX_NOTICES: usize = 20;

@@ -12,18 +12,18 @@ use self::parameters::{check_parameters, parse_boost, parse_duration};
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{AdminState, document_limits};
-use crate::engine::Policy;
-use crate::engine::overrides::{
+use weir_limiter::timestamp::Timestamp;
+use weir_policy::engine::Policy;
+use weir_policy::engine::overrides::{
     self, ActiveOverride, MAX_OVERRIDES, OverrideAction, OverrideError, OverrideKind, OverrideTarget,
 };
-use crate::explain::{OverrideReport, override_report};
-use crate::limiter::timestamp::Timestamp;
-use crate::rules::RuleIndex;
-use crate::rules::key_text::ParsedKey;
-use crate::rules::rule::{Action, LimitAction, LimitSource, Rule, Throttle};
-use crate::rules::selection::CheckRole;
-use crate::telemetry::logging::AUDIT_TARGET;
-use crate::telemetry::rfc3339;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::key_text::ParsedKey;
+use weir_policy::rules::rule::{Action, LimitAction, LimitSource, Rule, Throttle};
+use weir_policy::rules::selection::CheckRole;
+use weir_replay::explain::{OverrideReport, override_report};
+use weir_telemetry::logging::AUDIT_TARGET;
+use weir_telemetry::rfc3339;
 
 /// Path of the command after which a ban is expected.
 const BAN_PATH: &str = "/limits/ban";

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::AdminState;
-use crate::limiter::timestamp::Timestamp;
-use crate::telemetry::metrics::{DecisionCounts, DecisionOutcome, TrafficTotals, UpstreamTotals};
-use crate::telemetry::rfc3339;
+use weir_limiter::timestamp::Timestamp;
+use weir_telemetry::metrics::{DecisionCounts, DecisionOutcome, TrafficTotals, UpstreamTotals};
+use weir_telemetry::rfc3339;
 
 /// Time between two samples.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);

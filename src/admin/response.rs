@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
 
-use crate::http_server;
-pub use crate::http_server::FullResponse;
+use weir_net::http_server;
+pub use weir_net::http_server::FullResponse;
 
 const TEXT: &str = "text/plain; charset=UTF-8";
 const JSON: &str = "application/json";

@@ -15,7 +15,7 @@ use super::{
     AdminState, Surface, actions, audit, authorization, certs, clusters, config_dump, deferred, events,
     explain, host_check, limits, overrides, page, stats, status, top,
 };
-use crate::http_server::{self, PeerAddress};
+use weir_net::http_server::{self, PeerAddress};
 
 /// Whether an endpoint reads or changes the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

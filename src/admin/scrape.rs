@@ -6,19 +6,19 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::AdminState;
-use crate::engine::Policy;
-use crate::engine::overrides::OverrideKind;
-use crate::limiter::LimitId;
-use crate::limiter::elastic::Headroom;
-use crate::limiter::feedback::states::FeedbackStatus;
-use crate::limiter::timestamp::Timestamp;
-use crate::rules::RuleIndex;
-use crate::rules::error_bound::FleetState;
-use crate::rules::rule::{Action, Rule};
-use crate::telemetry::metrics::{
+use weir_limiter::LimitId;
+use weir_limiter::elastic::Headroom;
+use weir_limiter::feedback::states::FeedbackStatus;
+use weir_limiter::timestamp::Timestamp;
+use weir_net::tls::key_pair::{CertificateValidity, validity_by_file};
+use weir_policy::engine::Policy;
+use weir_policy::engine::overrides::OverrideKind;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::error_bound::FleetState;
+use weir_policy::rules::rule::{Action, Rule};
+use weir_telemetry::metrics::{
     AdaptiveLimitSample, ElasticSample, Scrape, SharedLimitSample, StateFileSample,
 };
-use crate::tls::key_pair::{CertificateValidity, validity_by_file};
 
 /// Minimum time between two counts of the counters. A count walks the whole table and takes the locks of its shards, so
 /// frequent scrapes of the probes' address must not repeat it.

@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 
 use super::AdminState;
 use super::scrape::fleet_state;
-use crate::limiter::LimitId;
-use crate::limiter::algorithm::Algorithm;
-use crate::limiter::leases::{SharedCounterStatus, SharedLimitStatus};
-use crate::limiter::quota::Quota;
-use crate::rules::error_bound::FleetState;
-use crate::rules::rule::{Action, Rule};
-use crate::rules::selection::CheckRole;
-use crate::rules::shared_limit::Mode;
-use crate::rules::{RuleIndex, RuleSet};
+use weir_limiter::LimitId;
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::leases::{SharedCounterStatus, SharedLimitStatus};
+use weir_limiter::quota::Quota;
+use weir_policy::rules::error_bound::FleetState;
+use weir_policy::rules::rule::{Action, Rule};
+use weir_policy::rules::selection::CheckRole;
+use weir_policy::rules::shared_limit::Mode;
+use weir_policy::rules::{RuleIndex, RuleSet};
 
 /// Maximum number of counters shown per limit; there may be one for each client.
 const MAX_COUNTERS_SHOWN: usize = 10;

@@ -10,15 +10,15 @@ use super::recent::Sample;
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
 use super::{AdminState, document_limits, top};
-use crate::config::reload::ReloadStatus;
-use crate::engine::Policy;
-use crate::limiter::timestamp::Timestamp;
-use crate::observe::key_writer::key_of;
-use crate::observe::top_keys::RuleTop;
-use crate::rules::RuleIndex;
-use crate::rules::rule::{Action, Rule};
-use crate::telemetry::metrics::{ClusterView, HostView, VERSION};
-use crate::telemetry::rfc3339;
+use weir_config::reload::ReloadStatus;
+use weir_limiter::timestamp::Timestamp;
+use weir_policy::engine::Policy;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::rule::{Action, Rule};
+use weir_telemetry::metrics::{ClusterView, HostView, VERSION};
+use weir_telemetry::observe::key_writer::key_of;
+use weir_telemetry::observe::top_keys::RuleTop;
+use weir_telemetry::rfc3339;
 
 /// Keys per rule.
 const MAX_KEYS: usize = 10;

@@ -7,7 +7,7 @@ use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::scrape::scrape;
-use crate::telemetry::metrics::StatsFilter;
+use weir_telemetry::metrics::StatsFilter;
 
 /// Maximum size of a compiled filter expression, in bytes; far more than a hand-written filter needs.
 const REGEX_SIZE_LIMIT: usize = 1 << 20;

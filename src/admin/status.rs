@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
-use crate::config::reload::ReloadStatus;
-use crate::listener::ListenAddress;
-use crate::telemetry::metrics::VERSION;
-use crate::telemetry::rfc3339;
+use weir_config::reload::ReloadStatus;
+use weir_net::listener::ListenAddress;
+use weir_telemetry::metrics::VERSION;
+use weir_telemetry::rfc3339;
 
 /// `GET /ready`
 pub(super) fn ready(state: &AdminState, _: &Query<'_>) -> FullResponse {

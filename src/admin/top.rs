@@ -7,14 +7,14 @@ use super::overrides::CommandError;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{AdminState, document_limits};
-use crate::engine::overrides::OverrideKind;
-use crate::engine::{Policy, overrides};
-use crate::limiter::timestamp::Timestamp;
-use crate::observe::key_sketch::MAX_KEYS_PER_SKETCH;
-use crate::observe::key_writer::key_of;
-use crate::observe::top_keys::{RuleTop, TopKey, covered_time};
-use crate::rules::RuleIndex;
-use crate::rules::rule::Rule;
+use weir_limiter::timestamp::Timestamp;
+use weir_policy::engine::overrides::OverrideKind;
+use weir_policy::engine::{Policy, overrides};
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::rule::Rule;
+use weir_telemetry::observe::key_sketch::MAX_KEYS_PER_SKETCH;
+use weir_telemetry::observe::key_writer::key_of;
+use weir_telemetry::observe::top_keys::{RuleTop, TopKey, covered_time};
 
 /// Keys per rule unless the query asks for another number.
 const DEFAULT_KEYS: usize = 20;

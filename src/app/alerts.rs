@@ -7,13 +7,13 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::RunningApp;
-use crate::alerts::notifier;
-use crate::alerts::sample::{AlertSample, UpstreamSample};
-use crate::alerts::settings::AlertSettings;
-use crate::config::Config;
-use crate::store;
-use crate::telemetry::metrics::{DecisionCounts, DecisionOutcome, ReloadOutcome};
-use crate::tls::key_pair::{CertificateValidity, validity_by_file};
+use weir_config::Config;
+use weir_net::tls::key_pair::{CertificateValidity, validity_by_file};
+use weir_store as store;
+use weir_telemetry::alerts::notifier;
+use weir_telemetry::alerts::sample::{AlertSample, UpstreamSample};
+use weir_telemetry::alerts::settings::AlertSettings;
+use weir_telemetry::metrics::{DecisionCounts, DecisionOutcome, ReloadOutcome};
 
 /// The settings in force; `None` while alerts are not configured.
 pub(super) type AlertSettingsSender = watch::Sender<Option<Arc<AlertSettings>>>;

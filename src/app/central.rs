@@ -8,13 +8,13 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use super::{AppError, RunningApp, spawn_thread};
-use crate::central::cache;
-use crate::central::document::FetchedDocument;
-use crate::central::follower::{DocumentFollower, FollowerResources, InitialFetch};
-use crate::central::settings::CentralSettings;
-use crate::config::Config;
-use crate::config::reload::{ReloadHandle, Reloader};
-use crate::telemetry::metrics::FetchMetrics;
+use weir_config::Config;
+use weir_config::central::cache;
+use weir_config::central::document::FetchedDocument;
+use weir_config::central::follower::{DocumentFollower, FollowerResources, InitialFetch};
+use weir_config::central::settings::CentralSettings;
+use weir_config::reload::{ReloadHandle, Reloader};
+use weir_telemetry::metrics::FetchMetrics;
 
 /// The follower of the server, not started yet.
 pub(super) struct CentralSource {

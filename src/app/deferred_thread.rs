@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, LocalOptions};
 
 use super::AppError;
-use crate::config::Config;
-use crate::deferred::handle::{DeferredHandle, DeferredRule};
-use crate::deferred::task::{self, DeferredTaskResources};
 use crate::proxy::ProxyState;
-use crate::store::settings::StoreSettings;
+use weir_config::Config;
+use weir_store::deferred::handle::{DeferredHandle, DeferredRule};
+use weir_store::deferred::task::{self, DeferredTaskResources};
+use weir_store::settings::StoreSettings;
 
 /// Maximum time at shutdown to record in the store what became of the calls that were in flight.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);

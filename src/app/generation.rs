@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::clock::Clock;
-use crate::config::Config;
-use crate::engine::{Engine, Policy};
-use crate::forward_proxy::identity::ProxyIdentity;
-use crate::forward_proxy::{ForwardProxy, ForwardProxySettings};
-use crate::limiter::Limiter;
-use crate::limiter::key::KeyHasher;
-use crate::limits::LimitTables;
-use crate::observe::key_writer::LogKeys;
-use crate::observe::top_keys::TopKeys;
 use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
-use crate::rls::unit_limits::UnitLimits;
-use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::Metrics;
-use crate::tls::client::{self, TlsClient};
-use crate::tls::server::TlsServer;
-use crate::upstream::UpstreamSettings;
-use crate::upstream::cluster::Cluster;
+use weir_config::Config;
+use weir_limiter::Limiter;
+use weir_limiter::key::KeyHasher;
+use weir_limits::LimitTables;
+use weir_net::clock::Clock;
+use weir_net::tls::client::{self, TlsClient};
+use weir_net::tls::server::TlsServer;
+use weir_policy::engine::{Engine, Policy};
+use weir_rls::unit_limits::UnitLimits;
+use weir_telemetry::access_log::AccessLog;
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::observe::key_writer::LogKeys;
+use weir_telemetry::observe::top_keys::TopKeys;
+use weir_upstream::UpstreamSettings;
+use weir_upstream::cluster::Cluster;
+use weir_upstream::forward_proxy::identity::ProxyIdentity;
+use weir_upstream::forward_proxy::{ForwardProxy, ForwardProxySettings};
 
 /// The current generation, and the means to replace it.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 use super::generation::Generations;
-use crate::jitter::jittered;
-use crate::limiter::Limiter;
 use crate::proxy::ProxyState;
+use weir_limiter::Limiter;
+use weir_net::jitter::jittered;
 
 /// Ticks between lookups of all names; the DNS of Kubernetes allows caching for five seconds.
 const TICKS_PER_REFRESH: u32 = 5;
@@ -151,7 +151,7 @@ async fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::LimiterSettings;
+    use weir_limiter::LimiterSettings;
 
     fn addresses(list: &[&str]) -> Vec<IpAddr> {
         list.iter().map(|address| address.parse().unwrap()).collect()

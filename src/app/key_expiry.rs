@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::observe::top_keys::WINDOW;
 use crate::proxy::ProxyState;
+use weir_telemetry::observe::top_keys::WINDOW;
 
 /// Runs for as long as it is polled.
 pub(super) async fn run(shared: &Arc<ProxyState>) {

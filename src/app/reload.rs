@@ -7,9 +7,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::central::CentralHandle;
 use super::{AppError, RunningApp, alerts, spawn_thread};
-use crate::config::Config;
-use crate::config::reload::{Reload, Reloader, UnusableSetting};
-use crate::telemetry::access_log::{AccessLog, AccessLogManager};
+use weir_config::Config;
+use weir_config::reload::{Reload, Reloader, UnusableSetting};
+use weir_telemetry::access_log::{AccessLog, AccessLogManager};
 
 /// Follows the configuration file on a thread of its own.
 pub(super) fn start(

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::overload::{AvailableMemory, OverloadManager};
-use crate::telemetry::metrics::resident_memory;
+use weir_net::overload::{AvailableMemory, OverloadManager};
+use weir_telemetry::metrics::resident_memory;
 
 /// Interval between checks of memory use; memory does not grow by much in less time.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);

@@ -10,21 +10,21 @@ use tokio::sync::watch;
 
 use super::generation::Generations;
 use super::{AppError, resource_limits, serve_all, spawn_thread};
-use crate::config::Config;
-use crate::drain::DrainPhase;
-use crate::listener::ListenAddress;
-use crate::listener::socket::{self, Socket};
 use crate::proxy::ProxyState;
-use crate::rls::decider::RlsDecider;
-use crate::rls::handler::RlsHandler;
-use crate::rls::http_endpoints::{self, HttpEndpoint};
-use crate::rls::options::{RlsOptions, RlsPorts, Xds};
-use crate::rls::server::{GrpcPort, PortSecurity};
-use crate::rls::shared_limits::SharedDocumentLimits;
-use crate::rls::source::{DirectoryFollower, DirectoryFollowerHandle, xds};
-use crate::telemetry::statsd;
-use crate::tls::server::TlsServer as Tls;
-use crate::worker::ThreadGroup;
+use weir_config::Config;
+use weir_net::drain::DrainPhase;
+use weir_net::listener::ListenAddress;
+use weir_net::listener::socket::{self, Socket};
+use weir_net::tls::server::TlsServer as Tls;
+use weir_net::worker::ThreadGroup;
+use weir_rls::decider::RlsDecider;
+use weir_rls::handler::RlsHandler;
+use weir_rls::http_endpoints::{self, HttpEndpoint};
+use weir_rls::options::{RlsOptions, RlsPorts, Xds};
+use weir_rls::server::{GrpcPort, PortSecurity};
+use weir_rls::shared_limits::SharedDocumentLimits;
+use weir_rls::source::{DirectoryFollower, DirectoryFollowerHandle, xds};
+use weir_telemetry::statsd;
 
 /// Maximum number of connections on the gRPC port, even with more descriptors. An Envoy opens one for each of
 /// its workers.

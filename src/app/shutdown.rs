@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
-use crate::clock::{Clock, ClockComparison};
-use crate::drain::{self, DrainManager, DrainPhase};
-use crate::worker::ThreadGroup;
+use weir_net::clock::{Clock, ClockComparison};
+use weir_net::drain::{self, DrainManager, DrainPhase};
+use weir_net::worker::ThreadGroup;
 
 /// Time for threads to notice that the process ends.
 const THREAD_EXIT_GRACE: Duration = Duration::from_millis(500);

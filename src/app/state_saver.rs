@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::{AppError, spawn_thread};
 use crate::proxy::ProxyState;
-use crate::state_file::{StateFile, StateFileSettings, StateFileStatus};
+use weir_store::state_file::{StateFile, StateFileSettings, StateFileStatus};
 
 /// Timeout of the last write, so that a disk that hangs cannot keep the process from ending.
 const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,9 +10,9 @@ use super::AppError;
 use super::generation::Generations;
 use super::rls_runtime::RlsRuntime;
 use crate::proxy::ProxyState;
-use crate::store::handle::QueuedCounter;
-use crate::store::settings::StoreSettings;
-use crate::store::task::{self, StoreTaskResources};
+use weir_store::handle::QueuedCounter;
+use weir_store::settings::StoreSettings;
+use weir_store::task::{self, StoreTaskResources};
 
 /// Maximum time that startup waits for the store. Before it is reached, requests would be counted in this process, and
 /// again by the store.

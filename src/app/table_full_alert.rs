@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
-use crate::limiter::timestamp::Timestamp;
 use crate::proxy::ProxyState;
+use weir_limiter::timestamp::Timestamp;
 
 /// Interval between checks of the limiter.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -7,13 +7,13 @@ use tokio::task::{JoinError, JoinSet};
 use super::connection::{self, ConnectionSettings};
 use super::timeouts::ConnectionTimeouts;
 use super::worker::Worker;
-use crate::drain::DrainPhase;
-use crate::listener::balance::ConnectionBalancer;
-use crate::listener::handover::{self, AssignedConnection, QueuedConnection, WorkerBalance};
-use crate::listener::socket::{AcceptedSocket, Socket};
-use crate::listener::{self, ListenerSettings};
-use crate::overload::ConnectionPermit;
-use crate::worker::WorkerFailed;
+use weir_net::drain::DrainPhase;
+use weir_net::listener::balance::ConnectionBalancer;
+use weir_net::listener::handover::{self, AssignedConnection, QueuedConnection, WorkerBalance};
+use weir_net::listener::socket::{AcceptedSocket, Socket};
+use weir_net::listener::{self, ListenerSettings};
+use weir_net::overload::ConnectionPermit;
+use weir_net::worker::WorkerFailed;
 
 /// Permit of a connection, on its way to the worker that serves it.
 #[derive(Debug)]

@@ -10,10 +10,10 @@ use tokio::time::MissedTickBehavior;
 use super::ProxyState;
 use super::forward::AttemptResult;
 use super::request_context::RequestContext;
-use crate::headers::Headers;
-use crate::limiter::adaptive::limits::{TICK, UpstreamSignal};
-use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
-use crate::telemetry::metrics::UpstreamOutcome;
+use weir_http::headers::Headers;
+use weir_limiter::adaptive::limits::{TICK, UpstreamSignal};
+use weir_policy::rules::grpc::{GRPC_STATUS, GrpcStatus};
+use weir_telemetry::metrics::UpstreamOutcome;
 
 /// Interval at which a reload is checked for adaptive limits while there are none.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);

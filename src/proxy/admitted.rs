@@ -18,17 +18,17 @@ use super::local_reply::{self, DownstreamResponse, PendingBody, announce_close, 
 use super::request_context::{RequestContext, ResponseFlag};
 use super::tunnel;
 use super::view::GenerationView;
-use crate::engine::Policy;
-use crate::headers::Response;
-use crate::http1::head::ReceivedHead;
-use crate::limiter::timestamp::saturating_millis;
-use crate::limits::{AppliedLimits, PendingLimits};
-use crate::overload::LoadShed;
-use crate::rules::cost::RequestEnd;
-use crate::upstream::Upstream;
-use crate::upstream::error::UpstreamError;
-use crate::upstream::outgoing::OutgoingRequest;
-use crate::upstream::response_body::UpstreamResponseBody;
+use weir_http::headers::Response;
+use weir_http::http1::head::ReceivedHead;
+use weir_limiter::timestamp::saturating_millis;
+use weir_limits::{AppliedLimits, PendingLimits};
+use weir_net::overload::LoadShed;
+use weir_policy::engine::Policy;
+use weir_policy::rules::cost::RequestEnd;
+use weir_upstream::Upstream;
+use weir_upstream::error::UpstreamError;
+use weir_upstream::outgoing::OutgoingRequest;
+use weir_upstream::response_body::UpstreamResponseBody;
 
 /// Returns the future that forwards a request which the limits counted here admit, and returns the response.
 // Inline: the arguments would be moved once more.

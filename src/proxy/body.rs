@@ -21,7 +21,7 @@ use super::finish;
 use super::headers::identity::{remove_forbidden_trailers, sanitize_trailers};
 use super::request_context::{RequestContext, ResponseFlag, UploadProgress};
 use super::timeouts::{Timeout, UploadTimer};
-use crate::upstream::response_body::{UpstreamBodyError, UpstreamResponseBody};
+use weir_upstream::response_body::{UpstreamBodyError, UpstreamResponseBody};
 
 /// Maximum bytes of a response that are read before its head is sent.
 const MAX_PREFETCHED_SIZE: usize = 8 * 1024;

@@ -23,14 +23,14 @@ use super::headers::{self, Hop, HopName, PeerTls};
 use super::request_context::UpgradedRequest;
 use super::stream::DownstreamIo;
 use super::timeouts::{ConnectionTimer, RequestTimer};
-use crate::http1::interim::InterimResponses;
-use crate::identify;
-use crate::identify::certificate::ClientCertificate;
-use crate::identify::client_ip::{self, ClientAddress};
-use crate::in_place;
-use crate::listener::{AcceptedConnection, ListenerLimits, ProxyProtocol};
-use crate::overload::{ConnectionPermit, LoadShed};
-use crate::transport::Transport;
+use weir_http::http1::interim::InterimResponses;
+use weir_net::in_place;
+use weir_net::listener::{AcceptedConnection, ListenerLimits, ProxyProtocol};
+use weir_net::overload::{ConnectionPermit, LoadShed};
+use weir_net::transport::Transport;
+use weir_policy::identify;
+use weir_policy::identify::certificate::ClientCertificate;
+use weir_policy::identify::client_ip::{self, ClientAddress};
 
 /// Settings of the listener that accepted the connection.
 #[derive(Clone, Copy, Debug)]

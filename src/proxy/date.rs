@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 
-use crate::limiter::timestamp::Timestamp;
+use weir_limiter::timestamp::Timestamp;
 
 /// Length of a date such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 const LENGTH: usize = 29;

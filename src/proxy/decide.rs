@@ -12,17 +12,17 @@ use super::fallback::{Fallbacks, IncomingRequest};
 use super::finish;
 use super::request_context::{RequestContext, record_decision};
 use super::timeouts::RequestTimer;
-use crate::headers::append_all;
-use crate::limiter::timestamp::Timestamp;
-use crate::limits::{
-    self, AppliedLimits, DecisionSource, HeldDelay, Hold, LimitRejection, NotAdmitted, PendingLimits,
-    ServiceQueries,
+use weir_http::headers::append_all;
+use weir_limiter::timestamp::Timestamp;
+use weir_limits::{
+    self as limits, AppliedLimits, DecisionSource, HeldDelay, Hold, LimitRejection, NotAdmitted,
+    PendingLimits, ServiceQueries,
 };
-use crate::overload::LoadShed;
-use crate::response::fallback::CachedResponse;
-use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
-use crate::rules::RuleIndex;
-use crate::rules::cost::RequestEnd;
+use weir_net::overload::LoadShed;
+use weir_policy::response::fallback::CachedResponse;
+use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost::RequestEnd;
 
 /// Stored responses for requests that a rate limit service rejects.
 #[derive(Debug, Default)]

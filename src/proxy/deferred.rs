@@ -14,11 +14,11 @@ use super::connection::DownstreamConnection;
 use super::headers;
 use super::request_context::RequestContext;
 use super::view::GenerationView;
-use crate::deferred::{Reporter, SendOutcome};
-use crate::identify::Attributes;
-use crate::rules::deferral::{DeferredRequest, DeniedDeferral};
-use crate::rules::selection::Denial;
-use crate::upstream::settings::UpstreamSettings;
+use weir_policy::identify::Attributes;
+use weir_policy::rules::deferral::{DeferredRequest, DeniedDeferral};
+use weir_policy::rules::selection::Denial;
+use weir_store::deferred::{Reporter, SendOutcome};
+use weir_upstream::settings::UpstreamSettings;
 
 /// Pause of the sender of a rule's calls after this process had no room for one.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);

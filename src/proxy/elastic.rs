@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 
 use self::load::LoadTotals;
 pub(super) use self::load::WorkerLoad;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) use self::orca::utilization;
-use crate::limiter::elastic::Headroom;
-use crate::limiter::elastic::controller::Assessment;
+use weir_limiter::elastic::Headroom;
+use weir_limiter::elastic::controller::Assessment;
 
 /// State of elastic limits. There is no headroom until the control task sets it.
 #[derive(Debug, Default)]

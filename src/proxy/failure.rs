@@ -4,9 +4,9 @@
 use http::StatusCode;
 
 use super::timeouts::SetBy;
-use crate::rules::cost::{self, RequestEnd};
-use crate::telemetry::metrics::UpstreamOutcome;
-use crate::upstream::error::{NoAddress, UpstreamError};
+use weir_policy::rules::cost::{self, RequestEnd};
+use weir_telemetry::metrics::UpstreamOutcome;
+use weir_upstream::error::{NoAddress, UpstreamError};
 
 /// Reason why a request got no response from the upstream.
 #[derive(Debug)]

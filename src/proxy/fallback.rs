@@ -20,14 +20,14 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 pub(super) use self::recorder::Recorder;
 use self::recording::{ActiveRecording, RecordingRegistry};
 use super::headers::Hop;
-use crate::engine::Policy;
-use crate::identify::{Attributes, client_ip};
-use crate::limiter::timestamp::Timestamp;
-use crate::limits::PendingLimits;
-use crate::response::fallback::cache_key::{self, CacheHeaderRules, CacheKey};
-use crate::response::fallback::{CachedResponse, FallbackCacheSettings};
-use crate::rules::RuleIndex;
-use crate::upstream::Upstream;
+use weir_limiter::timestamp::Timestamp;
+use weir_limits::PendingLimits;
+use weir_policy::engine::Policy;
+use weir_policy::identify::{Attributes, client_ip};
+use weir_policy::response::fallback::cache_key::{self, CacheHeaderRules, CacheKey};
+use weir_policy::response::fallback::{CachedResponse, FallbackCacheSettings};
+use weir_policy::rules::RuleIndex;
+use weir_upstream::Upstream;
 
 /// Age at which a stored response is replaced by the next one. This is often enough for responses that are served as
 /// stale.

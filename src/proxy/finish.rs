@@ -10,13 +10,13 @@ use smallvec::SmallVec;
 
 use super::grpc;
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
-use crate::limits::{AppliedLimits, DecisionSummary, ProviderSignals, Settlement, TunnelRoom};
-use crate::rules::RuleIndex;
-use crate::rules::cost::RequestEnd;
-use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
-use crate::telemetry::access_log::{AccessLogEntry, LoggedRule};
-use crate::telemetry::metrics::{DecisionOutcome, FinalOutcome};
-use crate::telemetry::spans::{SpanDecision, SpanDetails};
+use weir_limits::{AppliedLimits, DecisionSummary, ProviderSignals, Settlement, TunnelRoom};
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost::RequestEnd;
+use weir_policy::rules::grpc::{GRPC_STATUS, GrpcStatus};
+use weir_telemetry::access_log::{AccessLogEntry, LoggedRule};
+use weir_telemetry::metrics::{DecisionOutcome, FinalOutcome};
+use weir_telemetry::spans::{SpanDecision, SpanDetails};
 
 /// Settles what the request reserved, once its outcome is known, and updates the client's remaining units in `limits`.
 pub(super) fn settle(context: &mut RequestContext, request_end: &RequestEnd<'_>, limits: &mut AppliedLimits) {

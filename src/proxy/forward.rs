@@ -17,9 +17,9 @@ use super::failure::ForwardFailure;
 use super::headers::overrides::{RequestOverrides, X_ENVOY_EXPECTED_RQ_TIMEOUT_MS};
 use super::request_context::RequestContext;
 use super::timeouts::Timeout;
-use crate::limiter::timestamp::saturating_millis;
-use crate::upstream::Upstream;
-use crate::upstream::outgoing::OutgoingRequest;
+use weir_limiter::timestamp::saturating_millis;
+use weir_upstream::Upstream;
+use weir_upstream::outgoing::OutgoingRequest;
 
 /// Sends a request, with retries if configured, and waits for the head of the response.
 pub(super) async fn forward(

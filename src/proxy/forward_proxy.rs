@@ -10,12 +10,12 @@ pub(super) use self::failure::{FailureReply, PROXY_STATUS, failure_reply, refusa
 use super::connection::DownstreamConnection;
 use super::headers::{Hop, HopName};
 use super::view::GenerationView;
-use crate::forward_proxy::access::Refusal;
-use crate::forward_proxy::destination::Destination;
-use crate::forward_proxy::pool::DestinationPool;
-use crate::identify::Attributes;
-use crate::identify::client_ip::{self, ClientAddress};
-use crate::upstream::Upstream;
+use weir_policy::identify::Attributes;
+use weir_policy::identify::client_ip::{self, ClientAddress};
+use weir_upstream::Upstream;
+use weir_upstream::forward_proxy::access::Refusal;
+use weir_upstream::forward_proxy::destination::Destination;
+use weir_upstream::forward_proxy::pool::DestinationPool;
 
 /// Where a request is sent.
 #[derive(Debug)]

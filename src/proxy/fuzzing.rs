@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::elastic;
 use super::headers::overrides;
-use crate::rules::grpc::parse_timeout;
+use weir_policy::rules::grpc::parse_timeout;
 
 /// Checks that external clients cannot set overrides, that overrides are never forwarded, and that gRPC timeouts are
 /// within bounds. Each line of `data` is a header `name: value`, and is also parsed as a gRPC timeout.
@@ -34,6 +34,6 @@ pub fn steering(data: &[u8]) {
 }
 
 /// Returns the utilization that a response reports.
-pub(crate) fn load_report(headers: &HeaderMap) -> Option<f64> {
+pub fn load_report(headers: &HeaderMap) -> Option<f64> {
     elastic::utilization(&headers.clone().into())
 }

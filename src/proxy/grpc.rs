@@ -9,9 +9,9 @@ use http::{HeaderMap, HeaderName, Version, request};
 
 use super::request_context::RequestContext;
 use super::timeouts::Timeout;
-use crate::response::grpc_reply;
-use crate::rules::cost::RequestEnd;
-use crate::rules::grpc::{CallStatus, GRPC_STATUS, GRPC_TIMEOUT, GrpcStatus, parse_timeout};
+use weir_policy::response::grpc_reply;
+use weir_policy::rules::cost::RequestEnd;
+use weir_policy::rules::grpc::{CallStatus, GRPC_STATUS, GRPC_TIMEOUT, GrpcStatus, parse_timeout};
 
 const CONNECT_TIMEOUT: HeaderName = HeaderName::from_static("connect-timeout-ms");
 

@@ -24,10 +24,10 @@ pub(super) use self::sanitize::{
     decrement_max_forwards, join_cookies, prepare_for_store, sanitize_certificate, upgrade_protocol,
 };
 pub(super) use self::validate::{InvalidRequest, normalise_length, validate};
-use crate::headers::{FieldLines, Headers};
-use crate::identify::certificate::ClientCertificate;
-use crate::identify::client_ip::ClientAddress;
-use crate::tls::AlpnProtocol;
+use weir_http::headers::{FieldLines, Headers};
+use weir_net::tls::AlpnProtocol;
+use weir_policy::identify::certificate::ClientCertificate;
+use weir_policy::identify::client_ip::ClientAddress;
 
 const X_FORWARDED_CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 /// Identifies the request in logs and for the upstream.

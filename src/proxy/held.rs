@@ -17,9 +17,9 @@ use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::queued::QueuedRequest;
 use super::request_context::RequestContext;
 use super::view::GenerationView;
-use crate::limits::PendingLimits;
-use crate::upstream::Upstream;
-use crate::upstream::outgoing::OutgoingRequest;
+use weir_limits::PendingLimits;
+use weir_upstream::Upstream;
+use weir_upstream::outgoing::OutgoingRequest;
 
 /// Maximum size of the future of a held request, in bytes.
 const MAX_FUTURE_SIZE: usize = 1024;

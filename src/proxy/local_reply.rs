@@ -25,19 +25,19 @@ use super::headers::{Expectation, InvalidRequest};
 use super::request_context::{RequestContext, ResponseFlag};
 use super::stream::MAX_DISCARDED_BODY;
 use super::timeouts::UploadTimer;
-use crate::engine::Policy;
-use crate::forward_proxy::access::Refusal;
-use crate::headers::{Headers, Response};
-use crate::limits::{self, AppliedLimits, LimitRejection, RejectionReason};
-use crate::overload::LoadShed;
-use crate::response::dynamic_reply::{ConfiguredParts, ReplyDraft};
-use crate::response::fallback::CachedResponse;
-use crate::response::grpc_reply;
-use crate::response::rejection::{RejectionReply, RejectionResponse};
-use crate::rules::RuleIndex;
-use crate::rules::cost::RequestEnd;
-use crate::rules::selection::{Denial, NOT_DEFERRABLE};
-use crate::upstream::error::UpstreamError;
+use weir_http::headers::{Headers, Response};
+use weir_limits::{self as limits, AppliedLimits, LimitRejection, RejectionReason};
+use weir_net::overload::LoadShed;
+use weir_policy::engine::Policy;
+use weir_policy::response::dynamic_reply::{ConfiguredParts, ReplyDraft};
+use weir_policy::response::fallback::CachedResponse;
+use weir_policy::response::grpc_reply;
+use weir_policy::response::rejection::{RejectionReply, RejectionResponse};
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost::RequestEnd;
+use weir_policy::rules::selection::{Denial, NOT_DEFERRABLE};
+use weir_upstream::error::UpstreamError;
+use weir_upstream::forward_proxy::access::Refusal;
 
 /// Methods that a proxy for a service forwards, among others.
 const FORWARDED_METHODS: HeaderValue =

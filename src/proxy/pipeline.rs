@@ -24,18 +24,18 @@ use super::stages::{
     identify_request, keep_details, log_headers, prepare, record_admission, record_without_limit, select,
 };
 use super::view::GenerationView;
-use crate::engine::Policy;
-use crate::headers::take_head;
-use crate::http1::head::ReceivedHead;
-use crate::identify::{Attributes, client_ip};
-use crate::in_place;
-use crate::limiter::timestamp::Timestamp;
-use crate::limits::{Admission, PendingLimits};
-use crate::overload::LoadShed;
-use crate::rules::RuleIndex;
-use crate::rules::selection::Selection;
-use crate::telemetry::metrics::DecisionOutcome;
-use crate::telemetry::spans::context::TraceContext;
+use weir_http::headers::take_head;
+use weir_http::http1::head::ReceivedHead;
+use weir_limiter::timestamp::Timestamp;
+use weir_limits::{Admission, PendingLimits};
+use weir_net::in_place;
+use weir_net::overload::LoadShed;
+use weir_policy::engine::Policy;
+use weir_policy::identify::{Attributes, client_ip};
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::selection::Selection;
+use weir_telemetry::metrics::DecisionOutcome;
+use weir_telemetry::spans::context::TraceContext;
 
 /// Handles one request.
 ///

@@ -20,11 +20,11 @@ use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::request_context::{RequestContext, propagate_trace};
 use super::stages;
 use super::view::GenerationView;
-use crate::limits::{Admission, PendingLimits};
-use crate::overload::LoadShed;
-use crate::rules::selection::Selection;
-use crate::telemetry::metrics::DecisionOutcome;
-use crate::telemetry::spans::context::TraceContext;
+use weir_limits::{Admission, PendingLimits};
+use weir_net::overload::LoadShed;
+use weir_policy::rules::selection::Selection;
+use weir_telemetry::metrics::DecisionOutcome;
+use weir_telemetry::spans::context::TraceContext;
 
 /// A request that waits for room in a limit.
 pub(super) struct QueuedRequest {

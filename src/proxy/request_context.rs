@@ -17,16 +17,16 @@ pub(super) use self::response_flag::ResponseFlag;
 use super::connection::DownstreamConnection;
 use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
-use crate::http1::head::ReceivedHead;
-use crate::identify::geo::GeoLocation;
-use crate::in_place;
-use crate::limiter::timestamp::Timestamp;
-use crate::limiter::wait_queue::WaitingMemory;
-use crate::limits::{FollowedLimits, Settlement};
-use crate::overload::InFlightPermit;
-use crate::response::request_details::RequestDetails;
-use crate::rules::outcome::DecisionOutcome;
-use crate::upstream::tunnel::Tunnel;
+use weir_http::http1::head::ReceivedHead;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::wait_queue::WaitingMemory;
+use weir_limits::{FollowedLimits, Settlement};
+use weir_net::in_place;
+use weir_net::overload::InFlightPermit;
+use weir_policy::identify::geo::GeoLocation;
+use weir_policy::response::request_details::RequestDetails;
+use weir_policy::rules::outcome::DecisionOutcome;
+use weir_upstream::tunnel::Tunnel;
 
 /// One request and its response, up to the last byte of both. Boxed, because it is moved often.
 #[derive(Debug)]

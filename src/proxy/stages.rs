@@ -10,18 +10,18 @@ use super::headers::overrides::RequestOverrides;
 use super::headers::{self, Hop, RequestHeaderFlags};
 use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
-use crate::engine::Policy;
-use crate::headers::{FieldLines, take_head};
-use crate::identify::{Attributes, IdentifySettings, MalformedPath, identify};
-use crate::limiter::timestamp::Timestamp;
-use crate::limits::{DecisionSummary, PendingLimits};
-use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
-use crate::rules::RuleIndex;
-use crate::rules::deferral::DeferredRequest;
-use crate::rules::selection::Selection;
-use crate::telemetry::metrics::DecisionOutcome;
-use crate::upstream::Upstream;
-use crate::upstream::outgoing::OutgoingRequest;
+use weir_http::headers::{FieldLines, take_head};
+use weir_limiter::timestamp::Timestamp;
+use weir_limits::{DecisionSummary, PendingLimits};
+use weir_policy::engine::Policy;
+use weir_policy::identify::{Attributes, IdentifySettings, MalformedPath, identify};
+use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::deferral::DeferredRequest;
+use weir_policy::rules::selection::Selection;
+use weir_telemetry::metrics::DecisionOutcome;
+use weir_upstream::Upstream;
+use weir_upstream::outgoing::OutgoingRequest;
 
 /// Returns the attributes of a request that arrived on `connection`.
 #[inline]

@@ -15,10 +15,10 @@ use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::timeouts::{ConnectionTimer, TimeoutKind};
-use crate::http1::memory_pool;
-use crate::http1::read_buf::{READ_SIZE, ReadSource};
-use crate::transport::Transport;
-use crate::upstream::coalesced_write::poll_write_coalesced;
+use weir_http::http1::memory_pool;
+use weir_http::http1::read_buf::{READ_SIZE, ReadSource};
+use weir_net::transport::Transport;
+use weir_upstream::coalesced_write::poll_write_coalesced;
 
 /// Maximum bytes of an unread request body that are discarded in order to reuse the connection.
 pub(super) const MAX_DISCARDED_BODY: usize = 64 * 1024;

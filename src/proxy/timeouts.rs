@@ -28,7 +28,7 @@ pub(super) use self::connection::ConnectionTimer;
 pub(super) use self::request::RequestTimer;
 pub(super) use self::response_timeout::{SetBy, Timeout};
 pub(super) use self::upload::UploadTimer;
-use crate::limiter::timestamp::saturating_nanos;
+use weir_limiter::timestamp::saturating_nanos;
 
 /// Interval at which a worker checks its timers.
 pub(super) const TICK: Duration = Duration::from_millis(100);

@@ -19,8 +19,8 @@ use super::finish;
 use super::request_context::{RequestContext, UpgradedRequest};
 use super::stream::DownstreamIo;
 use super::timeouts::{RequestTimer, TimeoutKind};
-use crate::transport::Http2Stream;
-use crate::upstream::tunnel::Tunnel;
+use weir_net::transport::Http2Stream;
+use weir_upstream::tunnel::Tunnel;
 
 /// Prepares a tunnel after the upstream has accepted the upgrade. It starts once the response has been sent, on the
 /// whole connection (HTTP/1.1) or on a stream (HTTP/2).

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::connection::DownstreamConnection;
 use super::local_reply::DownstreamResponse;
 use super::timeouts::RequestTimer;
-use crate::drain::DrainPhase;
+use weir_net::drain::DrainPhase;
 
 /// Maximum time for which a response is awaited without its client. After that, or when a drain begins, the maximum cost is
 /// charged.

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use super::fallback::Fallbacks;
 use super::{Generation, ProxyState};
-use crate::engine::Policy;
-use crate::forward_proxy::ForwardProxy;
-use crate::forward_proxy::pool::DestinationPool;
-use crate::identify::Attributes;
-use crate::identify::geo::{GeoLocation, LocationCache};
-use crate::limits::{self, LimitResources};
-use crate::observe::top_keys::WorkerId;
-use crate::telemetry::access_log::AccessLog;
-use crate::tls::server::TlsServer;
-use crate::upstream::Upstream;
+use weir_limits::{self as limits, LimitResources};
+use weir_net::tls::server::TlsServer;
+use weir_policy::engine::Policy;
+use weir_policy::identify::Attributes;
+use weir_policy::identify::geo::{GeoLocation, LocationCache};
+use weir_telemetry::access_log::AccessLog;
+use weir_telemetry::observe::top_keys::WorkerId;
+use weir_upstream::Upstream;
+use weir_upstream::forward_proxy::ForwardProxy;
+use weir_upstream::forward_proxy::pool::DestinationPool;
 
 /// One generation of the configuration on one worker. A request keeps the view with which it started.
 #[derive(Debug)]

@@ -20,16 +20,16 @@ use super::headers::{Hop, RequestHeaderFlags};
 use super::timeouts::{CoarseClock, TICK};
 use super::view::GenerationView;
 use super::{Generation, ProxyState};
-use crate::deferred::handle::DeferredHandle;
-use crate::drain::DrainPhase;
-use crate::http1::memory_pool;
-use crate::listener::ListenerSettings;
-use crate::listener::handover::WorkerBalance;
-use crate::listener::socket::Socket;
-use crate::observe::top_keys::WorkerId;
-use crate::telemetry::metrics::WorkerMetrics;
-use crate::tls::handshake_limiter::HandshakeLimiter;
-use crate::worker::WorkerFailed;
+use weir_http::http1::memory_pool;
+use weir_net::drain::DrainPhase;
+use weir_net::listener::ListenerSettings;
+use weir_net::listener::handover::WorkerBalance;
+use weir_net::listener::socket::Socket;
+use weir_net::tls::handshake_limiter::HandshakeLimiter;
+use weir_net::worker::WorkerFailed;
+use weir_store::deferred::handle::DeferredHandle;
+use weir_telemetry::metrics::WorkerMetrics;
+use weir_telemetry::observe::top_keys::WorkerId;
 
 /// Ticks of the coarse clock in a second.
 const TICKS_PER_SECOND: u32 = 10;

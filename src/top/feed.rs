@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::snapshot::ReceivedSnapshot;
 use crate::admin_client::{AdminClient, AdminClientError};
-use crate::jitter::{backoff, equal_jitter};
+use weir_net::jitter::{backoff, equal_jitter};
 
 /// Pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

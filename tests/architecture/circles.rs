@@ -1,4 +1,4 @@
-//! Import cycles inside one module: files that import each other, directly or through others.
+//! Import cycles inside one crate: files that import each other, directly or through others.
 //!
 //! Imports between a file and the files below it in the module tree do not count.
 
@@ -12,23 +12,16 @@ type Imports = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 /// Files of one import cycle, sorted.
 type ImportCycle = Vec<Vec<String>>;
 
-/// Returns the largest import cycle of each top-level module that has one; the first one if several have that size.
-pub(super) fn largest_cycles(sources: &[Source]) -> BTreeMap<String, ImportCycle> {
-    let mut largest = BTreeMap::<String, ImportCycle>::new();
-    for circle in cycles(&imports(sources)) {
-        let known = largest.entry(circle[0][0].clone()).or_default();
-        if circle.len() > known.len() {
-            *known = circle;
-        }
-    }
-    largest
+/// Returns the import cycles of all crates.
+pub(super) fn cycles_of(sources: &[Source]) -> Vec<ImportCycle> {
+    cycles(&imports(sources))
 }
 
 fn imports(sources: &[Source]) -> Imports {
-    let files: BTreeSet<Vec<String>> = sources.iter().map(path_of).filter(|path| !path.is_empty()).collect();
+    let files: BTreeSet<Vec<String>> = sources.iter().map(Source::modules).collect();
     let mut imports = Imports::new();
-    for source in sources.iter().filter(|source| !source.modules().is_empty()) {
-        let from = path_of(source);
+    for source in sources {
+        let from = source.modules();
         let paths = source.absolute_paths();
         let modules = paths.iter().filter(|path| files.contains(*path));
         let through_modules: Vec<Vec<String>> = modules
@@ -45,19 +38,15 @@ fn imports(sources: &[Source]) -> Imports {
     imports
 }
 
-fn path_of(source: &Source) -> Vec<String> {
-    source.modules().into_iter().map(str::to_owned).collect()
-}
-
 /// Returns the file that has the item at `path`: the longest prefix of the path that is a file.
 fn file_of(path: &[String], files: &BTreeSet<Vec<String>>) -> Option<Vec<String>> {
     let mut beginnings = (1..=path.len()).rev().map(|length| &path[..length]);
     beginnings.find(|beginning| files.contains(*beginning)).map(<[String]>::to_vec)
 }
 
-/// Whether an import counts: both files are in one top-level module, and neither is below the other.
+/// Whether an import counts: neither file is below the other.
 fn is_relevant(from: &[String], to: &[String]) -> bool {
-    from[0] == to[0] && !from.starts_with(to) && !to.starts_with(from)
+    !from.starts_with(to) && !to.starts_with(from)
 }
 
 /// Returns the strongly connected components with more than one file.
@@ -97,8 +86,8 @@ mod tests {
 
     fn largest_cycle(files: &[(&str, &str)]) -> Option<Vec<String>> {
         let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
-        let (_, circle) = largest_cycles(&sources).pop_first()?;
-        Some(circle.iter().map(|path| path.join("::")).collect())
+        let cycle = cycles_of(&sources).into_iter().max_by_key(Vec::len)?;
+        Some(cycle.iter().map(|path| path.join("::")).collect())
     }
 
     #[test]
@@ -111,16 +100,19 @@ mod tests {
             ("src/a/e.rs", "mod inner; use super::b;"),
             ("src/a/e/inner.rs", "use super::super::b::Y;"),
         ]);
-        assert_eq!(circle.unwrap(), ["a::b", "a::c", "a::d", "a::e", "a::e::inner"]);
+        assert_eq!(
+            circle.unwrap(),
+            ["weir::a::b", "weir::a::c", "weir::a::d", "weir::a::e", "weir::a::e::inner"]
+        );
     }
 
     #[test]
-    fn imports_of_parents_and_other_modules_form_no_cycle() {
-        let files = [
-            ("src/a.rs", "mod b; use self::b::X;"),
-            ("src/a/b.rs", "use super::Y; use crate::c::Z;"),
-            ("src/c.rs", "use crate::a::b::X;"),
-        ];
-        assert_eq!(largest_cycle(&files), None);
+    fn imports_of_parents_form_no_cycle_and_those_of_other_modules_do() {
+        let parent =
+            [("src/a.rs", "mod b; use self::b::X;"), ("src/a/b.rs", "use super::Y; use crate::c::Z;")];
+        assert_eq!(largest_cycle(&parent), None);
+        let [a, b] = parent;
+        let both = largest_cycle(&[a, b, ("src/c.rs", "use crate::a::b::X;")]);
+        assert_eq!(both.unwrap(), ["weir::a::b", "weir::c"]);
     }
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_yaml::Value as Yaml;
-use weir::config;
+use weir_config as config;
 
 use super::source::{Source, display_path, documents, files, read_text, root};
 use super::{assert_none, reference};
@@ -159,7 +159,7 @@ fn every_metric_and_admin_path_is_documented() {
     let pages = files("docs/operations", "md").into_iter().map(|page| read_text(&page));
     let operations = pages.collect::<String>() + &document("docs/rate-limit-service.md");
     let strings = |path: &str| Source::new(path, &document(path)).without_tests().strings;
-    let metrics = strings("src/telemetry/metrics/families.rs").into_iter().map(|(_, said)| said);
+    let metrics = strings("crates/telemetry/src/metrics/families.rs").into_iter().map(|(_, said)| said);
     let metrics: Vec<String> = metrics
         .filter(|said| ["weir_", "process_", "ratelimit_"].iter().any(|prefix| said.starts_with(prefix)))
         .collect();

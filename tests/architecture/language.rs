@@ -206,7 +206,8 @@ fn comments_do_not_personify_components() {
         Some((index + 1, text.trim_start_matches(['/', '!']).to_owned()))
     };
     let comments = |text: &str| text.lines().enumerate().filter_map(comment).collect();
-    let sources = ["src", "tests", "benches"].into_iter().flat_map(|folder| files(folder, "rs"));
+    let sources =
+        ["src", "crates", "tests", "benches", "fuzz"].into_iter().flat_map(|folder| files(folder, "rs"));
     // This file contains the words themselves, and `tests/interleavings` has symbolic links to files of src.
     let sources = sources.filter(|path| !path.ends_with("architecture/language.rs") && !is_symlinked(path));
     assert_few_person_words(sources.map(|path| (path.clone(), comments(&read_text(&path)))));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use serde_yaml::Value as Yaml;
-use weir::config;
+use weir_config as config;
 
 use super::assert_none;
 use super::documents::code_blocks;

@@ -1,5 +1,5 @@
 //! The configuration reference in docs/reference: its key tables are generated from the JSON Schema. So the schema, the
-//! documentation and the defaults have one source, the doc comments of `src/config/raw`.
+//! documentation and the defaults have one source, the doc comments of `crates/config/src/raw`.
 //!
 //! A table is enclosed by `<!-- keys: NAME -->` and `<!-- end -->`. Its first column selects the keys and their order;
 //! all other cells are generated. `WEIR_BLESS=1 cargo nextest run -E 'test(reference::)'` writes them.
@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::{env, fs};
 
 use serde_json::Value;
-use weir::config;
+use weir_config as config;
 
 use super::documents::{inline_code, table_rows};
 use super::source::{display_path, files, read_text};

@@ -7,7 +7,7 @@ const NOTE: &str = "docs/design/046-http-requirements.md";
 
 #[test]
 fn every_http_requirement_has_a_test_that_exists() {
-    let sources: Vec<String> = ["src", "tests/it"]
+    let sources: Vec<String> = ["src", "crates", "tests/it"]
         .into_iter()
         .flat_map(|directory| files(directory, "rs"))
         .map(|path| read_text(&path))

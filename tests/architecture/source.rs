@@ -76,11 +76,12 @@ pub(super) fn all_sources(directory: &str) -> Vec<Source> {
     files(directory, "rs").iter().map(|path| Source::new(&display_path(path), &read_text(path))).collect()
 }
 
-/// Returns every source file of the program, without tests.
+/// Returns every source file of the program, without tests and without what only they compile.
 pub(super) fn program_sources() -> Vec<Source> {
-    let sources = all_sources("src").into_iter();
+    const NOT_PROGRAM: [&str; 5] = ["/tests/", "/tests.rs", "/testing.rs", "/fuzzing/", "/fuzzing.rs"];
+    let sources = ["src", "crates"].into_iter().flat_map(all_sources);
     sources
-        .filter(|source| !source.path.ends_with("/tests.rs") && !source.path.contains("/tests/"))
+        .filter(|source| !NOT_PROGRAM.iter().any(|part| source.path.contains(part)))
         .map(Source::without_tests)
         .collect()
 }
@@ -103,34 +104,33 @@ impl Source {
         self
     }
 
-    /// Returns the module path of this file, e.g. `["limiter", "store"]`; empty for a crate root.
-    pub(super) fn modules(&self) -> Vec<&str> {
-        let below = self.path.strip_prefix("src/").unwrap_or(&self.path);
+    /// Returns the module path of this file, e.g. `["weir_limiter", "table"]`; only the crate for its root.
+    pub(super) fn modules(&self) -> Vec<String> {
+        let (mut modules, below) =
+            match self.path.strip_prefix("crates/").and_then(|rest| rest.split_once("/src/")) {
+                Some((name, below)) => (vec![format!("weir_{name}")], below),
+                None => (vec!["weir".to_owned()], self.path.strip_prefix("src/").unwrap_or(&self.path)),
+            };
         match below.strip_suffix(".rs").unwrap_or(below) {
-            "lib" | "main" => Vec::new(),
-            path => path.split('/').collect(),
+            "lib" | "main" => {}
+            path => modules.extend(path.split('/').map(str::to_owned)),
         }
-    }
-
-    /// Returns the top-level module of the file, or `main` or `lib`.
-    pub(super) fn top_module(&self) -> &str {
-        let below = self.path.strip_prefix("src/").unwrap_or(&self.path);
-        below.split(['/', '.']).next().unwrap_or(below)
+        modules
     }
 
     pub(super) fn tokens(&self) -> Vec<Token<'_>> {
         tokens(&self.code)
     }
 
-    /// Returns every path to an item of the crate, from the crate root. Paths may be in `use`, in groups, inside an
-    /// expression, or start with `super`.
+    /// Returns every path to an item of the crate, from its name. Paths may be in `use`, in groups, inside an expression,
+    /// or start with `super`.
     pub(super) fn absolute_paths(&self) -> Vec<Vec<String>> {
         let tokens = self.tokens();
         let mut paths = Vec::new();
         for (index, token) in tokens.iter().enumerate() {
             let is_start = index == 0 || tokens[index - 1].text != "::";
             let (before, next) = match token.text {
-                "crate" | "weir" if is_start => (Vec::new(), index + 1),
+                "crate" if is_start => (self.modules()[..1].to_vec(), index + 1),
                 "super" if is_start => self.resolve_supers(&tokens, index),
                 _ => continue,
             };
@@ -160,8 +160,8 @@ impl Source {
             index += 2;
         }
         let modules = self.modules();
-        let left = modules.len().saturating_sub((index - start) / 2 + 1);
-        (modules[..left].iter().map(|module| (*module).to_owned()).collect(), index + 1)
+        let left = modules.len().saturating_sub((index - start) / 2 + 1).max(1);
+        (modules[..left].to_vec(), index + 1)
     }
 
     /// Whether the code contains this sequence of tokens.

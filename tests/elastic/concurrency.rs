@@ -5,16 +5,16 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use weir::limiter::adaptive::AdaptiveRange;
-use weir::limiter::adaptive::controller::{LimitController, Reading};
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::check_options::{CheckOptions, CounterRole, OnDenied};
-use weir::limiter::decision::Enforcement;
-use weir::limiter::elastic::latency::Samples;
-use weir::limiter::quota::Quota;
-use weir::limiter::reservation::{ChargeTiming, Reservation};
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use weir_limiter::adaptive::AdaptiveRange;
+use weir_limiter::adaptive::controller::{LimitController, Reading};
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied};
+use weir_limiter::decision::Enforcement;
+use weir_limiter::elastic::latency::Samples;
+use weir_limiter::quota::Quota;
+use weir_limiter::reservation::{ChargeTiming, Reservation};
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 
 use super::queue::{Algorithm, Scenario, Second, Spread, Summary, run, summarise, time_to_recover};
 use super::rivals::{Aimd, EnvoyGradient, Gradient2, Vegas, Weir};

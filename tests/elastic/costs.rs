@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use weir::limiter::algorithm::{Algorithm, CounterState, Outcome, convert, evaluate, usage};
-use weir::limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use weir::limiter::timestamp::Timestamp;
+use weir_limiter::algorithm::{Algorithm, CounterState, Outcome, convert, evaluate, usage};
+use weir_limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::timestamp::Timestamp;
 
 /// 2024-01-01T00:00:00Z, a Monday.
 const START: u64 = 1_704_067_200_000_000_000;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use weir::limiter::adaptive::AdaptiveRange;
-use weir::limiter::adaptive::controller::{LimitController, Reading};
+use weir_limiter::adaptive::AdaptiveRange;
+use weir_limiter::adaptive::controller::{LimitController, Reading};
 
 use super::queue::{Algorithm, TICK};
 

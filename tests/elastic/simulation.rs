@@ -2,8 +2,8 @@
 //!
 //! Each test runs with several seeds. `cargo bench --bench elastic -- --svg docs/elastic` draws the same runs.
 
-use weir::limiter::elastic::controller::Assessment;
-use weir::limiter::elastic::signal::{Signal, SignalSet};
+use weir_limiter::elastic::controller::Assessment;
+use weir_limiter::elastic::signal::{Signal, SignalSet};
 
 use super::upstream::{Scenario, TickState, run};
 

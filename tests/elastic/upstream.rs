@@ -11,13 +11,13 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use weir::limiter::algorithm::{Algorithm, CounterState, Outcome, evaluate};
-use weir::limiter::elastic::controller::{Assessment, Controller, TICK};
-use weir::limiter::elastic::latency::Samples;
-use weir::limiter::elastic::signal::{SignalSet, UpstreamMeasurement};
-use weir::limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use weir::limiter::timestamp::Timestamp;
+use weir_limiter::algorithm::{Algorithm, CounterState, Outcome, evaluate};
+use weir_limiter::elastic::controller::{Assessment, Controller, TICK};
+use weir_limiter::elastic::latency::Samples;
+use weir_limiter::elastic::signal::{SignalSet, UpstreamMeasurement};
+use weir_limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::timestamp::Timestamp;
 
 const START: u64 = 1_704_067_200_000_000_000;
 const SECOND: f64 = 1e9;

@@ -1,13 +1,13 @@
 //! Helpers for the instances of all simulations: one shared limit, and decisions of requests under it.
 
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::decision::Enforcement;
-use weir::limiter::leases::{LeaseOutcome, LeasePolicy};
-use weir::limiter::quota::Quota;
-use weir::limiter::reservation::ChargeTiming;
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter};
-use weir::store::scheduler::LeaseScheduler;
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::decision::Enforcement;
+use weir_limiter::leases::{LeaseOutcome, LeasePolicy};
+use weir_limiter::quota::Quota;
+use weir_limiter::reservation::ChargeTiming;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Check, LimitIdentity, LimitSpec, Limiter};
+use weir_store::scheduler::LeaseScheduler;
 
 /// Maximum number of times that a request takes units from the reserve.
 const MAX_ATTEMPTS: usize = 3;

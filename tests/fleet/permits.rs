@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use fastrand::Rng;
-use weir::limiter::quota::Quota;
-use weir::limiter::reservation::{ChargeTiming, Reservation};
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, LimiterSettings};
-use weir::store::protocol::InstanceInfo;
-use weir::store::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
+use weir_limiter::quota::Quota;
+use weir_limiter::reservation::{ChargeTiming, Reservation};
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Check, Limiter, LimiterSettings};
+use weir_store::protocol::InstanceInfo;
+use weir_store::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
 
 use crate::instance::{check, decide};
 use crate::model::Model;

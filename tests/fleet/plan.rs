@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::leases::LeasePolicy;
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::leases::LeasePolicy;
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
 
 use crate::model::UnitFlow;
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use fastrand::Rng;
-use weir::limiter::leases::LeasePolicy;
+use weir_limiter::leases::LeasePolicy;
 
 use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra, rate};
 use crate::world::run;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use fastrand::Rng;
-use weir::store::protocol::SCRIPT;
+use weir_store::protocol::SCRIPT;
 
 use crate::model::Model;
 use crate::servers::{Flavour, Server};

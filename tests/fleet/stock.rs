@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
 
 use crate::model::Model;
 use crate::plan::{LEASE, Pattern, Plan, Role, rate};

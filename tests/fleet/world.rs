@@ -13,12 +13,12 @@ use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
 use fastrand::Rng;
-use weir::limiter::leases::{LeasePolicy, LeaseRequest, SharedCounter, StoreCounterKind};
-use weir::limiter::reservation::ChargeTiming;
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, LimiterSettings};
-use weir::store::protocol::{self, InstanceInfo};
-use weir::store::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
+use weir_limiter::leases::{LeasePolicy, LeaseRequest, SharedCounter, StoreCounterKind};
+use weir_limiter::reservation::ChargeTiming;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Check, Limiter, LimiterSettings};
+use weir_store::protocol::{self, InstanceInfo};
+use weir_store::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
 
 use crate::instance::{check, decide, spec};
 use crate::model::Model;

@@ -40,12 +40,13 @@ def test_manifest_of_the_image_names_no_file_outside_the_context():
 
 
 def test_sources_outside_tests_include_only_files_of_the_context():
-    for path in (ROOT / "src").rglob("*.rs"):
+    for path in [*(ROOT / "src").rglob("*.rs"), *(ROOT / "crates").rglob("*.rs")]:
         if "tests" in path.parts or path.name == "tests.rs":
             continue
+        directory = ROOT / "/".join(path.relative_to(ROOT).parts[: 2 if path.is_relative_to(ROOT / "crates") else 1])
         outside_tests = path.read_text().split("#[cfg(test)]\nmod tests {")[0]
         for name in re.findall(r'include_(?:str|bytes)!\("([^"]+)"\)', outside_tests):
-            assert (path.parent / name).resolve().is_relative_to(ROOT / "src"), f"{path}: {name}"
+            assert (path.parent / name).resolve().is_relative_to(directory), f"{path}: {name}"
 
 
 def test_bill_of_materials_has_the_features_and_the_platform_of_the_binary():
@@ -60,7 +61,7 @@ def test_bill_of_materials_has_the_features_and_the_platform_of_the_binary():
 def test_labels_have_the_version_of_the_crate_the_revision_and_the_source():
     label = next(line for line in INSTRUCTIONS if line.startswith("LABEL "))
     arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE))
-    assert arguments["VERSION"] == crate()["package"]["version"]
+    assert arguments["VERSION"] == crate()["workspace"]["package"]["version"]
     for name in ("version", "revision", "source"):
         assert f'org.opencontainers.image.{name}="${name.upper()}"' in label
         assert name.upper() in arguments

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not WEIR_BIN, reason="WEIR_BIN names no binary"),
     pytest.mark.skipif(bool(missing), reason=f"missing tools: {', '.join(missing)}"),
 ]
-VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
+VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 TAG = f"v{VERSION}"
 AUTHOR = {"GIT_AUTHOR_NAME": "weir", "GIT_AUTHOR_EMAIL": "weir@localhost"}
 COMMITTER = {"GIT_COMMITTER_NAME": "weir", "GIT_COMMITTER_EMAIL": "weir@localhost"}

@@ -10,7 +10,7 @@ mod strangers;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weir::config::{Config, Diagnostic, from_text, load};
+use weir_config::{Config, Diagnostic, from_text, load};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config")

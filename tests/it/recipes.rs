@@ -418,7 +418,7 @@ fn rules_for_envoys_rate_limit_filter_are_applied() {
     assert!(kitchen.decisions("per-client", "allowed") >= 11.0);
 }
 
-/// Recipes that are tested elsewhere: tests/it/config_over_http.rs starts a configuration server, src/alerts and
+/// Recipes that are tested elsewhere: tests/it/config_over_http.rs starts a configuration server, crates/telemetry/src/alerts and
 /// tests/monitoring cause a spike.
 const TESTED_ELSEWHERE: [&str; 2] =
     ["Fetch the configuration from a web server", "Alert on a spike from one country"];

@@ -1,9 +1,9 @@
 //! One counter, stored as in a shard: in 12 bytes, or as a history.
 
-use weir::limiter::algorithm::history::History;
-use weir::limiter::algorithm::{self, CounterState, CounterUsage, Outcome};
-use weir::limiter::quota::Quota;
-use weir::limiter::timestamp::Timestamp;
+use weir_limiter::algorithm::history::History;
+use weir_limiter::algorithm::{self, CounterState, CounterUsage, Outcome};
+use weir_limiter::quota::Quota;
+use weir_limiter::timestamp::Timestamp;
 
 #[derive(Clone, Debug)]
 pub(super) struct Counter {

@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use weir::limiter::algorithm::{self, Algorithm};
-use weir::limiter::check_options::{CheckOptions, CounterRole, OnDenied};
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, LimitHandle, Limiter};
+use weir_limiter::algorithm::{self, Algorithm};
+use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied};
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Check, LimitHandle, Limiter};
 
 use super::{START, checks, limiter, steps};
 

@@ -1,8 +1,8 @@
 //! Comparing quotas: a limit that is said to be unreachable behind another one never rejects.
 
 use proptest::prelude::*;
-use weir::limiter::algorithm::{Algorithm, Outcome};
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::algorithm::{Algorithm, Outcome};
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
 
 use super::counter::Counter;
 use super::{START, nanos_of, steps};

@@ -1,7 +1,7 @@
 //! Window numbers of a quota, by an independent calendar.
 
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::quota::{Quota, TimeUnit};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::quota::{Quota, TimeUnit};
 
 const DAY: u64 = 86_400_000_000_000;
 

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
-use weir::limiter::algorithm::{Algorithm, Outcome};
-use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::algorithm::{Algorithm, Outcome};
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
 
 use super::counter::Counter;
 use super::marks::window_of;
@@ -244,8 +244,8 @@ proptest! {
         let quota = quota.with_precision(6).unwrap_or(quota);
         let (mut short, mut charged) = (None, Vec::new());
         for (now, cost) in requests(&quota, &steps) {
-            let at = weir::limiter::timestamp::Timestamp::from_nanos(now);
-            let (next, outcome) = weir::limiter::algorithm::evaluate(short, &quota, cost, at);
+            let at = weir_limiter::timestamp::Timestamp::from_nanos(now);
+            let (next, outcome) = weir_limiter::algorithm::evaluate(short, &quota, cost, at);
             if outcome == Outcome::Conform {
                 prop_assert!(admits(&quota, &charged, cost, now));
                 short = Some(next);

@@ -54,7 +54,7 @@ def expressions(name):
 
 def exported():
     """Names of all series that Weir exports, from the one module that names metrics."""
-    source = (ROOT / "src/telemetry/metrics/families.rs").read_text()
+    source = (ROOT / "crates/telemetry/src/metrics/families.rs").read_text()
     names = set()
     for kind, name in re.findall(r'\b(counter|gauge|histogram)\(\s*"(\w+)"', source):
         names |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind == "histogram" else {name}
@@ -113,7 +113,7 @@ def test_every_alert_has_annotations_a_severity_and_a_runbook():
 
 
 def test_alerts_of_the_webhook_have_a_rule_of_the_same_name():
-    source = (ROOT / "src/alerts/settings.rs").read_text()
+    source = (ROOT / "crates/telemetry/src/alerts/settings.rs").read_text()
     names = set(re.findall(r'=> "(Weir\w+)"', source))
     assert len(names) == 8
     assert names <= {alert["alert"] for alert in alerts()}

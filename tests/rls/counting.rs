@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use weir::rls::request::RlsRequest;
-use weir::rls::response::{Code, RlsResponse};
-use weir::rls::settings::{Counting, DomainSettings, RlsSettings, Smoothing};
-use weir::rls::unit::RlsUnit;
+use weir_rls::request::RlsRequest;
+use weir_rls::response::{Code, RlsResponse};
+use weir_rls::settings::{Counting, DomainSettings, RlsSettings, Smoothing};
+use weir_rls::unit::RlsUnit;
 
 use crate::fixture::{
     RlsFixture, codes, descriptor, remaining, with_hits, with_limit_override, with_negative_hits,
@@ -22,7 +22,7 @@ fn decide_both(desk: &RlsFixture) -> RlsResponse {
     desk.decide("another", vec![descriptor("key2=a"), descriptor("key3=a")])
 }
 
-fn decide_single(desk: &RlsFixture, descriptor: weir::rls::request::RlsDescriptor) -> (Code, u32) {
+fn decide_single(desk: &RlsFixture, descriptor: weir_rls::request::RlsDescriptor) -> (Code, u32) {
     let answer = desk.decide("d", vec![descriptor]);
     (answer.statuses[0].code, answer.statuses[0].limit_remaining)
 }

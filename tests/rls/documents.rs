@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use weir::rls::document::DomainDocument;
-use weir::rls::rules::DescriptorRules;
+use weir_rls::document::DomainDocument;
+use weir_rls::rules::DescriptorRules;
 
 use crate::fixture::RlsFixture;
 

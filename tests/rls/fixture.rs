@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Limiter, LimiterSettings as SlotTable};
-use weir::rls::decider::RlsDecider;
-use weir::rls::request::{LimitOverride, RlsDescriptor, RlsEntry, RlsRequest};
-use weir::rls::response::{Code, RlsDescriptorStatus, RlsError, RlsResponse};
-use weir::rls::rules::DescriptorRules;
-use weir::rls::settings::RlsSettings;
-use weir::rls::unit::RlsUnit;
-use weir::rls::unit_limits::UnitLimits;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Limiter, LimiterSettings as SlotTable};
+use weir_rls::decider::RlsDecider;
+use weir_rls::request::{LimitOverride, RlsDescriptor, RlsEntry, RlsRequest};
+use weir_rls::response::{Code, RlsDescriptorStatus, RlsError, RlsResponse};
+use weir_rls::rules::DescriptorRules;
+use weir_rls::settings::RlsSettings;
+use weir_rls::unit::RlsUnit;
+use weir_rls::unit_limits::UnitLimits;
 
 /// 2026-11-21T08:00:02Z: two seconds into a minute.
 pub(crate) const START: Timestamp = Timestamp::from_secs(1_795_248_002);

@@ -2,7 +2,7 @@
 //! are expressed, or named with a reason, and never taken for a misspelling.
 
 use serde_json::{Map, Value, json};
-use weir::import::{local_ratelimit, nginx};
+use weir_import::{local_ratelimit, nginx};
 
 const FILTER_TYPE: &str =
     "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit";

@@ -87,7 +87,7 @@ fn outcome(name: &str, text: &str) -> String {
 
 fn assert_valid(rules: &str, input: &str) {
     let configuration = format!("listeners: 127.0.0.1:0\nupstream: echo\n{rules}");
-    if let Err(problems) = weir::config::from_text(&configuration, Path::new("w"), &|_| None) {
+    if let Err(problems) = weir_config::from_text(&configuration, Path::new("w"), &|_| None) {
         panic!("{problems:?}\n{rules}\nof\n{input}");
     }
 }

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use weir::import::{ImportError, Imported, envoy_ratelimit, local_ratelimit, nginx};
-use weir::rls::request::{RlsDescriptor, RlsEntry, RlsRequest};
-use weir::rls::response::Code;
-use weir::rls::settings::{Counting, RlsSettings};
+use weir_import::{ImportError, Imported, envoy_ratelimit, local_ratelimit, nginx};
+use weir_rls::request::{RlsDescriptor, RlsEntry, RlsRequest};
+use weir_rls::response::Code;
+use weir_rls::settings::{Counting, RlsSettings};
 
 use crate::fixture::RlsFixture;
 use crate::native;

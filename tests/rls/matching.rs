@@ -1,8 +1,8 @@
 //! Selection of the limit that applies to a descriptor.
 
-use weir::rls::request::RlsRequest;
-use weir::rls::response::{Code, RlsDescriptorStatus, RlsError};
-use weir::rls::unit::RlsUnit;
+use weir_rls::request::RlsRequest;
+use weir_rls::response::{Code, RlsDescriptorStatus, RlsError};
+use weir_rls::unit::RlsUnit;
 
 use crate::fixture::{RlsFixture, START, descriptor, remaining, with_limit_override};
 

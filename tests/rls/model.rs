@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use weir::rls::request::{RlsDescriptor, RlsRequest};
-use weir::rls::response::Code;
-use weir::rls::settings::{Counting, RlsSettings};
-use weir::rls::unit::RlsUnit;
+use weir_rls::request::{RlsDescriptor, RlsRequest};
+use weir_rls::response::Code;
+use weir_rls::settings::{Counting, RlsSettings};
+use weir_rls::unit::RlsUnit;
 
 use crate::fixture::{RlsFixture, descriptor};
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use weir::rls::request::RlsRequest;
-use weir::rls::response::{Code, RlsResponse};
-use weir::rls::settings::{HeaderNames, RlsSettings};
-use weir::rls::unit::RlsUnit;
+use weir_rls::request::RlsRequest;
+use weir_rls::response::{Code, RlsResponse};
+use weir_rls::settings::{HeaderNames, RlsSettings};
+use weir_rls::unit::RlsUnit;
 
 use crate::fixture::{RlsFixture, codes, descriptor, with_hits, with_limit_override};
 

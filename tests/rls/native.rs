@@ -7,17 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Uri};
-use weir::config;
-use weir::engine::Policy;
-use weir::identify::identify;
-use weir::limiter::elastic::Headroom;
-use weir::rls::request::{RlsDescriptor, RlsRequest};
-use weir::rls::response::{Code, RlsResponse};
-use weir::rls::settings::{Counting, HeaderNames, RlsSettings};
-use weir::rls::unit::RlsUnit;
-use weir::rules::RuleIndex;
-use weir::rules::selection::Selection;
-use weir::telemetry::metrics::DecisionOutcome;
+use weir_config as config;
+use weir_limiter::elastic::Headroom;
+use weir_policy::engine::Policy;
+use weir_policy::identify::identify;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::selection::Selection;
+use weir_rls::request::{RlsDescriptor, RlsRequest};
+use weir_rls::response::{Code, RlsResponse};
+use weir_rls::settings::{Counting, HeaderNames, RlsSettings};
+use weir_rls::unit::RlsUnit;
+use weir_telemetry::metrics::DecisionOutcome;
 
 use crate::fixture::{
     RlsFixture, START, codes, descriptor, remaining, with_hits, with_limit_override, with_negative_hits,

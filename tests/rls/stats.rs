@@ -1,6 +1,6 @@
 //! Effect of each decision on the statistics, and their names.
 
-use weir::telemetry::metrics::sanitized;
+use weir_telemetry::metrics::sanitized;
 
 use crate::fixture::{RlsFixture, with_hits};
 

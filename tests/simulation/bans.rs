@@ -1,6 +1,6 @@
 //! Model of bans: the end of each ban, and the duration of the next one.
 
-use weir::limiter::quota::Ban;
+use weir_limiter::quota::Ban;
 
 /// One key under one ban.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,9 @@
 //! Model of one key under one limit: requests that must be rejected, and requests that must be admitted.
 
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::quota::Quota;
-use weir::limiter::reservation::DebtLimit;
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::quota::Quota;
+use weir_limiter::reservation::DebtLimit;
 
 use super::usage::{BoundKind, ModelUsage, capacity};
 

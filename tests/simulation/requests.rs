@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use weir::limiter::Check;
-use weir::limiter::algorithm::CounterUsage;
-use weir::limiter::check_options::{CheckOptions, CounterRole, OnDenied};
-use weir::limiter::decision::{Decision, Enforcement, Verdict};
-use weir::limiter::quota::Quota;
-use weir::limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
-use weir::limiter::timestamp::Timestamp;
+use weir_limiter::Check;
+use weir_limiter::algorithm::CounterUsage;
+use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied};
+use weir_limiter::decision::{Decision, Enforcement, Verdict};
+use weir_limiter::quota::Quota;
+use weir_limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
+use weir_limiter::timestamp::Timestamp;
 
 use super::bans::BanModel;
 use super::model::CounterModel;

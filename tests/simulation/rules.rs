@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use fastrand::Rng;
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::check_options::{DelayPolicy, OnDenied};
-use weir::limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
-use weir::limiter::quota::{Ban, Limit as Rate, Period, Quota, TimeUnit};
-use weir::limiter::{LimitIdentity, LimitSpec};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::check_options::{DelayPolicy, OnDenied};
+use weir_limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
+use weir_limiter::quota::{Ban, Limit as Rate, Period, Quota, TimeUnit};
+use weir_limiter::{LimitIdentity, LimitSpec};
 
 const MAX_RULES: usize = 6;
 const MAX_LIMITS: usize = 3;

@@ -5,8 +5,8 @@
 //! minimum and the maximum of what is in use. For the minimum, the debt of a window ends with the window, as with a
 //! lowered limit. For the maximum, each window that ends pays for one count of the debt.
 
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::quota::Quota;
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::quota::Quota;
 
 use super::marks::window_of;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
-use weir::remote::channel::ServerAddress;
-use weir::store::redis::{CallError, RedisClient, RunId, Script, ScriptCall, Value};
-use weir::store::settings::{Credentials, SentinelSettings, SingleServer as One, StoreSettings, Topology};
+use weir_store::redis::{CallError, RedisClient, RunId, Script, ScriptCall, Value};
+use weir_store::remote::channel::ServerAddress;
+use weir_store::settings::{Credentials, SentinelSettings, SingleServer as One, StoreSettings, Topology};
 
 use crate::servers::{Cluster, Group, Server};
 use crate::support::wait;

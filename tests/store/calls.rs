@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use weir::store::redis::{CallError, Script};
-use weir::store::settings::{SingleServer as One, Topology};
-use weir::telemetry::metrics::StoreOutcome;
+use weir_store::redis::{CallError, Script};
+use weir_store::settings::{SingleServer as One, Topology};
+use weir_telemetry::metrics::StoreOutcome;
 
 use super::flavour;
 use crate::caller::{Caller, credentials, echo, info, run_id_of, settings, single_server, text};
@@ -57,7 +57,7 @@ fn calls_share_one_connection_and_have_their_own_responses() {
 #[test]
 fn password_is_sent_to_the_server() {
     let server = with_password();
-    let right = Caller::new(weir::store::settings::StoreSettings {
+    let right = Caller::new(weir_store::settings::StoreSettings {
         credentials: credentials(None, "secret"),
         ..single_server(&server)
     });
@@ -127,7 +127,10 @@ fn run_scripts(server: &Server) -> Result<(), CallError> {
 #[test]
 fn scripts_use_only_documented_commands() {
     let permitted = documented_user();
-    for script in [include_str!("../../src/store/script.lua"), include_str!("../../src/store/members.lua")] {
+    for script in [
+        include_str!("../../crates/store/src/script.lua"),
+        include_str!("../../crates/store/src/members.lua"),
+    ] {
         for call in script.split("redis.call('").skip(1) {
             let (command, _) = call.split_once('\'').unwrap();
             assert!(permitted.contains(&format!("+{}", command.to_lowercase())), "{command}");
@@ -189,7 +192,7 @@ fn server_is_reached_over_a_unix_socket() {
     let socket = server.directory().join("socket");
     // The server creates it after its TCP socket.
     wait::until_true("the socket", || UnixStream::connect(&socket).is_ok());
-    let place = weir::remote::channel::ServerAddress::Unix(socket.into());
+    let place = weir_store::remote::channel::ServerAddress::Unix(socket.into());
     let caller = Caller::new(settings(Topology::Single(One { address: place, db: 0 })));
     assert_eq!(caller.increment("weir:a"), Ok(1));
     assert_eq!(server.cli(&["get", "weir:a"]), "1");

@@ -1,7 +1,7 @@
 //! A Redis Cluster: each call goes to the server that owns the slot, even if the slot moves.
 
-use weir::store::redis::CallError;
-use weir::telemetry::metrics::StoreOutcome;
+use weir_store::redis::CallError;
+use weir_telemetry::metrics::StoreOutcome;
 
 use super::flavour;
 use crate::caller::{Caller, cluster_settings, info, run_id_of};
@@ -104,7 +104,7 @@ fn promoted_replica_is_found() {
 fn server_without_cluster_mode_is_an_error() {
     let server = flavour().start();
     let seed = vec![crate::caller::server_address(server.port())];
-    let caller = Caller::new(crate::caller::settings(weir::store::settings::Topology::Cluster(seed)));
+    let caller = Caller::new(crate::caller::settings(weir_store::settings::Topology::Cluster(seed)));
     let error = caller.increment("weir:a").unwrap_err();
     assert!(error.to_string().contains("cluster support disabled"), "{error}");
 }

@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use weir::store::redis::CallError;
-use weir::telemetry::metrics::StoreOutcome;
+use weir_store::redis::CallError;
+use weir_telemetry::metrics::StoreOutcome;
 
 use super::flavour;
 use crate::caller::{Caller, credentials, info, single_server};

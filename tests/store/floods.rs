@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 
-use weir::store::redis::CallError;
-use weir::store::settings::{SingleServer as One, Topology};
-use weir::telemetry::metrics::StoreOutcome;
+use weir_store::redis::CallError;
+use weir_store::settings::{SingleServer as One, Topology};
+use weir_telemetry::metrics::StoreOutcome;
 
 use crate::caller::{Caller, accept, server_address, settings};
 use crate::support::wait;

@@ -3,9 +3,9 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use weir::store::redis::CallError;
-use weir::store::settings::{SingleServer as One, StoreSettings, Topology};
-use weir::telemetry::metrics::StoreOutcome;
+use weir_store::redis::CallError;
+use weir_store::settings::{SingleServer as One, StoreSettings, Topology};
+use weir_telemetry::metrics::StoreOutcome;
 
 use super::flavour;
 use crate::caller::{Caller, accept, echo, increment, number, server_address, settings, single_server, text};

@@ -1,8 +1,8 @@
 //! Discovery of the master through Sentinel, and failover to another one.
 
-use weir::store::redis::CallError;
-use weir::store::settings::Topology;
-use weir::telemetry::metrics::StoreOutcome;
+use weir_store::redis::CallError;
+use weir_store::settings::Topology;
+use weir_telemetry::metrics::StoreOutcome;
 
 use super::flavour;
 use crate::caller::{Caller, credentials, run_id_of, sentinel_settings, server_address};

@@ -5,11 +5,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use weir::remote::channel::ServerAddress;
-use weir::store::redis::CallError;
-use weir::store::settings::{SingleServer as One, StoreSettings, Topology};
-use weir::tls::client::{ServerVerification, TlsClientSettings as Tls};
-use weir::tls::pem::Authorities;
+use weir_net::tls::client::{ServerVerification, TlsClientSettings as Tls};
+use weir_net::tls::pem::Authorities;
+use weir_store::redis::CallError;
+use weir_store::remote::channel::ServerAddress;
+use weir_store::settings::{SingleServer as One, StoreSettings, Topology};
 
 use crate::caller::{Caller, accept, echo, settings};
 use crate::servers::{Flavour, Server};

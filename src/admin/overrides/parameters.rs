@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::admin::query::Query;
-use crate::config::diagnostic::ValueError;
-use crate::config::parse;
-use crate::engine::overrides::{OverrideAction, OverrideError};
-use crate::limiter::quota::{BoostFactor, QuotaChange};
+use weir_config::diagnostic::ValueError;
+use weir_config::parse;
+use weir_limiter::quota::{BoostFactor, QuotaChange};
+use weir_policy::engine::overrides::{OverrideAction, OverrideError};
 
 /// Maximum duration of an override.
 const MAX_DURATION: Duration = Duration::from_secs(30 * 86_400);

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::http2::Http2Error;
 use crate::proxy::connection::http1::Http1Body;
-use crate::transport::Http2Body;
+use weir_http::http2::Http2Error;
+use weir_net::transport::Http2Body;
 
 /// Body of a request as received from the client.
 #[derive(Debug)]

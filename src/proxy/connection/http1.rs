@@ -16,15 +16,6 @@ use http::StatusCode;
 
 use self::response::{AfterResponse, OutgoingResponse, respond};
 use super::{DownstreamConnection, malformed};
-use crate::headers::remove_hop_by_hop;
-use crate::http1::decoder::BodyDecoder;
-use crate::http1::encoder::EncodeError;
-use crate::http1::malformed::MalformedMessage;
-use crate::http1::server;
-use crate::http1::server::conn::{ConnWriter, ConnectionError};
-use crate::http1::server::request_head::{HeadLimits, RequestHead, RequestHeadDecoder, RequestInfo};
-use crate::http1::server::response_head;
-use crate::http1::write_buf::WriteBuf;
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::headers::identity::is_identity_header;
 use crate::proxy::local_reply::DownstreamResponse;
@@ -35,6 +26,14 @@ use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::TimeoutKind;
 use crate::proxy::tunnel;
 use crate::proxy::unanswered;
+use weir_http::headers::remove_hop_by_hop;
+use weir_http::http1::decoder::BodyDecoder;
+use weir_http::http1::malformed::MalformedMessage;
+use weir_http::http1::server;
+use weir_http::http1::server::conn::{ConnWriter, ConnectionError};
+use weir_http::http1::server::request_head::{HeadLimits, RequestHead, RequestHeadDecoder, RequestInfo};
+use weir_http::http1::server::response_head;
+use weir_http::http1::write_buf::WriteBuf;
 
 /// A client's connection.
 type DownstreamConn = server::conn::ServerConn<DownstreamIo>;
@@ -316,13 +315,6 @@ async fn close(conn: &RefCell<DownstreamConn>) -> Result<(), ConnectionError> {
     poll_fn(|cx| conn.borrow_mut().stream_mut().map_or(Poll::Ready(Ok(())), |stream| stream.poll_close(cx)))
         .await?;
     Ok(())
-}
-
-impl From<EncodeError> for ConnectionError {
-    fn from(failure: EncodeError) -> Self {
-        let (EncodeError::Connection(error) | EncodeError::Body(error)) = failure;
-        Self::Io(error)
-    }
 }
 
 #[cfg(test)]

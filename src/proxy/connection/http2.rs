@@ -15,11 +15,11 @@ use std::task::Poll;
 
 use self::stream::start_stream;
 use super::{DownstreamConnection, malformed};
-use crate::http2::{AcceptedOrigins, Http2Error, Http2Settings, ServerConnection};
 use crate::proxy::request_context::ResponseFlag;
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::TimeoutKind;
-use crate::telemetry::malformed_streams::{self, MalformedSide};
+use weir_http::http2::{AcceptedOrigins, Http2Error, Http2Settings, ServerConnection};
+use weir_telemetry::malformed_streams::{self, MalformedSide};
 
 /// Maximum streams that are reset as soon as they are opened; more end the connection (CVE-2023-44487).
 const MAX_PREMATURE_RESETS: u32 = 20;

@@ -9,8 +9,8 @@ use http::{Method, StatusCode, Version};
 
 use super::DownstreamConnection;
 use crate::proxy::request_context::ResponseFlag;
-use crate::telemetry::access_log::AccessLogEntry;
-use crate::telemetry::metrics::FinalOutcome;
+use weir_telemetry::access_log::AccessLogEntry;
+use weir_telemetry::metrics::FinalOutcome;
 
 /// Maximum length of a logged method; longer words are not methods.
 const MAX_METHOD: usize = 64;

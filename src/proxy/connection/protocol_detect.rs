@@ -8,7 +8,7 @@ use std::task::{Poll, ready};
 
 use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::{ConnectionTimer, TimeoutKind};
-use crate::tls::AlpnProtocol;
+use weir_net::tls::AlpnProtocol;
 
 /// The HTTP/2 connection preface, sent by clients with prior knowledge (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -11,15 +11,15 @@ use http::HeaderValue;
 use tokio_rustls::server::TlsStream;
 
 use super::{ConnectionSettings, DownstreamConnection};
-use crate::identify::certificate::ClientCertificate;
-use crate::listener::preamble;
-use crate::listener::preamble::ProxyProtocolOutcome;
-use crate::listener::{AcceptedConnection, ProxyProtocol};
 use crate::proxy::headers::{self, PeerTls};
-use crate::tls::handshake_limiter::Aborted;
-use crate::tls::identity::Identity;
-use crate::tls::server::{ServerHandshakeError, TlsServer, TlsSession};
-use crate::transport::Transport;
+use weir_net::listener::preamble;
+use weir_net::listener::preamble::ProxyProtocolOutcome;
+use weir_net::listener::{AcceptedConnection, ProxyProtocol};
+use weir_net::tls::handshake_limiter::Aborted;
+use weir_net::tls::identity::Identity;
+use weir_net::tls::server::{ServerHandshakeError, TlsServer, TlsSession};
+use weir_net::transport::Transport;
+use weir_policy::identify::certificate::ClientCertificate;
 
 /// Returns what the listener of a connection needs for TLS, if it has that.
 pub(super) fn tls_server(

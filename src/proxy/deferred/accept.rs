@@ -11,12 +11,6 @@ use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_LENGTH};
 use http::{HeaderName, HeaderValue, request};
 use hyper::body::Body as _;
 
-use crate::deferred::BodyMemory;
-use crate::deferred::call::{StoredCall, format_id};
-use crate::deferred::handle::NotStored;
-use crate::engine::Policy;
-use crate::limits::{AppliedLimits, PendingLimits};
-use crate::overload::LoadShed;
 use crate::proxy::body::{DownstreamBody, RequestBody};
 use crate::proxy::decide::{self, CachedFallbacks, NotResolved};
 use crate::proxy::failure::ForwardFailure;
@@ -27,10 +21,16 @@ use crate::proxy::local_reply::{self, AcceptedCall, DownstreamResponse, PendingB
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::stages::{keep_details, log_headers};
 use crate::proxy::view::GenerationView;
-use crate::response::cors::CorsSettings;
-use crate::rules::RuleIndex;
-use crate::rules::cost::RequestEnd;
-use crate::rules::deferral::{Deferral, DeferredRequest};
+use weir_limits::{AppliedLimits, PendingLimits};
+use weir_net::overload::LoadShed;
+use weir_policy::engine::Policy;
+use weir_policy::response::cors::CorsSettings;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost::RequestEnd;
+use weir_policy::rules::deferral::{Deferral, DeferredRequest};
+use weir_store::deferred::BodyMemory;
+use weir_store::deferred::call::{StoredCall, format_id};
+use weir_store::deferred::handle::NotStored;
 
 /// Identifies the call for the upstream, so that it can drop duplicates (draft-ietf-httpapi-idempotency-key-header).
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -229,7 +229,7 @@ fn reply(
     accepted: &PendingCall,
 ) -> DownstreamResponse {
     let status = accepted.deferral.status;
-    let headers = crate::headers::Headers::default();
+    let headers = weir_http::headers::Headers::default();
     finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
     let call = AcceptedCall { status, id: accepted.call.id_text(), request_id: accepted.request_id.clone() };
     let mut reply = local_reply::accepted(context, call);

@@ -13,13 +13,6 @@ use hyper::body::Body as _;
 use tokio::sync::mpsc;
 
 use super::{OVERLOAD_PAUSE, StoredRequest};
-use crate::deferred::SendOutcome;
-use crate::deferred::call::StoredCall;
-use crate::deferred::handle::{Dispatch, Reporter};
-use crate::headers::empty_head;
-use crate::http1::head::ReceivedHead;
-use crate::limits::ProviderSignals;
-use crate::listener::{ListenerLimits, ProxyProtocol};
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::{ConnectionSettings, DownstreamConnection};
 use crate::proxy::headers::PeerTls;
@@ -28,7 +21,14 @@ use crate::proxy::pipeline;
 use crate::proxy::response_future::RequestOutcome;
 use crate::proxy::timeouts::{ConnectionTimeouts, TimeoutKind};
 use crate::proxy::worker::Worker;
-use crate::rules::deferral::DeferredRequest;
+use weir_http::headers::empty_head;
+use weir_http::http1::head::ReceivedHead;
+use weir_limits::ProviderSignals;
+use weir_net::listener::{ListenerLimits, ProxyProtocol};
+use weir_policy::rules::deferral::DeferredRequest;
+use weir_store::deferred::SendOutcome;
+use weir_store::deferred::call::StoredCall;
+use weir_store::deferred::handle::{Dispatch, Reporter};
 
 /// Timeouts of an internal connection, on which nothing is waited for between requests.
 const INTERNAL_TIMEOUT: Duration = Duration::from_secs(60);

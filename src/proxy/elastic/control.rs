@@ -6,11 +6,11 @@ use tokio::time::MissedTickBehavior;
 
 use super::cpu::CpuPressure;
 use super::load::LoadTotals;
-use crate::limiter::elastic::controller::{Assessment, Controller, TICK};
-use crate::limiter::elastic::signal::{Signal, SignalSet, UpstreamMeasurement};
-use crate::limiter::timestamp::Timestamp;
 use crate::proxy::ProxyState;
-use crate::telemetry::metrics::UpstreamCounts;
+use weir_limiter::elastic::controller::{Assessment, Controller, TICK};
+use weir_limiter::elastic::signal::{Signal, SignalSet, UpstreamMeasurement};
+use weir_limiter::timestamp::Timestamp;
+use weir_telemetry::metrics::UpstreamCounts;
 
 /// Interval at which a reload is checked for elastic rules while there are none.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::limiter::timestamp::Timestamp;
+use weir_limiter::timestamp::Timestamp;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MACHINE_PRESSURE: &str = "/proc/pressure/cpu";

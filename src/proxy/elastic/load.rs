@@ -10,8 +10,8 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::orca;
-use crate::headers::Headers;
-use crate::limiter::elastic::latency::{Samples, logarithm};
+use weir_http::headers::Headers;
+use weir_limiter::elastic::latency::{Samples, logarithm};
 
 /// Bits of the sum; the bits above hold the count.
 const SUM_BITS: u32 = 40;

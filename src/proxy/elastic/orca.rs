@@ -8,7 +8,7 @@
 use http::HeaderName;
 use serde_json::Value;
 
-use crate::headers::Headers;
+use weir_http::headers::Headers;
 
 /// A report as `TEXT name=value, …`, `JSON {…}` or `BIN` followed by base64.
 pub(super) const TEXT_OR_JSON: HeaderName = HeaderName::from_static("endpoint-load-metrics");

@@ -7,8 +7,8 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
 
 use super::recording::ActiveRecording;
-use crate::limiter::timestamp::Timestamp;
-use crate::response::fallback::CachedResponse;
+use weir_limiter::timestamp::Timestamp;
+use weir_policy::response::fallback::CachedResponse;
 
 /// Copies a response while it passes through.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{REFRESH_INTERVAL, RuleCache};
-use crate::limiter::timestamp::Timestamp;
-use crate::response::fallback::CachedResponse;
-use crate::response::fallback::cache_key::StoreKey;
+use weir_limiter::timestamp::Timestamp;
+use weir_policy::response::fallback::CachedResponse;
+use weir_policy::response::fallback::cache_key::StoreKey;
 
 /// Age after which a recording no longer prevents another one of the same response. Its client is slow.
 const RECORDING_TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@ use http::StatusCode;
 use http::header::CONTENT_LENGTH;
 
 use super::*;
-use crate::response::fallback::cache_key::StoreKey;
+use weir_policy::response::fallback::cache_key::StoreKey;
 
 const KIB: u64 = 1 << 10;
 

@@ -11,24 +11,24 @@ use http::{HeaderValue, StatusCode, request};
 use smallvec::SmallVec;
 
 use super::plan::RetryPlan;
-use crate::headers::Response;
-use crate::http1::head::list_elements;
-use crate::limiter::timestamp::Timestamp;
-use crate::limits::ProviderSignals;
 use crate::proxy::adaptive;
 use crate::proxy::body::RequestBody;
 use crate::proxy::failure::ForwardFailure;
 use crate::proxy::grpc;
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
-use crate::rules::cost::RequestEnd;
-use crate::telemetry::metrics::UpstreamOutcome;
-use crate::upstream::Upstream;
-use crate::upstream::endpoint::{Endpoint, PooledConnection};
-use crate::upstream::error::{SendError, UpstreamError};
-use crate::upstream::host::UpstreamHost;
-use crate::upstream::outgoing::OutgoingRequest;
-use crate::upstream::response_body::UpstreamResponseBody;
+use weir_http::headers::Response;
+use weir_http::http1::head::list_elements;
+use weir_limiter::timestamp::Timestamp;
+use weir_limits::ProviderSignals;
+use weir_policy::rules::cost::RequestEnd;
+use weir_telemetry::metrics::UpstreamOutcome;
+use weir_upstream::Upstream;
+use weir_upstream::endpoint::{Endpoint, PooledConnection};
+use weir_upstream::error::{SendError, UpstreamError};
+use weir_upstream::host::UpstreamHost;
+use weir_upstream::outgoing::OutgoingRequest;
+use weir_upstream::response_body::UpstreamResponseBody;
 
 /// Endpoints to which the request has been sent.
 pub(super) type TriedHosts = SmallVec<[Arc<UpstreamHost>; 2]>;

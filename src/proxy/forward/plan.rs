@@ -6,7 +6,7 @@ use http::{HeaderName, request};
 
 use crate::proxy::headers::overrides::RequestOverrides;
 use crate::proxy::timeouts::Timeout;
-use crate::upstream::settings::{RetryOn, UpstreamSettings};
+use weir_upstream::settings::{RetryOn, UpstreamSettings};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 

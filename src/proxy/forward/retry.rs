@@ -16,18 +16,18 @@ use smallvec::SmallVec;
 
 use super::attempt::{AttemptResult, TriedHosts, attempt, with_request_timeout};
 use super::plan::RetryPlan;
-use crate::jitter::{backoff, full_jitter};
-use crate::limits::ProviderSignals;
 use crate::proxy::body::{ReplayBuffer, RequestBody};
 use crate::proxy::failure::ForwardFailure;
 use crate::proxy::grpc;
 use crate::proxy::headers::overrides::X_ENVOY_ATTEMPT_COUNT;
 use crate::proxy::request_context::RequestContext;
-use crate::rules::cost::RequestEnd;
-use crate::rules::grpc::CallStatus;
-use crate::upstream::Upstream;
-use crate::upstream::error::UpstreamError;
-use crate::upstream::outgoing::OutgoingRequest;
+use weir_limits::ProviderSignals;
+use weir_net::jitter::{backoff, full_jitter};
+use weir_policy::rules::cost::RequestEnd;
+use weir_policy::rules::grpc::CallStatus;
+use weir_upstream::Upstream;
+use weir_upstream::error::UpstreamError;
+use weir_upstream::outgoing::OutgoingRequest;
 
 /// Sends a request until an attempt succeeds or ends in a way for which there is no retry. `timeout` is the time for all
 /// attempts.

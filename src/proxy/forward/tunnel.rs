@@ -9,10 +9,10 @@ use super::attempt::{
     AttemptResult, TriedHosts, UpstreamAttempt, is_endpoint_error, pick_when_resolved, with_request_timeout,
 };
 use super::plan::RetryPlan;
-use crate::headers::{Headers, Response};
 use crate::proxy::failure::ForwardFailure;
 use crate::proxy::request_context::RequestContext;
-use crate::upstream::Upstream;
+use weir_http::headers::{Headers, Response};
+use weir_upstream::Upstream;
 
 /// Connects to the destination, at one of its addresses after the other, and returns the response of 200 with the
 /// connection as its body.

@@ -5,11 +5,11 @@ use std::io;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::forward_proxy::access::Refusal;
 use crate::proxy::failure::ForwardFailure;
 use crate::proxy::request_context::ResponseFlag;
-use crate::tls::client::{ClientHandshakeError, ClientHandshakeErrorKind};
-use crate::upstream::error::{NoAddress, UpstreamError};
+use weir_net::tls::client::{ClientHandshakeError, ClientHandshakeErrorKind};
+use weir_upstream::error::{NoAddress, UpstreamError};
+use weir_upstream::forward_proxy::access::Refusal;
 
 pub(in crate::proxy) const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 

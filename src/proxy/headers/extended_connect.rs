@@ -8,8 +8,8 @@ use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCK
 use http::{HeaderValue, Method, request};
 
 use super::prepare_response;
-use crate::headers::Headers;
-use crate::http2::Protocol;
+use weir_http::headers::Headers;
+use weir_http::http2::Protocol;
 
 /// The protocol that requires a key in the request and in the response (RFC 6455 section 4.1).
 const WEBSOCKET: &str = "websocket";

@@ -7,9 +7,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use super::flags::RequestHeaderFlags;
 use super::{Hop, X_FORWARDED_CLIENT_CERT, X_REQUEST_ID};
-use crate::headers::FieldLines;
-use crate::identify::forwarded;
-use crate::response::request_details::RequestDetails;
+use weir_http::headers::FieldLines;
+use weir_policy::identify::forwarded;
+use weir_policy::response::request_details::RequestDetails;
 
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");

@@ -3,8 +3,8 @@
 
 use http::{HeaderMap, HeaderName};
 
-use crate::headers;
-use crate::rules::header_twins::HeaderTwins;
+use weir_http::headers;
+use weir_policy::rules::header_twins::HeaderTwins;
 
 /// Whether a header identifies the client, the request or its original target, or overrides how it is handled.
 pub(in crate::proxy) fn is_identity_header(name: &str) -> bool {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
-use crate::rules::grpc::GrpcStatus;
-use crate::upstream::settings::RetryOn;
+use weir_policy::rules::grpc::GrpcStatus;
+use weir_upstream::settings::RetryOn;
 
 /// Maximum retries that a header may set.
 const MAX_RETRIES: u32 = 10;

@@ -3,7 +3,7 @@
 use http::header::HOST;
 use http::{Uri, request};
 
-use crate::upstream::settings::HeadRewrite;
+use weir_upstream::settings::HeadRewrite;
 
 /// Changes `Host` and the path of a request in origin-form.
 pub(in crate::proxy) fn rewrite_head(head: &mut request::Parts, rewrite: &HeadRewrite) {

@@ -9,9 +9,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use super::flags::RequestHeaderFlags;
 use super::{X_FORWARDED_CLIENT_CERT, identity};
-use crate::headers;
-use crate::http1::head::{has_token, list_elements, parse_number};
-use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
+use weir_http::headers;
+use weir_http::http1::head::{has_token, list_elements, parse_number};
+use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 
 const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
 

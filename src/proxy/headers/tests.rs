@@ -5,9 +5,9 @@ use http_body_util::Empty;
 use proptest::prelude::*;
 
 use super::*;
-use crate::http1::client;
-use crate::http1::head::ReceivedHead;
-use crate::http1::server::request_head::{HeadLimits, RequestHeadDecoder};
+use weir_http::http1::client;
+use weir_http::http1::head::ReceivedHead;
+use weir_http::http1::server::request_head::{HeadLimits, RequestHeadDecoder};
 
 fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
     let mut request = Request::builder().uri(uri);

@@ -5,10 +5,10 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 
 use super::flags::RequestHeaderFlags;
 use super::overrides;
-use crate::headers::is_hop_by_hop;
-use crate::http1::content_length;
-use crate::http1::head::list_elements;
-use crate::identify::{forwarded, host, is_forwarded_method};
+use weir_http::headers::is_hop_by_hop;
+use weir_http::http1::content_length;
+use weir_http::http1::head::list_elements;
+use weir_policy::identify::{forwarded, host, is_forwarded_method};
 
 /// Reason why a request cannot be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use http::{HeaderValue, StatusCode};
 use super::{
     DownstreamResponse, LocalReply, PendingBody, announce_close, build_reply, closes_for_drain, plain_text,
 };
-use crate::headers::{Headers, Response};
 use crate::proxy::body::ResponseBody;
 use crate::proxy::headers::X_REQUEST_ID;
 use crate::proxy::request_context::{RequestContext, ResponseFlag};
+use weir_http::headers::{Headers, Response};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 

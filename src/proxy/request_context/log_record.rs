@@ -12,20 +12,20 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 use smallvec::SmallVec;
 
 use super::RequestContext;
-use crate::engine::Policy;
-use crate::headers::FieldLines;
-use crate::identify::Attributes;
-use crate::identify::forwarded::X_FORWARDED_FOR;
-use crate::limits::{AppliedLimits, DecisionSummary};
 use crate::proxy::headers::X_REQUEST_ID;
 use crate::proxy::view::GenerationView;
-use crate::rules::RuleIndex;
-use crate::rules::outcome::DecisionOutcome;
-use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::spans::Tracer;
-use crate::telemetry::spans::context::{TRACEPARENT, TraceContext};
-use crate::upstream::endpoint::Endpoint;
-use crate::upstream::outgoing::OutgoingRequest;
+use weir_http::headers::FieldLines;
+use weir_limits::{AppliedLimits, DecisionSummary};
+use weir_policy::engine::Policy;
+use weir_policy::identify::Attributes;
+use weir_policy::identify::forwarded::X_FORWARDED_FOR;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::outcome::DecisionOutcome;
+use weir_telemetry::access_log::AccessLog;
+use weir_telemetry::spans::Tracer;
+use weir_telemetry::spans::context::{TRACEPARENT, TraceContext};
+use weir_upstream::endpoint::Endpoint;
+use weir_upstream::outgoing::OutgoingRequest;
 
 /// Initial capacity of the texts of a request, enough for most.
 const TYPICAL_TEXTS_LENGTH: usize = 320;

@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::upstream::RequestScarcity;
+use weir_upstream::RequestScarcity;
 
 /// Ticks in a second.
 const TICKS_PER_SECOND: u64 = 10;

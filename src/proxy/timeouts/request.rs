@@ -10,7 +10,7 @@ use super::response_timeout::{ResponseTimeout, SetBy, Timeout};
 use super::streams::StreamTracker;
 use super::ticks::Ticks;
 use super::{TimeoutKind, store, wake};
-use crate::upstream::RequestScarcity;
+use weir_upstream::RequestScarcity;
 
 /// Timer of one request. Over HTTP/1.1 it is reused for the next request of the connection.
 #[derive(Debug)]

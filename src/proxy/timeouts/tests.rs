@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Wake;
 
 use super::*;
-use crate::upstream::RequestScarcity;
+use weir_upstream::RequestScarcity;
 
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -235,8 +235,8 @@ fn closed_connections_are_not_counted_as_open() {
 }
 
 /// Returns the scarcity of an upstream whose permits are scarce as soon as one is in use, and that upstream.
-fn scarcity() -> (Rc<RequestScarcity>, crate::upstream::Upstream) {
-    let upstream = crate::upstream::tests::with_min_client_rate(1000);
+fn scarcity() -> (Rc<RequestScarcity>, weir_upstream::Upstream) {
+    let upstream = weir_upstream::testing::with_min_client_rate(1000);
     (Rc::clone(upstream.scarcity().expect("a minimum")), upstream)
 }
 

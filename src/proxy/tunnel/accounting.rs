@@ -16,7 +16,7 @@ use tokio::time::Sleep;
 
 use super::super::finish;
 use super::super::request_context::RequestContext;
-use crate::limits::TunnelRoom;
+use weir_limits::TunnelRoom;
 
 /// Bytes after which a running tunnel is charged again. A charge reads the clock and locks the counters.
 const CHARGE_STEP: u64 = 64 * 1024;

@@ -1,6 +1,6 @@
 //! Fleets that send stored calls: each instance sends the next one as soon as the limit has room.
 
-use weir::limiter::leases::LeasePolicy;
+use weir_limiter::leases::LeasePolicy;
 
 use super::{Event, FleetSimulation, START};
 use crate::plan::{LEASE, Pattern, Plan, Role, gcra, rate};

@@ -3,13 +3,13 @@
 
 use std::num::NonZeroU32;
 
-use interleavings::limiter::algorithm::Algorithm;
-use interleavings::limiter::algorithm::conversion::OnChange;
-use interleavings::limiter::decision::Enforcement;
-use interleavings::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use interleavings::limiter::reservation::{ChargeTiming, Reservation};
-use interleavings::limiter::timestamp::Timestamp;
-use interleavings::limiter::{Check, Limiter, LimitIdentity, LimitHandle, LimitSpec, LimiterSettings};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::decision::Enforcement;
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::reservation::{ChargeTiming, Reservation};
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Check, Limiter, LimitIdentity, LimitHandle, LimitSpec, LimiterSettings};
 use shuttle::sync::Arc;
 use shuttle::thread;
 

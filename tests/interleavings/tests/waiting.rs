@@ -4,14 +4,14 @@
 use std::num::NonZeroU32;
 use std::task::{Context, Poll, Waker};
 
-use interleavings::limiter::algorithm::Algorithm;
-use interleavings::limiter::algorithm::conversion::OnChange;
-use interleavings::limiter::decision::Enforcement;
-use interleavings::limiter::quota::{Limit, Period, Quota, TimeUnit};
-use interleavings::limiter::reservation::ChargeTiming;
-use interleavings::limiter::timestamp::Timestamp;
-use interleavings::limiter::wait_queue::{Arrival, Offer, QueueOrder, QueueSettings, Ticket};
-use interleavings::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::algorithm::conversion::OnChange;
+use weir_limiter::decision::Enforcement;
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::reservation::ChargeTiming;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::wait_queue::{Arrival, Offer, QueueOrder, QueueSettings, Ticket};
+use weir_limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 use shuttle::sync::Arc;
 use shuttle::thread;
 use smallvec::SmallVec;

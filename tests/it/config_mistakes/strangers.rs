@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weir::config::{Diagnostic, from_text};
+use weir_config::{Diagnostic, from_text};
 
 use super::lines;
 

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
-use weir::config;
-use weir::engine::Policy;
-use weir::identify::identify;
-use weir::limiter::elastic::Headroom;
-use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{self, Limiter};
-use weir::rules::selection::Selection;
-use weir::throttle::{self, ThrottleAction};
+use weir_config as config;
+use weir_limiter::elastic::Headroom;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{self as limiter, Limiter};
+use weir_policy::engine::Policy;
+use weir_policy::identify::identify;
+use weir_policy::rules::selection::Selection;
+use weir_policy::throttle::{self, ThrottleAction};
 
 use super::recipe;
 

@@ -6,17 +6,17 @@ use std::io;
 use std::task::{Context, Poll};
 
 use super::{DownstreamConn, pass_interims};
-use crate::http1::encoder::Encoder;
-use crate::http1::memory_pool;
-use crate::http1::server::conn::{ConnWriter, ConnectionError};
-use crate::http1::server::request_head::RequestInfo;
-use crate::http1::server::response_head::{self, WrittenHead};
-use crate::http1::write_buf::WriteBuf;
-use crate::overload::LoadShed;
 use crate::proxy::body::ResponseBody;
 use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::{self, DownstreamResponse};
-use crate::unsent::UnsentBytes;
+use weir_http::http1::encoder::Encoder;
+use weir_http::http1::memory_pool;
+use weir_http::http1::server::conn::{ConnWriter, ConnectionError};
+use weir_http::http1::server::request_head::RequestInfo;
+use weir_http::http1::server::response_head::{self, WrittenHead};
+use weir_http::http1::write_buf::WriteBuf;
+use weir_http::unsent::UnsentBytes;
+use weir_net::overload::LoadShed;
 
 /// A response, as far as it is still to be sent.
 pub(super) struct OutgoingResponse {

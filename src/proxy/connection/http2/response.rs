@@ -6,12 +6,12 @@ use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderMap, HeaderValue};
 use hyper::body::Body as _;
 
-use crate::headers::{Headers, Response, WritableHeaders};
-use crate::http2::{FieldWriter, Http2Error, Responder, SendStream};
 use crate::proxy::Worker;
 use crate::proxy::body::ResponseBody;
 use crate::proxy::local_reply::{self, DownstreamResponse};
-use crate::transport::SentBody;
+use weir_http::headers::{Headers, Response, WritableHeaders};
+use weir_http::http2::{FieldWriter, Http2Error, Responder, SendStream};
+use weir_net::transport::SentBody;
 
 /// What remains of a response after its head.
 #[derive(Debug)]

@@ -9,11 +9,6 @@ use http::header::EXPECT;
 use http::{Method, Request};
 
 use super::response::{self, StartedResponse};
-use crate::headers::remove_hop_by_hop;
-use crate::http1::head::{ReceivedHead, has_token};
-use crate::http1::interim::InterimRoom;
-use crate::http2::{Http2Error, ReceiveStream, Responder};
-use crate::overload::LoadShed;
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::headers::identity::is_identity_header;
@@ -24,7 +19,12 @@ use crate::proxy::response_future::RequestOutcome;
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
 use crate::proxy::tunnel;
 use crate::proxy::unanswered;
-use crate::transport::{Http2Body, Http2Stream};
+use weir_http::headers::remove_hop_by_hop;
+use weir_http::http1::head::{ReceivedHead, has_token};
+use weir_http::http1::interim::InterimRoom;
+use weir_http::http2::{Http2Error, ReceiveStream, Responder};
+use weir_net::overload::LoadShed;
+use weir_net::transport::{Http2Body, Http2Stream};
 
 /// A stream while its request is handled or its response is sent. Dropping it resets the stream, unless the response is
 /// complete.

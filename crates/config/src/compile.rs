@@ -1,0 +1,375 @@
+//! Converts the decoded configuration into its meaning, and reports problems that only the meaning shows.
+//!
+//! An invalid part is replaced by a default or left out, so that the rest is still checked. The result is
+//! used only if nothing was reported.
+
+mod access_log;
+mod alerts;
+mod bootstrap;
+mod client_limits;
+mod context;
+mod cost;
+mod counters;
+mod descriptors;
+mod domain;
+mod endpoints;
+mod feedback;
+mod forward_proxy;
+mod geo;
+mod grpc;
+mod in_flight;
+mod jwt;
+mod limit_headers;
+mod limit_scope;
+mod limits;
+mod listeners;
+mod matching;
+mod nested_networks;
+mod networks;
+mod patterns;
+mod plans;
+mod rejection;
+mod remote_limit;
+mod respond;
+mod retries;
+mod rls;
+mod rule_notes;
+mod rules;
+mod secret_headers;
+mod state_file;
+mod store_settings;
+mod throttle;
+mod tls;
+mod tracing;
+mod trailing_slash;
+mod upstream_tls;
+mod upstreams;
+mod wait;
+mod windows;
+
+use std::cell::RefCell;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use self::context::{CompileContext, MatcherOwner};
+use super::config_path::ConfigPath;
+use super::content_hashes::ContentHashes;
+use super::data_files::DataFiles;
+use super::diagnostic::{Diagnostics, ValueError, quoted};
+use super::parse;
+use super::raw::{self, OrOff};
+use super::{Config, defaults};
+use weir_limiter::elastic::signal::SignalSet;
+use weir_net::drain;
+use weir_policy::engine::PolicySpec;
+use weir_policy::identify;
+use weir_policy::identify::cidr::CidrSet;
+use weir_policy::identify::via::Via;
+use weir_policy::response::rejection::RejectionResponse;
+use weir_policy::rules::rule::Rule;
+
+/// Compiles the configuration; `None` if it has problems. Files that it names are relative to `file`.
+pub(super) fn compile(
+    raw: &raw::Root,
+    file: &Path,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<Config> {
+    let root = ConfigPath::ROOT;
+    check_required_keys(raw, report);
+    let mut compiled_listeners = listeners::compile(raw, files, report);
+    let rls = rls::compile(raw, &mut compiled_listeners.used_addresses, files, report);
+    let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
+    let (mut access_log, log_keys) = access_log::compile(raw, file, report);
+    let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
+    let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files, report);
+    let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
+    let state_file = state_file::compile(raw.state.as_ref(), file, root.key("state"), report);
+    let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
+    let mut identify = compile_identify(raw, files, report);
+    let response = limit_headers::compile(raw, report);
+    let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
+    let is_given =
+        |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
+    let mut context = CompileContext {
+        files,
+        limit_headers: response.clone(),
+        trailing_slash: raw.trailing_slash.unwrap_or_default(),
+        listeners: compiled_listeners.listeners.iter().map(|listener| listener.name.clone()).collect(),
+        has_geo_database: is_given(|geo| &geo.database) || report.is_reported(root.key("geo")),
+        has_asn_database: is_given(|geo| &geo.asn_database) || report.is_reported(root.key("geo")),
+        has_plans: raw.plans.is_some() || report.is_reported(root.key("plans")),
+        plans: None,
+        plan_names: None,
+        has_jwt: raw.jwt.is_some() || report.is_reported(root.key("jwt")),
+        has_client_certificates: tls::verifies_clients(raw),
+        has_rls: raw.rls.is_some() || report.is_reported(root.key("rls")),
+        matcher_owner: MatcherOwner::default(),
+        ipv6_prefix: identify.ipv6_prefix,
+        has_store: raw.store.is_some() || report.is_reported(root.key("store")),
+        needs_store: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
+        remote_services: Vec::new(),
+        used_claims: RefCell::default(),
+    };
+    context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context, report);
+    let (rules, rejections) = compile_rules(raw, &mut context, report);
+    access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
+    note_questionable_rules(raw, &rules, report);
+    let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
+    note_unused_store(store.is_some() && !context.needs_store, report);
+    let services = std::mem::take(&mut context.remote_services);
+    identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
+    let upstreams = upstreams.filter(|_| report.has_no_errors())?;
+    Some(Config {
+        central,
+        listeners: compiled_listeners.listeners,
+        listener_tls: compiled_listeners.tls,
+        forward_proxies: compiled_listeners.forward_proxies,
+        workers: worker_count(raw.workers),
+        upstreams: upstreams.settings,
+        upstream_tls: upstreams.tls,
+        admin: compiled_listeners.admin,
+        access_log,
+        log_keys,
+        tracing,
+        alerts,
+        drain,
+        overload,
+        max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
+        state_file,
+        store,
+        policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
+        elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),
+        rls,
+        remote_services: services,
+        notices: Vec::new(),
+        content_hashes: ContentHashes::default(),
+    })
+}
+
+/// Compiles the rules, and the local reply of each.
+fn compile_rules(
+    raw: &raw::Root,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> (Arc<[Rule]>, Arc<[RejectionResponse]>) {
+    let root = ConfigPath::ROOT;
+    let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), context, report));
+    let rules = rules.unwrap_or_default();
+    let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
+    plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
+    let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+    (rules.into(), rejections.into())
+}
+
+/// Adds notes on rules that are valid and may not do what was meant.
+fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &mut Diagnostics<'_>) {
+    let at = ConfigPath::ROOT.key("rules");
+    let Some(raw) = &root.rules else { return };
+    if root.trailing_slash.is_none() {
+        trailing_slash::note_bypassed_rules(raw, at, rules, report);
+    }
+    // Problems of one rule would make notes on others wrong.
+    if report.has_no_errors() {
+        let ipv6_prefix = root.client_ip.as_ref().and_then(|raw| raw.ipv6_prefix);
+        rule_notes::add_notes(raw, at, rules, ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX), report);
+    }
+}
+
+fn note_unused_store(is_unused: bool, report: &mut Diagnostics<'_>) {
+    if is_unused {
+        let note = ValueError::new("not used, because no rule needs the store");
+        report.add_note(
+            ConfigPath::ROOT.key("store"),
+            note.with_hint("set `scope: shared` or `respond` on a rule, or remove `store`"),
+        );
+    }
+}
+
+/// Requires `listeners` and `rules`, so that an empty or truncated file is not accepted as one without rules.
+/// A configuration with `rls` alone needs neither.
+fn check_required_keys(raw: &raw::Root, report: &mut Diagnostics<'_>) {
+    let root = ConfigPath::ROOT;
+    let is_rls_only = raw.listeners.is_none() && (raw.rls.is_some() || report.is_reported(root.key("rls")));
+    if is_rls_only {
+        return;
+    }
+    for (key, is_missing) in [("listeners", raw.listeners.is_none()), ("rules", raw.rules.is_none())] {
+        if is_missing && !report.is_reported(root.key(key)) {
+            report.add_value_error(root.key(key), format!("missing, `{key}` is required"));
+        }
+    }
+}
+
+/// `available_parallelism` takes the CPU quota of a container into account.
+fn worker_count(raw: Option<raw::Workers>) -> NonZeroUsize {
+    match raw {
+        Some(raw::Workers::Count(count)) => count,
+        Some(raw::Workers::Auto(_)) | None => available_parallelism().unwrap_or(NonZeroUsize::MIN),
+    }
+}
+
+/// Returns the configured signals, or all of them.
+fn compile_elastic_signals(raw: Option<&raw::Elastic>) -> SignalSet {
+    let Some(named) = raw.and_then(|raw| raw.signals.as_ref()) else { return SignalSet::ALL };
+    named.items().map(|(_, signal)| *signal).collect()
+}
+
+fn compile_drain(
+    raw: Option<&raw::Drain>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> drain::DrainSettings {
+    let empty = raw::Drain::default();
+    let raw::Drain { delay, timeout } = raw.unwrap_or(&empty);
+    drain::DrainSettings {
+        delay: read_duration(delay.as_ref(), at.key("delay"), report).unwrap_or(defaults::DRAIN_DELAY),
+        timeout: read_duration(timeout.as_ref(), at.key("timeout"), report)
+            .unwrap_or(defaults::DRAIN_TIMEOUT),
+    }
+}
+
+fn compile_identify(
+    root: &raw::Root,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> identify::IdentifySettings {
+    let empty = raw::ClientIp::default();
+    let (raw, at) = (root.client_ip.as_ref().unwrap_or(&empty), ConfigPath::ROOT.key("client_ip"));
+    let mut proxies = |list: &Option<raw::ZeroOrMany<raw::Networks>>, key, chosen| {
+        let at = at.key(key);
+        let set = list
+            .as_ref()
+            .map_or_else(CidrSet::default, |list| networks::compile_set(list, at, files, report));
+        if set.holds_a_family() {
+            report.add_note(at, format!("every peer is trusted, so any client can forge {chosen}"));
+        }
+        set
+    };
+    let trusted_proxies = proxies(&raw.trusted_proxies, "trusted_proxies", "its address");
+    let client_certificate_proxies = proxies(
+        &raw.client_certificate_proxies,
+        "client_certificate_proxies",
+        "the certificate that upstreams receive",
+    );
+    let geo = geo::load_databases(root.geo.as_ref(), ConfigPath::ROOT.key("geo"), files, report);
+    identify::IdentifySettings {
+        trusted_proxies,
+        client_certificate_proxies,
+        ipv6_prefix: raw.ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX),
+        geo,
+        jwt: None,
+        via: compile_via(root.via.as_ref(), report),
+    }
+}
+
+/// Returns how this hop names itself in `Via`.
+fn compile_via(raw: Option<&OrOff<raw::ViaName>>, report: &mut Diagnostics<'_>) -> Option<Via> {
+    let at = ConfigPath::ROOT.key("via");
+    let Some(raw) = raw else { return Via::new(Via::DEFAULT_NAME) };
+    let fault = ValueError::new("expected a name or disabled, got true").with_suggestion(Some("weir"));
+    let raw::ViaName(name) = read_or_off(raw, fault, at, report)?;
+    if matches!(name.as_str(), "disabled" | "off") {
+        return None;
+    }
+    let via = Via::new(name);
+    if via.is_none() {
+        let fault =
+            format!("expected letters, digits and punctuation such as `-` and `.`, got {}", quoted(name));
+        report.add_value_error(at, fault);
+    }
+    via
+}
+
+/// Resolves `path` relative to the directory of `file`.
+fn resolve_relative(file: &Path, path: &str) -> std::path::PathBuf {
+    file.parent().map_or_else(|| path.into(), |directory| directory.join(path))
+}
+
+/// Adds a note for a written file whose name reads like a switch that is turned on. `alternative` is what else may be
+/// meant, with a space behind it.
+fn note_switch_as_file(
+    what: &str,
+    path: &str,
+    alternative: &str,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
+    if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
+        let note = ValueError::new(format!("writes {what} to a file called {}", quoted(path)));
+        report.add_note(at, note.with_hint(format!("{alternative}write `./{path}` if the file is meant")));
+    }
+}
+
+fn read_duration(
+    raw: Option<&raw::Duration>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Duration> {
+    raw.and_then(|raw| report.ok_or_report(at, parse::duration(&raw.0)))
+}
+
+/// Reads a timeout, which must not be zero: with zero, every operation would time out.
+fn read_timeout(
+    raw: &Option<raw::Duration>,
+    default: Duration,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Duration {
+    read_nonzero_duration(raw.as_ref(), at, report).unwrap_or(default)
+}
+
+fn read_nonzero_duration(
+    raw: Option<&raw::Duration>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Duration> {
+    let length = read_duration(raw, at, report)?;
+    if length.is_zero() {
+        report.add_value_error(at, "must be longer than 0, got 0");
+    }
+    Some(length)
+}
+
+/// Returns the value of a section that is turned on; `None` if it is turned off. `true` gives no value and is
+/// reported as `fault`.
+fn read_or_off<'r, T>(
+    raw: &'r OrOff<T>,
+    fault: ValueError,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<&'r T> {
+    match raw {
+        OrOff::On(raw) => Some(raw),
+        OrOff::Switch(false) => None,
+        OrOff::Switch(true) => {
+            report.add_value_error(at, fault);
+            None
+        }
+    }
+}
+
+/// Returns the keys that are given.
+fn given_keys<'k>(keys: impl IntoIterator<Item = (&'k str, bool)>) -> impl Iterator<Item = &'k str> {
+    keys.into_iter().filter_map(|(key, is_given)| is_given.then_some(key))
+}
+
+/// Applies `read` to each item at its position; leaves out items for which it returns `None`.
+fn map_items<'l, I, T, const MIN: usize>(
+    list: &'l raw::List<I, MIN>,
+    at: ConfigPath<'_>,
+    mut read: impl FnMut(&'l I, ConfigPath<'_>) -> Option<T>,
+) -> Vec<T> {
+    let read = |(index, item)| match index {
+        Some(index) => read(item, at.item(index)),
+        None => read(item, at.single_item()),
+    };
+    // Most lists have no invalid items.
+    let mut items = Vec::with_capacity(list.items().size_hint().1.unwrap_or_default());
+    items.extend(list.items().filter_map(read));
+    items
+}

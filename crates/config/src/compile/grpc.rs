@@ -1,0 +1,33 @@
+//! Addresses of gRPC services that Weir calls.
+
+use super::upstream_tls;
+use crate::config_path::ConfigPath;
+use crate::data_files::DataFiles;
+use crate::diagnostic::Diagnostics;
+use crate::{parse, raw};
+use weir_net::tls::client;
+use weir_store::remote::channel::ServerAddress;
+use weir_upstream::UpstreamAddress;
+
+/// Reads the address under `key` of the map at `at`, and the TLS settings for it if it uses TLS.
+pub(super) fn read_address(
+    key: &'static str,
+    address: &raw::UpstreamAddress,
+    tls: Option<&raw::UpstreamTls>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<(ServerAddress, Option<client::TlsClientSettings>)> {
+    let place = report.ok_or_report(at.key(key), parse::upstream_address(&address.0))?;
+    let tls = upstream_tls::compile_client(tls, std::slice::from_ref(&place), at, at.key(key), files, report);
+    let place = match place.address {
+        UpstreamAddress::Tcp { host, port } => ServerAddress::Tcp(host, port),
+        UpstreamAddress::Unix(path) => ServerAddress::Unix(path),
+        UpstreamAddress::Echo => {
+            let expected = "expected `host:port`, `https://host:port` or `unix:/path`";
+            report.add_value_error(at.key(key), format!("`echo` is not a gRPC service, {expected}"));
+            return None;
+        }
+    };
+    Some((place, tls))
+}

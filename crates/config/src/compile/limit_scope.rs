@@ -1,0 +1,209 @@
+//! `scope` of a rule: where its limit is counted, and how instances share it.
+
+use std::time::Duration;
+
+use super::context::CompileContext;
+use super::{read_duration, remote_limit};
+use crate::config_path::ConfigPath;
+use crate::diagnostic::{Diagnostics, ValueError, backquoted_list};
+use crate::parse::{self};
+use crate::{defaults, raw};
+use weir_policy::rules::key::KeyTemplate;
+use weir_policy::rules::rule::LimitSource;
+use weir_policy::rules::shared_limit::{InstanceSource, Mode, SharedLimit};
+
+/// A key that belongs to one kind of scope, and whether it is given.
+type KeyPresence = (&'static str, bool);
+
+/// Compiles where the limit of the rule at `at` is counted.
+pub(super) fn compile_source(
+    raw: &raw::Rule,
+    key: &KeyTemplate,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> LimitSource {
+    let scope_at = at.key("scope");
+    let shared = match raw.scope.as_deref() {
+        None | Some(raw::Scope::Word(raw::ScopeWord::Local)) => return LimitSource::Local,
+        Some(raw::Scope::Word(raw::ScopeWord::Shared)) => compile_shared_limit(
+            &raw::ScopeMap { shared: Some(Mode::Lease), ..raw::ScopeMap::default() },
+            scope_at.single_item(),
+            report,
+        ),
+        Some(raw::Scope::Map(map)) if is_shared(map) => {
+            report_inapplicable_keys(map, scope_at.single_item(), report);
+            compile_shared_limit(map, scope_at.single_item(), report)
+        }
+        Some(raw::Scope::Map(map)) => {
+            report_inapplicable_keys(map, scope_at, report);
+            let remote = remote_limit::compile(raw, key, at, context, report);
+            return remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote)));
+        }
+    };
+    let Some(shared) = shared else { return LimitSource::Local };
+    context.needs_store |= shared.needs_store();
+    if shared.needs_store() && !context.has_store {
+        report.add_value_error(scope_at, missing_store());
+    }
+    LimitSource::Shared(shared)
+}
+
+/// Compiles how instances of the rate limit service share the limits of its documents; `None` if each
+/// instance counts for itself. With a store they are shared by default.
+pub(super) fn compile_rls_scope(
+    raw: Option<&raw::RlsScope>,
+    at: ConfigPath<'_>,
+    has_store: bool,
+    report: &mut Diagnostics<'_>,
+) -> Option<SharedLimit> {
+    let map = match raw {
+        Some(raw::RlsScope::Word(raw::ScopeWord::Local)) => return None,
+        None if !has_store => return None,
+        None | Some(raw::RlsScope::Word(raw::ScopeWord::Shared)) => raw::RlsScopeMap::default(),
+        Some(raw::RlsScope::Map(map)) => map.clone(),
+    };
+    let map = raw::ScopeMap {
+        shared: map.shared.or(Some(Mode::Lease)),
+        wait: map.wait,
+        on_store_loss: map.on_store_loss,
+        fairness: map.fairness,
+        ..raw::ScopeMap::default()
+    };
+    if map.shared == Some(Mode::Split) {
+        let fault = ValueError::new("`split` is not supported for `rls`, expected `lease` or `exact`");
+        report.add_value_error(
+            at.key("shared"),
+            fault.with_hint("`on_store_loss: split` divides limits while the store is unavailable"),
+        );
+        return None;
+    }
+    if !has_store {
+        report.add_value_error(at.single_item(), missing_store());
+    }
+    compile_shared_limit(&map, at.single_item(), report)
+}
+
+/// Returns the problem of a rule that needs the store, if there is none.
+pub(super) fn missing_store() -> ValueError {
+    let fault = ValueError::new("needs a `store`, and there is none");
+    fault.with_hint("add `store: { redis: \"redis://HOST:6379\" }` at the top level")
+}
+
+/// Whether the instances share the limit.
+pub(super) fn is_shared(map: &raw::ScopeMap) -> bool {
+    map.rls.is_none()
+        && (map.shared.is_some() || map.instances.is_some() || !remote_keys(map).any(|(_, given)| given))
+}
+
+fn remote_keys(map: &raw::ScopeMap) -> impl Iterator<Item = KeyPresence> {
+    [
+        ("domain", map.domain.is_some()),
+        ("descriptor", map.descriptor.is_some()),
+        ("timeout", map.timeout.is_some()),
+        ("on_error", map.on_error.is_some()),
+        ("tls", map.tls.is_some()),
+    ]
+    .into_iter()
+}
+
+fn shared_keys(map: &raw::ScopeMap) -> impl Iterator<Item = KeyPresence> {
+    [
+        ("shared", map.shared.is_some()),
+        ("instances", map.instances.is_some()),
+        ("wait", map.wait.is_some()),
+        ("on_store_loss", map.on_store_loss.is_some()),
+        ("fairness", map.fairness.is_some()),
+        ("priority", map.priority.is_some()),
+    ]
+    .into_iter()
+}
+
+/// Reports keys that belong to the other kind of scope.
+fn report_inapplicable_keys(map: &raw::ScopeMap, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    let (keys, condition): (Vec<KeyPresence>, _) = if is_shared(map) {
+        (remote_keys(map).collect(), "without `rls`")
+    } else {
+        (shared_keys(map).collect(), "with `rls`")
+    };
+    for (key, _) in keys.into_iter().filter(|(_, is_given)| *is_given) {
+        report.add_key_error(at.key(key), format!("`{key}` has no meaning {condition}"));
+    }
+}
+
+fn compile_shared_limit(
+    map: &raw::ScopeMap,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<SharedLimit> {
+    let Some(mode) = map.shared.or_else(|| map.instances.as_ref().map(|_| Mode::Split)) else {
+        if !report.is_reported(at) {
+            let expected = backquoted_list(["shared", "instances", "rls"]);
+            report.add_value_error(at, format!("missing, expected one of {expected}"));
+        }
+        return None;
+    };
+    let instances = match (&map.instances, mode) {
+        (Some(raw), Mode::Split) => Some(compile_instances(raw, at.key("instances"), report)?),
+        (None, Mode::Split) => Some(InstanceSource::Members),
+        (Some(_), Mode::Lease | Mode::Exact) => {
+            let fault = format!("`instances` has no meaning with `shared: {}`", mode.as_str());
+            report.add_key_error(
+                at.key("instances"),
+                ValueError::new(fault)
+                    .with_hint("`shared: split` divides the limit by the number of instances"),
+            );
+            return None;
+        }
+        (None, Mode::Lease | Mode::Exact) => None,
+    };
+    let split_reason = "requests do not wait for the store";
+    let lease_reason = "only `shared: lease` distributes units by demand";
+    let has_no_store = matches!(instances, Some(InstanceSource::Count(_) | InstanceSource::Dns(_)));
+    let inapplicable = [
+        ("wait", map.wait.is_some() && mode == Mode::Split, split_reason),
+        ("on_store_loss", map.on_store_loss.is_some() && has_no_store, "no store is used"),
+        ("fairness", map.fairness.is_some() && mode != Mode::Lease, lease_reason),
+        ("priority", map.priority.is_some() && mode != Mode::Lease, lease_reason),
+    ];
+    for (key, _, reason) in inapplicable.into_iter().filter(|(_, is_inapplicable, _)| *is_inapplicable) {
+        let condition = if map.shared.is_some() {
+            format!("`shared: {}`", mode.as_str())
+        } else {
+            "`instances`".to_owned()
+        };
+        report.add_key_error(at.key(key), format!("`{key}` has no meaning with {condition}: {reason}"));
+    }
+    Some(SharedLimit {
+        mode,
+        wait: if mode == Mode::Split { Some(Duration::ZERO) } else { read_wait(map, at.key("wait"), report) },
+        on_store_loss: map.on_store_loss.unwrap_or_default(),
+        fairness: map.fairness.unwrap_or_default(),
+        priority: map.priority.unwrap_or(defaults::SHARED_PRIORITY),
+        instances,
+    })
+}
+
+fn read_wait(map: &raw::ScopeMap, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Duration> {
+    let wait = read_duration(map.wait.as_ref(), at.single_item(), report)?;
+    if wait > defaults::MAX_SHARED_WAIT {
+        let max = parse::format_duration(defaults::MAX_SHARED_WAIT);
+        report.add_value_error(at, format!("longer than {max}, got {}", parse::format_duration(wait)));
+    }
+    Some(wait)
+}
+
+fn compile_instances(
+    raw: &raw::Instances,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<InstanceSource> {
+    match raw {
+        raw::Instances::Count(count) => Some(InstanceSource::Count(*count)),
+        raw::Instances::Auto(_) => Some(InstanceSource::Members),
+        raw::Instances::Dns(name) => {
+            let host = name.dns.as_deref()?;
+            report.ok_or_report(at.key("dns"), parse::host_name(host)).map(InstanceSource::Dns)
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Limits of a rule: rates with their bursts and algorithms.
+
+use std::num::NonZeroU32;
+
+use super::{given_keys, map_items, remote_limit};
+use crate::config_path::ConfigPath;
+use crate::diagnostic::{Diagnostics, ValueError};
+use crate::parse::{self, unit_word};
+use crate::raw;
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::quota::{Limit, MAX_LOGGED_UNITS, Quota, QuotaError, TimeUnit};
+use weir_policy::rules::rule::{RuleLimit, Throttle};
+
+/// Minimum period for the note on what GCRA and the token buckets admit in the first period. `100/min` may be
+/// meant as a quota, but admits up to 199 requests in the first minute.
+const MIN_NOTED_PERIOD: TimeUnit = TimeUnit::Minute;
+
+/// A limit and the positions of its parts.
+struct LimitEntry<'a> {
+    notation: LimitNotation<'a>,
+    at: ConfigPath<'a>,
+    burst: Option<NonZeroU32>,
+    burst_at: ConfigPath<'a>,
+    algorithm: Algorithm,
+}
+
+/// The notation of a limit.
+#[derive(Clone, Copy)]
+enum LimitNotation<'a> {
+    /// Units per period, such as `100/s`.
+    Rate(&'a str),
+    /// A number of units that is refilled at once, at an interval.
+    Bucket(&'a raw::TokenBucket),
+}
+
+/// Compiles the limits of the rule at `at`, which has the given `throttle`.
+pub(super) fn compile(
+    raw: &raw::Rule,
+    throttle: Throttle,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Vec<RuleLimit> {
+    if let Some(bucket) = &raw.token_bucket {
+        return compile_token_bucket(raw, bucket, at, report).into_iter().collect();
+    }
+    match (&raw.limit, &raw.limits) {
+        (None, None) if limit_keys(raw).iter().any(|(key, _)| report.is_reported(at.key(key))) => Vec::new(),
+        (None, None) if remote_limit::needs_no_local_limit(raw) || report.is_reported(at.key("scope")) => {
+            Vec::new()
+        }
+        (None, None) if raw.in_flight.is_some() || report.is_reported(at.key("in_flight")) => Vec::new(),
+        (None, None) if remote_limit::remote_scope(raw).is_some() => {
+            let missing = "missing, `on_error: local` needs `limit` or `limits`";
+            let hint = "they apply if the rate limit service does not respond";
+            report.add_value_error(at.key("scope"), ValueError::new(missing).with_hint(hint));
+            Vec::new()
+        }
+        (None, None) => {
+            let missing =
+                "missing, a rule that limits needs `limit`, `limits`, `token_bucket` or `in_flight`";
+            report.add_value_error(
+                at.key("limit"),
+                ValueError::new(missing).with_hint("`action: allow` or `deny` needs none"),
+            );
+            Vec::new()
+        }
+        (Some(_), Some(_)) => {
+            report.add_key_error(at.key("limits"), "both `limit` and `limits`, expected one of them");
+            Vec::new()
+        }
+        (Some(rate), None) => {
+            let algorithm = raw.algorithm.unwrap_or_default();
+            let entry = LimitEntry {
+                notation: LimitNotation::Rate(&rate.0),
+                at: at.key("limit"),
+                burst: raw.burst.or_else(|| default_queue_burst(algorithm, throttle)),
+                burst_at: at.key("burst"),
+                algorithm,
+            };
+            compile_quota(&entry, report).into_iter().collect()
+        }
+        (None, Some(entries)) => compile_list(entries, at.key("limits"), raw, throttle, at, report),
+    }
+}
+
+/// Compiles the bucket that is the only limit of the rule at `at`.
+fn compile_token_bucket(
+    raw: &raw::Rule,
+    bucket: &raw::TokenBucket,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<RuleLimit> {
+    for other in given_keys([("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())]) {
+        let fault = ValueError::new(format!("both `{other}` and `token_bucket`, expected one of them"));
+        report.add_key_error(
+            at.key(other),
+            fault.with_hint("use `limits` for several, each a rate or a `token_bucket`"),
+        );
+    }
+    report_algorithm_with_bucket(raw.algorithm.is_some(), at, report);
+    let entry = LimitEntry {
+        notation: LimitNotation::Bucket(bucket),
+        at: at.key("token_bucket"),
+        burst: raw.burst,
+        burst_at: at.key("burst"),
+        algorithm: Algorithm::RefillBucket,
+    };
+    compile_quota(&entry, report)
+}
+
+/// Reports `algorithm` next to `token_bucket`, which is an algorithm itself.
+fn report_algorithm_with_bucket(is_given: bool, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    if is_given {
+        report.add_key_error(at.key("algorithm"), "`algorithm` has no meaning with `token_bucket`");
+    }
+}
+
+/// Returns the keys that define a rule's limits, and whether they are given.
+pub(super) fn limit_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
+    [
+        ("limit", raw.limit.is_some()),
+        ("limits", raw.limits.is_some()),
+        ("token_bucket", raw.token_bucket.is_some()),
+    ]
+}
+
+/// Compiles the entries at `list` of the rule at `at`. Entries without a burst or an algorithm inherit the
+/// rule's, the burst only if their algorithm has one.
+pub(super) fn compile_list(
+    entries: &raw::OneOrMany<raw::Limit>,
+    list: ConfigPath<'_>,
+    rule: &raw::Rule,
+    throttle: Throttle,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Vec<RuleLimit> {
+    let inherited = rule.algorithm.unwrap_or_default();
+    let mut uses_inherited_burst = false;
+    let limits = map_items(entries, list, |raw, entry_at| {
+        let map = match raw {
+            raw::Limit::Rate(_) => None,
+            raw::Limit::Map(map) => Some(map),
+        };
+        let (notation, name) = read_notation(raw, entry_at, report)?;
+        let algorithm = match notation {
+            LimitNotation::Bucket(_) => Algorithm::RefillBucket,
+            LimitNotation::Rate(_) => map.and_then(|map| map.algorithm).unwrap_or(inherited),
+        };
+        let own_burst = map.and_then(|map| map.burst);
+        let inherited_burst = rule.burst.filter(|_| own_burst.is_none() && algorithm.has_burst());
+        uses_inherited_burst |= inherited_burst.is_some();
+        let entry = LimitEntry {
+            notation,
+            at: name.map_or_else(|| entry_at.single_item(), |name| entry_at.key(name)),
+            burst: own_burst.or(inherited_burst).or_else(|| default_queue_burst(algorithm, throttle)),
+            burst_at: if own_burst.is_some() { entry_at.key("burst") } else { at.key("burst") },
+            algorithm,
+        };
+        compile_quota(&entry, report)
+    });
+    if rule.burst.is_some() && !uses_inherited_burst {
+        report.add_key_error(at.key("burst"), "`burst` has no meaning for any of `limits`");
+    }
+    limits
+}
+
+/// Returns the notation of an entry of `limits`, and the key that contains it, if any.
+fn read_notation<'a>(
+    raw: &'a raw::Limit,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<(LimitNotation<'a>, Option<&'static str>)> {
+    let map = match raw {
+        raw::Limit::Rate(rate) => return Some((LimitNotation::Rate(&rate.0), None)),
+        raw::Limit::Map(map) => map,
+    };
+    match (&map.limit, &map.token_bucket) {
+        (Some(_), Some(_)) => {
+            report.add_key_error(
+                at.key("token_bucket"),
+                "both `limit` and `token_bucket`, expected one of them",
+            );
+            None
+        }
+        (None, None) => {
+            let is_faulty = report.is_reported(at.key("limit")) || report.is_reported(at.key("token_bucket"));
+            if !is_faulty {
+                report.add_value_error(at.key("limit"), "missing, expected `limit` or `token_bucket`");
+            }
+            None
+        }
+        (Some(rate), None) => Some((LimitNotation::Rate(&rate.0), Some("limit"))),
+        (None, Some(bucket)) => {
+            report_algorithm_with_bucket(map.algorithm.is_some(), at, report);
+            Some((LimitNotation::Bucket(bucket), Some("token_bucket")))
+        }
+    }
+}
+
+/// Converts a bucket's refills to a rate.
+fn refill_rate(bucket: &raw::TokenBucket, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Limit> {
+    let every_at = at.key("every");
+    let every = report.ok_or_report(every_at.single_item(), parse::duration(&bucket.every.as_ref()?.0))?;
+    match parse::period_from_duration(every) {
+        Some(period) => Some(Limit::new(bucket.refill?, period)),
+        None => {
+            report.add_value_error(every_at, "must be at least 1ms, got 0");
+            None
+        }
+    }
+}
+
+fn compile_quota(entry: &LimitEntry<'_>, report: &mut Diagnostics<'_>) -> Option<RuleLimit> {
+    let limit = match entry.notation {
+        LimitNotation::Rate(rate) => report.ok_or_report(entry.at.single_item(), parse::rate(rate))?,
+        LimitNotation::Bucket(bucket) => refill_rate(bucket, entry.at.single_item(), report)?,
+    };
+    match Quota::new(entry.algorithm, limit, entry.burst) {
+        Ok(quota) => {
+            // A burst up to the limit's count is chosen for what passes at once. A larger one may be mistaken for more.
+            if entry.burst.is_none_or(|burst| burst > limit.count) {
+                note_first_period(&quota, entry.at.single_item(), report);
+            }
+            Some(quota.into())
+        }
+        Err(error) => {
+            let fault = ValueError::new(error.to_string());
+            match (error, entry.burst) {
+                (QuotaError::NoBurst(_), _) => report.add_key_error(entry.burst_at, fault),
+                (QuotaError::TooSlow, Some(burst)) => {
+                    report.add_value_error(entry.burst_at, format!("{error}, got {burst} at {limit}"));
+                }
+                (QuotaError::TooSlow, None) => {
+                    report.add_value_error(entry.at.single_item(), format!("{error}, got {limit}"))
+                }
+                (QuotaError::TooManyToLog(_), _) => {
+                    let hint = "`algorithm: sliding_window` with `precision` stores only sums";
+                    report.add_value_error(entry.at.single_item(), fault.with_hint(hint));
+                }
+                (QuotaError::TooFast(_) | QuotaError::TooLargeForElastic(_), _) => {
+                    report.add_value_error(entry.at.single_item(), fault)
+                }
+                (QuotaError::RefillAboveBurst(_), _) => report.add_value_error(entry.at.key("refill"), fault),
+            }
+            None
+        }
+    }
+}
+
+/// Adds a note if more than the limit's count may be admitted in the first period: the burst, and units that
+/// are returned one by one before the period ends.
+fn note_first_period(quota: &Quota, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    let Limit { count, period } = quota.limit();
+    let max = u64::from(count.get()).saturating_add(u64::from(quota.burst().get())).saturating_sub(1);
+    if !quota.algorithm().refills_continuously()
+        || period.nanos() < MIN_NOTED_PERIOD.nanos()
+        || max <= count.get().into()
+    {
+        return;
+    }
+    let length = match period.count().get() {
+        1 => unit_word(period.unit()).to_owned(),
+        periods => format!("{periods} {}s", unit_word(period.unit())),
+    };
+    let note = format!("{} admits burst plus refill: up to {max} in the first {length}", quota.algorithm());
+    let log = if count.get() <= MAX_LOGGED_UNITS { ", `sliding_log` in any" } else { "" };
+    let hint = format!(
+        "`algorithm: fixed_window` admits at most {count} in each {length} of the clock{log}, \
+         `burst: 1` spaces them evenly; an explicit `burst` up to {count} has no note"
+    );
+    report.add_note(at, ValueError::new(note).with_hint(hint));
+}
+
+/// Reports a cost above the burst, because such a request could never be admitted.
+pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    let min_burst =
+        limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota).burst().get()).min();
+    if let Some(least) = min_burst.filter(|least| cost > *least) {
+        report.add_value_error(
+            at,
+            format!("no request would ever be admitted: at most {least} units at once, got {cost}"),
+        );
+    }
+}
+
+/// Returns the default burst of a queue: one, so that requests leave evenly spaced. `None` if the limit is
+/// not a queue.
+fn default_queue_burst(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
+    let is_queue =
+        algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_) | Throttle::Wait);
+    is_queue.then_some(NonZeroU32::MIN)
+}

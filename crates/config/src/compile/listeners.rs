@@ -1,0 +1,254 @@
+//! Addresses of the listeners and of the admin port, and the check that no two of them overlap.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{client_limits, forward_proxy, map_items, read_timeout, rules, tls};
+use crate::config_path::ConfigPath;
+use crate::data_files::DataFiles;
+use crate::data_files::jwt_keys::SECRET;
+use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::{AdminSettings, AdminToken, defaults, parse, raw};
+use weir_net::listener;
+use weir_net::tls::server;
+use weir_upstream as upstream;
+use weir_upstream::forward_proxy::ForwardProxySettings;
+
+/// Everything that listens on an address.
+#[derive(Debug)]
+pub(super) struct CompiledListeners {
+    pub(super) listeners: Vec<listener::ListenerSettings>,
+    /// In the order of the listeners.
+    pub(super) tls: Vec<Option<server::TlsServerSettings>>,
+    /// In the order of the listeners.
+    pub(super) forward_proxies: Vec<Option<ForwardProxySettings>>,
+    pub(super) admin: AdminSettings,
+    pub(super) used_addresses: UsedAddresses,
+}
+
+/// The addresses in use, each with the path of its setting.
+#[derive(Debug, Default)]
+pub(super) struct UsedAddresses(Vec<(listener::ListenAddress, String)>);
+
+pub(super) fn compile(
+    raw: &raw::Root,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> CompiledListeners {
+    let root = ConfigPath::ROOT;
+    let mut used_addresses = UsedAddresses::default();
+    let mut listeners: Vec<listener::ListenerSettings> = Vec::new();
+    let (mut tls_settings, mut forward_proxies) = (Vec::new(), Vec::new());
+    if let Some(raw) = &raw.listeners {
+        map_items(raw, root.key("listeners"), |raw, at| {
+            let (tls, forward) = match raw {
+                raw::Listener::Address(_) => (None, None),
+                raw::Listener::Map(map) => (map.tls.as_deref(), map.forward_proxy.as_ref()),
+            };
+            let tls = tls.and_then(|raw| tls::compile_server(raw, at.key("tls"), files, report));
+            let listener = compile_listener(raw, at, &mut used_addresses, report)?;
+            if listeners.iter().any(|other| other.name == listener.name) {
+                report
+                    .add_value_error(at.key("name"), format!("duplicate listener name `{}`", listener.name));
+            }
+            let (name, address, forward_at) = (&listener.name, &listener.address, at.key("forward_proxy"));
+            forward_proxies.push(forward_proxy::compile(forward, name, address, forward_at, files, report));
+            listeners.push(listener);
+            tls_settings.push(tls);
+            Some(())
+        });
+    }
+    let admin = compile_admin(raw.admin.as_ref(), &mut used_addresses, files, report);
+    CompiledListeners { listeners, tls: tls_settings, forward_proxies, admin, used_addresses }
+}
+
+fn compile_listener(
+    raw: &raw::Listener,
+    at: ConfigPath<'_>,
+    used_addresses: &mut UsedAddresses,
+    report: &mut Diagnostics<'_>,
+) -> Option<listener::ListenerSettings> {
+    let empty = raw::ListenerMap::default();
+    let (raw, address, address_at) = match raw {
+        raw::Listener::Address(address) => (&empty, Some(address), at.single_item()),
+        raw::Listener::Map(map) => (map, map.address.as_ref(), at.key("address")),
+    };
+    if let Some(name) = &raw.name {
+        report.ok_or_report(at.key("name"), rules::check_name(name));
+    }
+    let limits = client_limits::compile_listener_limits(raw.limits.as_ref(), at.key("limits"), report);
+    let mut read =
+        |raw: &Option<raw::Duration>, default, key| read_timeout(raw, default, at.key(key), report);
+    let header_timeout = read(&raw.header_timeout, defaults::HEADER_TIMEOUT, "header_timeout");
+    let idle_timeout = read(&raw.idle_timeout, defaults::LISTENER_IDLE_TIMEOUT, "idle_timeout");
+    let address = used_addresses.read_listener_address(address, address_at, report)?;
+    Some(listener::ListenerSettings {
+        name: raw.name.clone().unwrap_or_else(|| address.to_string()).into(),
+        address,
+        header_timeout,
+        idle_timeout,
+        limits,
+        proxy_protocol: tls::compile_proxy_protocol(
+            raw.proxy_protocol.as_ref(),
+            at.key("proxy_protocol"),
+            report,
+        ),
+    })
+}
+
+fn compile_admin(
+    raw: Option<&raw::Admin>,
+    used_addresses: &mut UsedAddresses,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> AdminSettings {
+    let root = ConfigPath::ROOT;
+    let at = root.key("admin");
+    let (short, address_at) = match raw {
+        Some(raw::Admin::Address(address)) => {
+            (raw::AdminMap { address: Some(address.clone()), ..raw::AdminMap::default() }, at.single_item())
+        }
+        Some(raw::Admin::Map(_)) | None => (raw::AdminMap::default(), at.key("address")),
+    };
+    let raw = match raw {
+        Some(raw::Admin::Map(map)) => map,
+        Some(raw::Admin::Address(_)) | None => &short,
+    };
+    let address = used_addresses.read_tcp_address(raw.address.as_ref(), address_at, report);
+    let probes = used_addresses.read_tcp_address(raw.probes.as_ref(), at.key("probes"), report);
+    let explicit = raw.address.is_some();
+    if !explicit
+        && let Some(path) =
+            used_addresses.find_overlapping(&listener::ListenAddress::Tcp(defaults::ADMIN_ADDRESS))
+    {
+        let path = path.to_owned();
+        report.add_note(
+            at,
+            format!("no admin port, because its default address is already in use by `{path}`"),
+        );
+    }
+    if let Some(address) = address.filter(|address| !address.ip().is_loopback() && raw.token.is_none()) {
+        let note = ValueError::new(format!("the admin port has no `token`, and {address} is not loopback"));
+        report.add_note(address_at, note.with_hint("use `probes` for probes and metrics"));
+    }
+    let token = raw.token.as_ref().and_then(|token| read_token(token, at.key("token"), files, report));
+    let hosts = raw.hosts.as_ref().map(|hosts| {
+        map_items(hosts, at.key("hosts"), |raw, at| report.ok_or_report(at, parse_host_name(raw)))
+    });
+    AdminSettings {
+        address: address.unwrap_or(defaults::ADMIN_ADDRESS),
+        probe_address: probes,
+        is_explicit: explicit,
+        allowed_hosts: hosts.unwrap_or_default().into(),
+        token,
+    }
+}
+
+fn read_token(
+    raw: &raw::SecretOrFile,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<AdminToken> {
+    match raw {
+        raw::SecretOrFile::Text(text) => {
+            let token = AdminToken::new(text.expose()).map_err(|error| ValueError::new(error.to_string()));
+            report.ok_or_report(at, token)
+        }
+        raw::SecretOrFile::File(name) => {
+            let at = at.key("file");
+            let read = files.load(name.file.as_deref()?, &SECRET, at, report)?;
+            let text = std::str::from_utf8(&read.0).unwrap_or_default();
+            let token = AdminToken::new(text).map_err(|error| ValueError::new(error.to_string()));
+            report.ok_or_report(at, token)
+        }
+    }
+}
+
+/// Parses a host name as it appears in `Host`, in lower case.
+fn parse_host_name(text: &str) -> Result<Box<str>, ValueError> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_name) {
+        let fault = ValueError::new(format!("expected a host name, got {}", quoted(text)));
+        return Err(fault.with_hint("a name alone, such as `weir.example.com`, without scheme, port or `*`"));
+    }
+    Ok(text.trim_end_matches('.').to_ascii_lowercase().into())
+}
+
+impl UsedAddresses {
+    /// Reads the address of a listener and marks it as used.
+    pub(super) fn read_listener_address(
+        &mut self,
+        raw: Option<&raw::Address>,
+        at: ConfigPath<'_>,
+        report: &mut Diagnostics<'_>,
+    ) -> Option<listener::ListenAddress> {
+        let address = report.ok_or_report(at, parse::listener_address(&raw?.0))?;
+        self.mark_used(address.clone(), at, report);
+        Some(address)
+    }
+
+    /// Reads an address that must be TCP, and marks it as used.
+    pub(super) fn read_tcp_address(
+        &mut self,
+        raw: Option<&raw::Address>,
+        at: ConfigPath<'_>,
+        report: &mut Diagnostics<'_>,
+    ) -> Option<SocketAddr> {
+        let address = report.ok_or_report(at, parse::listen_address(&raw?.0))?;
+        self.mark_used(listener::ListenAddress::Tcp(address), at, report);
+        Some(address)
+    }
+
+    /// Marks `address` as used. The kernel would bind two listeners to one address and distribute connections
+    /// between them at random.
+    fn mark_used(
+        &mut self,
+        address: listener::ListenAddress,
+        at: ConfigPath<'_>,
+        report: &mut Diagnostics<'_>,
+    ) {
+        match self.find_overlapping(&address) {
+            Some(path) => {
+                report.add_value_error(at, format!("address already in use by `{path}`, got {address}"))
+            }
+            None => self.0.push((address, at.to_string())),
+        }
+    }
+
+    /// Returns the path of the listener that `upstream` leads back to, as far as the addresses show it.
+    pub(super) fn find_reached_listener(&self, upstream: &upstream::UpstreamAddress) -> Option<&str> {
+        self.0.iter().find(|(taken, _)| is_reached(taken, upstream)).map(|(_, path)| path.as_str())
+    }
+
+    fn find_overlapping(&self, address: &listener::ListenAddress) -> Option<&str> {
+        self.0.iter().find(|(taken, _)| addresses_overlap(taken, address)).map(|(_, path)| path.as_str())
+    }
+}
+
+/// Whether both addresses cannot be bound at the same time. Port 0 is a different port each time.
+fn addresses_overlap(one: &listener::ListenAddress, other: &listener::ListenAddress) -> bool {
+    let (listener::ListenAddress::Tcp(one), listener::ListenAddress::Tcp(other)) = (one, other) else {
+        return one == other;
+    };
+    let same_family = one.is_ipv4() == other.is_ipv4();
+    let unspecified = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (one.ip() == other.ip() || (same_family && unspecified))
+}
+
+fn is_reached(taken: &listener::ListenAddress, upstream: &upstream::UpstreamAddress) -> bool {
+    match (taken, upstream) {
+        (listener::ListenAddress::Tcp(taken), upstream::UpstreamAddress::Tcp { host, port }) => {
+            let ip = match &**host {
+                "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
+                host => host.parse::<IpAddr>().ok(),
+            };
+            let reached = |ip: IpAddr| {
+                let is_wildcard = taken.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
+                taken.port() == *port && (taken.ip() == ip || is_wildcard)
+            };
+            ip.is_some_and(reached)
+        }
+        (listener::ListenAddress::Unix(taken), upstream::UpstreamAddress::Unix(path)) => taken == path,
+        _ => false,
+    }
+}

@@ -1,0 +1,416 @@
+//! Matchers and keys of rules: which requests a rule applies to, and what it counts separately.
+
+use http::{HeaderName, Method};
+
+use super::context::CompileContext;
+use super::{descriptors, geo, map_items, nested_networks, networks, patterns, plans, tls};
+use crate::config_path::ConfigPath;
+use crate::diagnostic::{Diagnostics, ValueError, backquoted, quoted};
+use crate::parse;
+use crate::raw;
+use weir_policy::rules::attribute::Attribute;
+use weir_policy::rules::key::KeyTemplate;
+use weir_policy::rules::matcher::{Condition, Matcher};
+use weir_policy::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
+use weir_policy::rules::schedule::Schedule;
+
+/// The methods of RFC 9110, and PATCH. In lower case they are certainly meant in upper case.
+const STANDARD_METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
+/// Compiles `match`. Without it, or with an empty map, the rule matches every request.
+pub(super) fn compile_matcher(
+    raw: Option<&raw::Matcher>,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Matcher {
+    let Some(raw) = raw else { return Matcher::default() };
+    let mut matcher = Matcher::default();
+    if let Some(paths) = &raw.path {
+        let mut paths =
+            map_items(paths, at.key("path"), |raw, at| report.ok_or_report(at, parse_path(&raw.0)));
+        if raw.trailing_slash.unwrap_or(context.trailing_slash) == raw::TrailingSlash::Ignore {
+            let others: Vec<_> = paths.iter().filter_map(PathPattern::with_other_end).collect();
+            paths.extend(others);
+        }
+        matcher.paths = paths.into();
+    } else if raw.trailing_slash.is_some() && !report.is_reported(at.key("path")) {
+        report.add_key_error(at.key("trailing_slash"), "`trailing_slash` has no meaning without `path`");
+    }
+    if let Some(methods) = &raw.method {
+        matcher.methods =
+            map_items(methods, at.key("method"), |raw, at| report.ok_or_report(at, parse_method(&raw.0)))
+                .into();
+    }
+    if let Some(hosts) = &raw.host {
+        matcher.hosts =
+            map_items(hosts, at.key("host"), |raw, at| report.ok_or_report(at, parse_host(&raw.0))).into();
+    }
+    if let Some(list) = &raw.client_ip {
+        matcher.client_ip = Some(networks::compile_set(list, at.key("client_ip"), context.files, report));
+    }
+    if let Some(schedule) = &raw.schedule {
+        let spans = map_items(schedule, at.key("schedule"), |raw, at| {
+            report.ok_or_report(at, parse::schedule(&raw.0))
+        });
+        matcher.schedule = Some(Schedule::new(spans));
+    }
+    matcher.conditions = compile_conditions(raw, at, context, report).into();
+    matcher.entries =
+        raw.entries.as_ref().map(|raw| descriptors::compile_entries(raw, at.key("entries"), context, report));
+    matcher
+}
+
+/// Compiles the conditions on single attributes. Those that cost most to evaluate come last.
+fn compile_conditions(
+    raw: &raw::Matcher,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Vec<Condition> {
+    // Without `..`, so that adding a field is a compile error until it is read here or listed as read
+    // elsewhere.
+    let raw::Matcher {
+        header,
+        descriptor,
+        plan,
+        country,
+        continent,
+        asn,
+        jwt,
+        tls: names,
+        listener,
+        path: _,
+        trailing_slash: _,
+        method: _,
+        host: _,
+        client_ip: _,
+        schedule: _,
+        entries: _,
+    } = raw;
+    let mut conditions = Vec::new();
+    if let Some(map) = header {
+        let patterns = map.iter().map(|(name, patterns)| (name, patterns.expose()));
+        let headers = compile_header_patterns(patterns, at.key("header"), context, report).into_iter();
+        conditions.extend(
+            headers.map(|(name, any)| Condition { attribute: Attribute::Header(name), patterns: any }),
+        );
+    }
+    if let Some(map) = descriptor {
+        conditions.extend(descriptors::compile_conditions(map, at.key("descriptor"), context, report));
+    }
+    let found = [
+        compile_plain_condition(
+            raw::PlainKey::Plan,
+            plan,
+            at.key("plan"),
+            context,
+            report,
+            plans::compile_pattern,
+        ),
+        compile_plain_condition(
+            raw::PlainKey::Country,
+            country,
+            at.key("country"),
+            context,
+            report,
+            geo::compile_country,
+        ),
+        compile_plain_condition(
+            raw::PlainKey::Continent,
+            continent,
+            at.key("continent"),
+            context,
+            report,
+            geo::compile_continent,
+        ),
+        compile_plain_condition(raw::PlainKey::Asn, asn, at.key("asn"), context, report, geo::compile_asn),
+        compile_listeners(listener, at.key("listener"), context, report),
+    ];
+    conditions.extend(found.into_iter().flatten());
+    if let Some(map) = jwt {
+        conditions.extend(patterns::compile_claims(map, at.key("jwt"), context, report));
+    }
+    if let Some(names) = names {
+        conditions.extend(tls::compile_conditions(names, at.key("tls"), context, report));
+    }
+    conditions
+}
+
+/// Compiles the condition on the listener.
+fn compile_listeners(
+    list: &Option<raw::OneOrMany<raw::ListenerName>>,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Condition> {
+    compile_plain_condition(raw::PlainKey::Listener, list, at, context, report, compile_listener)
+}
+
+/// Compiles the name of a listener, which must exist.
+fn compile_listener(
+    raw: &raw::ListenerName,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<HeaderPattern> {
+    let name = &*raw.0;
+    if !context.listeners.iter().any(|known| **known == *name) {
+        let known = context.listeners.iter().map(|known| backquoted(known)).collect::<Vec<_>>().join(", ");
+        let fault = ValueError::new(format!("no listener has this name, got {}", quoted(name)));
+        report.add_value_error(at, fault.with_hint(format!("the listeners are {known}")));
+        return None;
+    }
+    Some(HeaderPattern::Exact(name.into()))
+}
+
+/// Compiles the condition on an attribute that has no name; `read` parses one of its values.
+fn compile_plain_condition<T>(
+    kind: raw::PlainKey,
+    list: &Option<raw::OneOrMany<T>>,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+    read: impl Fn(&T, ConfigPath<'_>, &CompileContext<'_>, &mut Diagnostics<'_>) -> Option<HeaderPattern>,
+) -> Option<Condition> {
+    let list = list.as_ref()?;
+    let attribute = compile_plain_part(kind, at, context, report);
+    let any = map_items(list, at, |raw, at| read(raw, at, context, report)).into();
+    Some(Condition { attribute: attribute?, patterns: any })
+}
+
+/// Compiles `except`. Reports an empty one, which would match every request and disable the rule.
+pub(super) fn compile_except(
+    raw: &raw::Matcher,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Matcher {
+    let matcher = compile_matcher(Some(raw), at, context, report);
+    if matcher.holds_for_all() && !report.is_reported(at) {
+        report.add_value_error(at, "an empty `except` matches every request, so the rule would never apply");
+    }
+    matcher
+}
+
+/// Compiles `key` of the rule at `rule`, in order. Reports duplicate parts, and `route` in a rule without
+/// path patterns.
+pub(super) fn compile_key(
+    raw: &raw::ZeroOrMany<raw::KeyPart>,
+    matcher: &Matcher,
+    rule: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> KeyTemplate {
+    let mut seen: Vec<Attribute> = Vec::new();
+    let no_route = matcher.paths.is_empty() && !report.is_reported(rule.key("match"));
+    map_items(raw, rule.key("key"), |raw, at| {
+        let part = compile_key_part(raw, at, context, report)?;
+        if part == Attribute::Route && no_route {
+            let fault = ValueError::new("`route` needs `match.path`, and this rule has none");
+            report.add_value_error(at, fault.with_hint("use `path` to count each path separately"));
+        }
+        if seen.contains(&part) {
+            report.add_value_error(at, format!("duplicate key part `{part}`"));
+        }
+        seen.push(part);
+        Some(())
+    });
+    KeyTemplate(seen.into())
+}
+
+pub(super) fn compile_key_part(
+    raw: &raw::KeyPart,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Attribute> {
+    let named = match raw {
+        raw::KeyPart::Plain(plain) => return compile_plain_part(*plain, at, context, report),
+        raw::KeyPart::Named(named) => named,
+    };
+    if let Some(client) = &named.client_ip {
+        return Some(nested_networks::compile_key_part(client, at.key("client_ip"), report));
+    }
+    if let Some(claim) = &named.jwt {
+        return compile_claim_part(claim, at.key("jwt"), context, report);
+    }
+    if let Some(name) = named.tls {
+        return tls::compile_name(name, at.key("tls"), context, report).map(Attribute::Certificate);
+    }
+    if let Some(key) = &named.descriptor {
+        return descriptors::compile_key_part(key, at.key("descriptor"), context, report);
+    }
+    compile_named_part(&named.header, &named.cookie, &named.query, at, report)
+}
+
+/// Compiles a key part that is a claim of a token.
+pub(super) fn compile_claim_part(
+    claim: &str,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Attribute> {
+    patterns::register_claim(claim, at, context, report).map(Attribute::Jwt)
+}
+
+/// Compiles a key part with a name: a header, a cookie or a query parameter.
+pub(super) fn compile_named_part(
+    header: &Option<String>,
+    cookie: &Option<String>,
+    query: &Option<String>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Attribute> {
+    if let Some(header) = header {
+        return report.ok_or_report(at.key("header"), parse_header_name(header).map(Attribute::Header));
+    }
+    if let Some(cookie) = cookie {
+        return report.ok_or_report(at.key("cookie"), parse_cookie_name(cookie).map(Attribute::Cookie));
+    }
+    let query = query.as_deref()?;
+    let name =
+        if query.is_empty() { Err(invalid_value("query parameter name", query)) } else { Ok(query.into()) };
+    report.ok_or_report(at.key("query"), name.map(Attribute::Query))
+}
+
+/// Compiles a key part without a name. Reports a part that needs a section of the configuration that is
+/// missing.
+pub(super) fn compile_plain_part(
+    plain: raw::PlainKey,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Attribute> {
+    Some(match plain {
+        raw::PlainKey::ClientIp => Attribute::ClientIp,
+        raw::PlainKey::Country => {
+            geo::require_geo_database(at, "country", context, report);
+            Attribute::Country
+        }
+        raw::PlainKey::Continent => {
+            geo::require_geo_database(at, "continent", context, report);
+            Attribute::Continent
+        }
+        raw::PlainKey::Asn => {
+            geo::require_asn_database(at, context, report);
+            Attribute::System
+        }
+        raw::PlainKey::Plan => Attribute::Plan(plans::require_plans(at, context, report)?),
+        raw::PlainKey::Route => Attribute::Route,
+        raw::PlainKey::Path => Attribute::Path,
+        raw::PlainKey::Method => Attribute::Method,
+        raw::PlainKey::Host => Attribute::Host,
+        raw::PlainKey::Listener => Attribute::Listener,
+    })
+}
+
+fn parse_path(text: &str) -> Result<PathPattern, ValueError> {
+    if !text.starts_with('~') && text.contains(['?', '#']) {
+        let fault = ValueError::new(format!("a path has no query and no fragment, got {}", quoted(text)));
+        return Err(fault.with_hint("the query is not matched"));
+    }
+    if let Some(regex) = text.strip_prefix("~ ") {
+        let fault = ValueError::new(format!("a regex begins directly after `~`, got {}", quoted(text)));
+        return Err(fault.with_hint(format!("write `~{}`", regex.trim())));
+    }
+    PathPattern::parse(text).map_err(|error| {
+        let fault = ValueError::new(format!("{error}, got {}", quoted(text)));
+        if let Some(pattern) = parse::misspelling::path_pattern(text) {
+            return fault.with_hint(format!("write `{pattern}`"));
+        }
+        match text.strip_suffix('*') {
+            Some(stem) if text.starts_with('/') && !stem.contains('*') && !stem.ends_with('/') => {
+                fault.with_hint(format!("write `{stem}/*`, or the regex `~^{stem}`"))
+            }
+            _ if !text.is_empty() && !text.starts_with(['/', '~', '*']) => {
+                fault.with_hint(format!("did you mean `/{text}`?"))
+            }
+            _ => fault,
+        }
+    })
+}
+
+fn parse_host(text: &str) -> Result<HostPattern, ValueError> {
+    if !text.starts_with('~') && text.contains(['/', '@', ' ']) {
+        return Err(ValueError::new(format!("a host has no scheme and no path, got {}", quoted(text))));
+    }
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*:[]".contains(&byte);
+    if !text.starts_with('~') && !text.is_empty() && !text.bytes().all(is_host) {
+        let fault = ValueError::new(format!("not a host, got {}", quoted(text)));
+        return Err(match text.is_ascii() {
+            true => fault.with_hint("write the name alone, as in `api.example.com`"),
+            false => fault.with_hint("clients send names in Punycode, as in `xn--bcher-kva.example`"),
+        });
+    }
+    HostPattern::parse(text).map_err(|error| match error {
+        weir_policy::rules::pattern::PatternError::Star => ValueError::new(format!(
+            "`*` may only be the first label, as in `*.example.com`, got {}",
+            quoted(text)
+        )),
+        error => ValueError::new(format!("not a host: {error}, got {}", quoted(text))),
+    })
+}
+
+pub(super) fn parse_method(text: &str) -> Result<Method, ValueError> {
+    let upper = text.to_ascii_uppercase();
+    if upper != text && STANDARD_METHODS.contains(&upper.as_str()) {
+        let fault = ValueError::new(format!("methods are upper case, got {}", quoted(text)));
+        return Err(fault.with_hint(format!("did you mean `{upper}`?")));
+    }
+    Method::from_bytes(text.as_bytes()).map_err(|_| invalid_value("method", text))
+}
+
+pub(super) type HeaderPatterns = Vec<(HeaderName, Box<[HeaderPattern]>)>;
+
+/// Compiles patterns for header values, by header name.
+pub(super) fn compile_header_patterns<'r>(
+    map: impl ExactSizeIterator<Item = (&'r String, &'r raw::OneOrMany<raw::HeaderValues>)>,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> HeaderPatterns {
+    let mut headers: HeaderPatterns = Vec::new();
+    if map.len() == 0 && !report.is_reported(at) {
+        report.add_value_error(at, "empty map, expected at least one header");
+    }
+    for (name, patterns) in map {
+        let patterns = map_items(patterns, at.key(name), |raw, at| {
+            patterns::compile_header_pattern(raw, at, context, report)
+        });
+        match parse_header_name(name) {
+            Err(fault) => report.add_key_error(at.key(name), fault),
+            Ok(header) if headers.iter().any(|(other, _)| *other == header) => {
+                report.add_key_error(
+                    at.key(name),
+                    format!("duplicate header `{header}`: names are case-insensitive"),
+                );
+            }
+            Ok(header) => headers.push((header, patterns.into())),
+        }
+    }
+    headers
+}
+
+/// Parses a header name, case-insensitively.
+pub(super) fn parse_header_name(text: &str) -> Result<HeaderName, ValueError> {
+    HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
+        let fault = invalid_value("header name", text);
+        match text {
+            ":path" => fault.with_hint("write `path` in place of the header"),
+            ":authority" => fault.with_hint("write `host` in place of the header"),
+            ":method" => fault.with_hint("write `method` in place of the header"),
+            _ => fault,
+        }
+    })
+}
+
+/// Parses a cookie name. Like a method, it is a token (RFC 6265 section 4.1.1).
+pub(super) fn parse_cookie_name(text: &str) -> Result<Box<str>, ValueError> {
+    Method::from_bytes(text.as_bytes()).map(|_| text.into()).map_err(|_| invalid_value("cookie name", text))
+}
+
+fn invalid_value(what: &str, got: &str) -> ValueError {
+    ValueError::new(format!("not a {what}, got {}", quoted(got)))
+}

@@ -1,0 +1,191 @@
+//! Plans: the attribute that identifies a member, the members of each plan, and the parts of rules that use
+//! plans.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::context::CompileContext;
+use super::matching::{compile_claim_part, compile_named_part, compile_plain_part};
+use crate::config_path::ConfigPath;
+use crate::data_files::members::{MEMBERS, random_secret};
+use crate::diagnostic::{Diagnostics, ValueError, backquoted_list, quoted};
+use crate::parse::{self, nearest_name};
+use crate::raw;
+use weir_policy::response::rejection::RejectionResponse;
+use weir_policy::rules::attribute::Attribute;
+use weir_policy::rules::membership::{Members, MembersBuilder, Plans};
+use weir_policy::rules::pattern::HeaderPattern;
+use weir_policy::rules::rule::{Action, Rule, Throttle};
+
+/// Maximum number of notes on plans that no rule names; the rest is counted in one note.
+const MAX_NOTES: usize = 10;
+
+/// Compiles the section `plans` at `at`.
+pub(super) fn compile(
+    raw: Option<&raw::Plans>,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Arc<Plans>> {
+    let raw = raw?;
+    let attribute = raw.of.as_ref().and_then(|badge| compile_attribute(badge, at.key("of"), context, report));
+    let members = raw.members.as_ref().and_then(|raw| load_members(raw, at.key("members"), context, report));
+    let default = match &raw.default {
+        Some(name) => Some(report.ok_or_report(at.key("default"), parse::plan_name(&name.0))?),
+        None => None,
+    };
+    let is_inline = raw.members.as_ref().is_some_and(|members| members.file.is_none());
+    if is_inline && !report.is_reported(at) {
+        context.plan_names = Some(plan_names(raw));
+    }
+    Some(Arc::new(Plans { attribute: attribute?, members: members?, default }))
+}
+
+fn compile_attribute(
+    raw: &raw::MemberAttribute,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Attribute> {
+    match raw {
+        raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Host) => {
+            compile_plain_part(raw::PlainKey::Host, at, context, report)
+        }
+        raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Country) => {
+            compile_plain_part(raw::PlainKey::Country, at, context, report)
+        }
+        raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Continent) => {
+            compile_plain_part(raw::PlainKey::Continent, at, context, report)
+        }
+        raw::MemberAttribute::Named(raw::NamedMemberAttribute { jwt: Some(claim), .. }) => {
+            compile_claim_part(claim, at.key("jwt"), context, report)
+        }
+        raw::MemberAttribute::Named(named) => {
+            compile_named_part(&named.header, &named.cookie, &named.query, at, report)
+        }
+    }
+}
+
+fn load_members(
+    raw: &raw::Members,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Arc<Members>> {
+    if let Some(file) = &raw.file {
+        if !raw.inline_members.is_empty() {
+            report.add_value_error(at, "both `file` and members, expected one of them");
+        }
+        return context.files.load(file, &MEMBERS, at.key("file"), report);
+    }
+    let mut builder = MembersBuilder::new(report.ok_or_report(at, random_secret())?);
+    for (member, plan) in &raw.inline_members {
+        let at = at.key(member);
+        let Some(plan) = report.ok_or_report(at, parse::plan_name(&plan.0)) else { continue };
+        report.ok_or_report(at, builder.add(member, &plan).map_err(|error| error.to_string()));
+    }
+    // The keys of a map are unique, so there are no duplicate members.
+    builder.close().ok().map(Arc::new)
+}
+
+/// Returns the names of all plans in the configuration.
+fn plan_names(raw: &raw::Plans) -> Vec<String> {
+    let written = raw.members.iter().flat_map(|members| members.inline_members.values());
+    let mut names: Vec<String> = written.chain(&raw.default).map(|name| name.0.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Adds a note for each plan that has clients but is named by no rule, if other rules match by plan. Clients
+/// on such a plan are unlimited, which is easily overlooked. `at` is the section.
+pub(super) fn note_plans_without_rule(
+    raw: Option<&raw::Plans>,
+    plans: Option<&Plans>,
+    rules: &[(Rule, RejectionResponse)],
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    let (Some(raw), Some(plans)) = (raw, plans) else { return };
+    let matchers = rules.iter().flat_map(|(rule, _)| rule.except.iter().chain([&rule.matcher]));
+    let conditions = matchers.flat_map(|matcher| &matcher.conditions);
+    let named: HashSet<&str> = conditions
+        .filter(|condition| condition.attribute.source().plans().is_some())
+        .flat_map(|condition| condition.patterns.iter().filter_map(HeaderPattern::exact))
+        .collect();
+    let limits_all = |(rule, _): &(Rule, RejectionResponse)| match &rule.action {
+        Action::Limit(limiting) if limiting.throttle != Throttle::Shadow => {
+            rule.matcher.holds_for_all() && rule.except.is_empty()
+        }
+        Action::Limit(_) | Action::Allow | Action::Deny => false,
+    };
+    // If no rule matches by plan, plans are used only in keys. If a rule limits every request, no client is
+    // unlimited.
+    if named.is_empty() || rules.iter().any(limits_all) {
+        return;
+    }
+    let note = |note: String| {
+        ValueError::new(note).with_hint("add a rule that names it in `match.plan` or `except.plan`")
+    };
+    if let Some(default) = plans.default.as_deref().filter(|default| !named.contains(default)) {
+        let message = format!(
+            "no rule names the plan {}, so clients that are not members are unlimited",
+            quoted(default)
+        );
+        report.add_note(at.key("default"), note(message));
+    }
+    let members_at = at.key("members");
+    let (mut noted, mut omitted) = (0, 0);
+    for (plan, count) in plans.members.counts().filter(|(plan, count)| *count > 0 && !named.contains(plan)) {
+        if noted == MAX_NOTES {
+            omitted += 1;
+            continue;
+        }
+        noted += 1;
+        let subject = match count {
+            1 => "its only member is".to_owned(),
+            several => format!("its {several} members are"),
+        };
+        let fault = note(format!("no rule names the plan {}, so {subject} unlimited", quoted(plan)));
+        let member = raw.members.as_ref().and_then(|members| {
+            members.inline_members.iter().find(|(_, written)| *written.0 == *plan).map(|(member, _)| member)
+        });
+        match member {
+            Some(member) => report.add_note(members_at.key(member), fault),
+            None => report.add_note(members_at.key("file"), fault),
+        }
+    }
+    if omitted > 0 {
+        report.add_note(members_at, format!("no rule names {omitted} other plans either"));
+    }
+}
+
+/// Compiles a plan of a matcher.
+pub(super) fn compile_pattern(
+    raw: &raw::PlanName,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<HeaderPattern> {
+    let plan = report.ok_or_report(at, parse::plan_name(&raw.0))?;
+    let known = context.plan_names.as_deref().unwrap_or_default();
+    if context.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
+        let names = || known.iter().map(String::as_str);
+        let fault = ValueError::new(format!("no client has the plan {}", quoted(&plan)));
+        let fault = fault.with_hint(format!("known plans: {}", backquoted_list(names())));
+        report.add_value_error(at, fault.with_suggestion(nearest_name(&plan, names())));
+    }
+    Some(HeaderPattern::Exact(plan))
+}
+
+/// Returns the plans; reports that the setting at `at` needs them, if there are none.
+pub(super) fn require_plans(
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Arc<Plans>> {
+    if !context.has_plans {
+        report.add_value_error(at, "`plan` needs `plans`, and there is none");
+    }
+    context.plans.clone()
+}

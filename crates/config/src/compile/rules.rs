@@ -1,0 +1,216 @@
+//! Compiles rules, and checks which keys need or exclude one another and which have no effect.
+
+use std::collections::HashMap;
+
+use super::context::{CompileContext, MatcherOwner};
+use super::{
+    cost, counters, domain, feedback, given_keys, in_flight, limit_scope, limits, map_items, matching,
+    nested_networks, rejection, remote_limit, respond, throttle, wait, windows,
+};
+use crate::applicability::{self, CheckedRule, RuleKind};
+use crate::config_path::ConfigPath;
+use crate::defaults::MAX_NAME_LENGTH;
+use crate::diagnostic::{Diagnostics, ValueError, backquoted, quoted};
+use crate::raw;
+use weir_policy::response::rejection::RejectionResponse;
+use weir_policy::rules::key::KeyTemplate;
+use weir_policy::rules::matcher::Matcher;
+use weir_policy::rules::rule::{Action, LimitAction, Rule, Throttle};
+
+/// Compiles all rules in file order, each with its local reply.
+pub(super) fn compile(
+    raw: &raw::Rules,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Vec<(Rule, RejectionResponse)> {
+    let mut indices = raw.items().map(|(index, _)| index);
+    let mut first_uses = HashMap::new();
+    let rules = map_items(raw, at, |raw, rule_at| {
+        let index = indices.next().flatten();
+        let name = raw.name.as_deref().unwrap_or_default();
+        if raw.name.is_some() {
+            let name_at = rule_at.key("name");
+            report.ok_or_report(name_at, check_name(name));
+            let first = *first_uses.entry(name).or_insert(index);
+            if first != index {
+                let first = name_line(first, at, report);
+                let fault = ValueError::new(format!("duplicate rule name {}", backquoted(name)));
+                report.add_value_error(name_at, fault.with_hint(format!("first in line {first}")));
+            }
+        }
+        Some(compile_rule(raw, name, rule_at, context, report))
+    });
+    counters::check(raw, &rules, at, report);
+    rules
+}
+
+/// Returns a rule's name and line for a message.
+pub(super) fn describe(
+    rule: &Rule,
+    index: Option<usize>,
+    rules: ConfigPath<'_>,
+    report: &Diagnostics<'_>,
+) -> String {
+    format!("{} in line {}", backquoted(&rule.name), name_line(index, rules, report))
+}
+
+/// Returns the line of the name of the rule with this index in the list at `rules`; `None` for a single rule in place of
+/// a list.
+fn name_line(index: Option<usize>, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> usize {
+    report.line_of(rule_position(index, &rules).key("name"))
+}
+
+/// Returns the position of the rule with this index in the list at `rules`; `None` for a single rule in place of a list.
+pub(super) fn rule_position<'p>(index: Option<usize>, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
+    index.map_or_else(|| rules.single_item(), |index| rules.item(index))
+}
+
+/// Checks a name, which becomes part of metrics, headers and log lines without escaping.
+pub(super) fn check_name(name: &str) -> Result<(), ValueError> {
+    let bad = name.chars().find(|letter| !letter.is_ascii_graphic() || matches!(letter, '"' | '\\'));
+    if name.is_empty() {
+        return Err(ValueError::new("empty name"));
+    }
+    if let Some(bad) = bad {
+        return Err(ValueError::new(format!(
+            "invalid name, expected visible ASCII without quotes and backslashes, got {}",
+            quoted(name)
+        ))
+        .with_hint(format!("remove {}", backquoted(&bad.to_string()))));
+    }
+    if name.len() > MAX_NAME_LENGTH {
+        return Err(ValueError::new(format!(
+            "a name has at most {MAX_NAME_LENGTH} characters, got {}",
+            name.len()
+        )));
+    }
+    Ok(())
+}
+
+fn compile_rule(
+    raw: &raw::Rule,
+    name: &str,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> (Rule, RejectionResponse) {
+    context.matcher_owner = if raw.domain.is_some() || report.is_reported(at.key("domain")) {
+        MatcherOwner::DomainRule
+    } else {
+        MatcherOwner::Rule
+    };
+    let matcher = matching::compile_matcher(raw.matching.as_deref(), at.key("match"), context, report);
+    let except = raw.except.as_deref().map_or_else(Vec::new, |list| {
+        map_items(list, at.key("except"), |except, at| {
+            Some(matching::compile_except(except, at, context, report))
+        })
+    });
+    let mut rejection = rejection::compile(raw, name, at, context, report);
+    wait::set_status(raw, &mut rejection, at, report);
+    let action = match raw.action.unwrap_or_default() {
+        raw::Action::Limit if report.is_reported(at.key("action")) => Action::Deny,
+        raw::Action::Limit => Action::Limit(compile_limit_action(raw, &matcher, at, context, report)),
+        raw::Action::Allow => Action::Allow,
+        raw::Action::Deny => Action::Deny,
+    };
+    note_unconditional_action(raw, &matcher, at, report);
+    context.matcher_owner = MatcherOwner::default();
+    let domain = domain::read_name(raw, at, context, report);
+    let rule = Rule { name: name.into(), matcher, except: except.into(), action, domain };
+    domain::note_unavailable_attributes(&rule, at, report);
+    check_applicability(raw, &rule, at, report);
+    (rule, rejection)
+}
+
+/// Reports keys of the rule at `at` that have no meaning in it.
+fn check_applicability(raw: &raw::Rule, rule: &Rule, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    let (throttle, is_shared) = match &rule.action {
+        Action::Limit(limiting) => (limiting.throttle, limiting.shared().is_some()),
+        Action::Allow | Action::Deny => (Throttle::default(), false),
+    };
+    let checked = CheckedRule { rule: raw, throttle };
+    let is_remote = remote_limit::remote_scope(raw).is_some();
+    let is_limit = matches!(rule.action, Action::Limit(_));
+    let is_limited = given_keys(limits::limit_keys(raw)).next().is_some()
+        || nested_networks::parts_with_prefixes(raw).next().is_some();
+    let kinds = [
+        (RuleKind::AllowOrDeny, raw.action.unwrap_or_default() != raw::Action::Limit),
+        (RuleKind::Allow, raw.action == Some(raw::Action::Allow)),
+        (RuleKind::Deny, raw.action == Some(raw::Action::Deny)),
+        (RuleKind::InFlightOnly, is_limit && !is_limited && raw.in_flight.is_some()),
+        (RuleKind::Remote, is_limit && is_remote),
+        (RuleKind::RemoteOnly, is_limit && remote_limit::needs_no_local_limit(raw)),
+        (RuleKind::Shared, is_shared),
+        (RuleKind::Domain, rule.domain.is_some()),
+        (RuleKind::Descriptors, rule.domain.is_some() && rule.reads_descriptors()),
+    ];
+    for (kind, _) in kinds.into_iter().filter(|(_, applies)| *applies) {
+        applicability::check(&checked, kind, at, report);
+    }
+}
+
+fn compile_limit_action(
+    raw: &raw::Rule,
+    matcher: &Matcher,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> LimitAction {
+    let key = raw
+        .key
+        .as_ref()
+        .map_or_else(KeyTemplate::default, |key| matching::compile_key(key, matcher, at, context, report));
+    let throttle = throttle::compile(raw.throttle.as_deref(), at.key("throttle"), report);
+    let nested = nested_networks::compile_limits(raw, &key, throttle, at, report);
+    let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
+    windows::apply_to_limits(raw, &mut limits, at, report);
+    throttle::apply_to_limits(throttle, &mut limits, at.key("throttle"), report);
+    let feedback = feedback::compile(raw, throttle, &mut limits, at, report);
+    let cost_model = cost::compile(raw, &limits, at, context, report);
+    throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"), report);
+    let source = limit_scope::compile_source(raw, &key, at, context, report);
+    let enforce = throttle::compile_enforced_share(raw, throttle, &key, at, report);
+    let in_flight = in_flight::compile(raw, at, report);
+    let action = LimitAction {
+        counter: counters::read_name(raw, at, report),
+        key,
+        on_missing: raw.on_missing.unwrap_or_default(),
+        limits: limits.into(),
+        cost_model,
+        throttle,
+        wait: wait::compile(raw, at, context, report),
+        enforced_share: enforce,
+        in_flight: in_flight.max,
+        adaptive: in_flight.adaptive,
+        ban: throttle::compile_ban(raw.on_limit.as_deref(), at.key("on_limit"), report),
+        on_denied: raw.on_denied.unwrap_or_default(),
+        on_change: raw.on_change.unwrap_or_default(),
+        feedback,
+        source,
+        deferral: respond::compile(raw, at, context, report),
+    };
+    wait::check(raw, &action, at, report);
+    action
+}
+
+/// Adds a note for an `allow` or `deny` of every request, because other rules never apply then.
+fn note_unconditional_action(
+    raw: &raw::Rule,
+    matcher: &Matcher,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    if !matcher.holds_for_all() || raw.except.is_some() {
+        return;
+    }
+    match raw.action.unwrap_or_default() {
+        raw::Action::Allow => {
+            report.add_note(at.key("action"), "exempts every request, so no other rule ever applies")
+        }
+        raw::Action::Deny => {
+            report.add_note(at.key("action"), "rejects every request that no other rule allows")
+        }
+        raw::Action::Limit => {}
+    }
+}

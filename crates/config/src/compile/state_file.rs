@@ -1,0 +1,34 @@
+//! The state file, in which counters survive restarts.
+
+use std::path::Path;
+
+use super::{note_switch_as_file, read_timeout, resolve_relative};
+use crate::config_path::ConfigPath;
+use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::{defaults, raw};
+use weir_store::state_file::StateFileSettings;
+
+/// Compiles the section `state`. A file that cannot be written is a note and not a problem, because Weir
+/// works without it.
+pub(super) fn compile(
+    raw: Option<&raw::State>,
+    file: &Path,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<StateFileSettings> {
+    let raw = raw?;
+    let interval = read_timeout(&raw.interval, defaults::STATE_FILE_INTERVAL, at.key("interval"), report);
+    let (written, at) = (raw.file.as_ref()?, at.key("file"));
+    if written.ends_with('/') || Path::new(written).file_name().is_none() {
+        let fault = ValueError::new(format!("expected a file, got {}", quoted(written)));
+        report.add_value_error(at, fault.with_hint("a directory cannot be written to"));
+        return None;
+    }
+    note_switch_as_file("counters", written, "", at, report);
+    let settings = StateFileSettings { file: resolve_relative(file, written), interval };
+    if let Some(obstacle) = settings.obstacle() {
+        let fault = ValueError::new(format!("cannot save counters to {}: {obstacle}", quoted(written)));
+        report.add_note(at, fault.with_hint("the directory must exist and be writable"));
+    }
+    Some(settings)
+}

@@ -1,0 +1,239 @@
+//! The store that instances share: its servers, credentials and timeout.
+
+use std::num::NonZeroU16;
+
+use super::rules::check_name;
+use super::upstream_tls::{self, TlsPeer};
+use super::{map_items, read_timeout};
+use crate::config_path::ConfigPath;
+use crate::data_files::DataFiles;
+use crate::data_files::jwt_keys::SECRET;
+use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::parse::{self, RedisServer};
+use crate::{defaults, raw};
+use weir_store::remote::channel::ServerAddress;
+use weir_store::settings::{Credentials, SentinelSettings, SingleServer, StoreSettings, Topology};
+
+const STORE_PEER: TlsPeer<'_> = TlsPeer {
+    hosts: Vec::new(),
+    is_secure: false,
+    has_requests: false,
+    tls_hint: "write `rediss://host:port` for TLS",
+    name: "the store",
+    risk: "any server that answers the connection is accepted as the store and can grant arbitrary limits",
+};
+
+/// Compiles the section `store` at `at`.
+pub(super) fn compile(
+    raw: Option<&raw::Store>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<StoreSettings> {
+    let raw = raw?;
+    let prefix = raw.prefix.as_deref().unwrap_or(defaults::STORE_PREFIX);
+    report.ok_or_report(at.key("prefix"), check_prefix(prefix));
+    let timeout = read_timeout(&raw.timeout, defaults::STORE_TIMEOUT, at.key("timeout"), report);
+    if let Some(instance) = &raw.instance {
+        report.ok_or_report(at.key("instance"), check_name(instance));
+    }
+    let given = GivenCredentials {
+        username: raw.username.as_deref(),
+        username_key: "username",
+        password: raw.password.as_ref(),
+        password_key: "password",
+    };
+    let credentials = read_credentials(given, at, files, report);
+    let servers = match raw.redis.as_ref()? {
+        raw::Redis::Servers(urls) => compile_servers(urls, raw, at.key("redis"), report)?,
+        raw::Redis::Sentinel(sentinel) => compile_sentinels(sentinel, raw, at.key("redis"), files, report)?,
+    };
+    let tls = servers.compile_tls(raw, at, files, report);
+    if servers.is_secure && tls.is_none() {
+        return None;
+    }
+    Some(StoreSettings {
+        credentials: servers.credentials.unwrap_or(credentials?),
+        topology: servers.topology,
+        tls,
+        prefix: prefix.into(),
+        timeout,
+        weight: raw.weight.unwrap_or(NonZeroU16::MIN),
+        instance: raw.instance.as_deref().map(Into::into),
+    })
+}
+
+/// Checks the prefix, which every key begins with. Braces are not allowed, because they mark the part of a
+/// key that determines its slot in a Redis Cluster.
+fn check_prefix(prefix: &str) -> Result<(), ValueError> {
+    if prefix.is_empty() {
+        return Err("empty, expected a prefix for keys".into());
+    }
+    if prefix.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        return Err(ValueError::new(format!("a prefix must be visible ASCII, got {}", quoted(prefix))));
+    }
+    if prefix.contains(['{', '}']) {
+        return Err(ValueError::new(format!("a prefix must not contain braces, got {}", quoted(prefix)))
+            .with_hint("Redis Cluster reads braces in a key as a hash tag"));
+    }
+    if prefix.len() > defaults::MAX_STORE_PREFIX_LENGTH {
+        let max = defaults::MAX_STORE_PREFIX_LENGTH;
+        return Err(ValueError::new(format!("a prefix has at most {max} characters, got {}", prefix.len())));
+    }
+    Ok(())
+}
+
+/// The servers in `redis`.
+struct StoreServers {
+    topology: Topology,
+    is_secure: bool,
+    /// Credentials of the URL; `None` if they are given by keys.
+    credentials: Option<Credentials>,
+}
+
+impl StoreServers {
+    fn compile_tls(
+        &self,
+        raw: &raw::Store,
+        at: ConfigPath<'_>,
+        files: &mut DataFiles,
+        report: &mut Diagnostics<'_>,
+    ) -> Option<weir_net::tls::client::TlsClientSettings> {
+        let addresses: Vec<&ServerAddress> = match &self.topology {
+            Topology::Single(server) => vec![&server.address],
+            Topology::Cluster(places) => places.iter().collect(),
+            Topology::Sentinel(sentinel) => sentinel.sentinels.iter().collect(),
+        };
+        let hosts = addresses.into_iter().filter_map(|place| match place {
+            ServerAddress::Tcp(host, _) => Some(&**host),
+            ServerAddress::Unix(_) => None,
+        });
+        let peer = TlsPeer { hosts: hosts.collect(), is_secure: self.is_secure, ..STORE_PEER };
+        upstream_tls::compile_settings(raw.tls.as_deref(), &peer, at, at.key("redis"), files, report)
+    }
+}
+
+fn compile_servers(
+    urls: &raw::OneOrMany<raw::RedisUrl>,
+    store: &raw::Store,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<StoreServers> {
+    let is_list = matches!(urls, raw::OneOrMany::Many(_));
+    let has_user = store.username.is_some() || store.password.is_some();
+    let mut first: Option<RedisServer> = None;
+    let servers = map_items(urls, at.single_item(), |url, at| {
+        let server = report.ok_or_report(at.single_item(), parse::redis_url(&url.0))?;
+        let fault = if has_user && server.credentials != Credentials::default() {
+            Some(
+                ValueError::new("credentials both in the URL and in `username` or `password`")
+                    .with_hint("configure them in one place"),
+            )
+        } else if is_list {
+            cluster_error(&server, first.as_ref())
+        } else {
+            None
+        };
+        if let Some(fault) = fault {
+            report.add_value_error(at, fault);
+        }
+        first.get_or_insert_with(|| server.clone());
+        Some(server)
+    });
+    let RedisServer { address: place, is_secure, credentials, db } = first?;
+    let topology = if is_list {
+        Topology::Cluster(servers.into_iter().map(|server| server.address).collect())
+    } else {
+        Topology::Single(SingleServer { address: place, db: db.unwrap_or(0) })
+    };
+    Some(StoreServers { topology, is_secure, credentials: Some(credentials).filter(|_| !has_user) })
+}
+
+fn cluster_error(server: &RedisServer, first: Option<&RedisServer>) -> Option<ValueError> {
+    let differs =
+        |of: fn(&RedisServer) -> (bool, &Credentials)| first.is_some_and(|first| of(first) != of(server));
+    if matches!(server.address, ServerAddress::Unix(_)) {
+        Some(
+            ValueError::new("not available in Redis Cluster, which has no Unix sockets")
+                .with_hint("write a single server without a list"),
+        )
+    } else if server.db.is_some_and(|db| db != 0) {
+        Some(
+            ValueError::new("not available in Redis Cluster, which has only database 0")
+                .with_hint("write a single server without a list"),
+        )
+    } else if differs(|server| (server.is_secure, &server.credentials)) {
+        Some(
+            ValueError::new("servers of a Redis Cluster must have the same scheme, user and password")
+                .with_hint("set `username` and `password` beside `redis`"),
+        )
+    } else {
+        None
+    }
+}
+
+fn compile_sentinels(
+    raw: &raw::Sentinel,
+    store: &raw::Store,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<StoreServers> {
+    let given = GivenCredentials {
+        username: raw.sentinel_username.as_deref(),
+        username_key: "sentinel_username",
+        password: raw.sentinel_password.as_ref(),
+        password_key: "sentinel_password",
+    };
+    let credentials = read_credentials(given, at, files, report);
+    let sentinels = map_items(raw.sentinel.as_ref()?, at.key("sentinel"), |address, at| {
+        report.ok_or_report(at, parse::sentinel_address(&address.0))
+    });
+    let master = raw.master.as_deref()?;
+    report.ok_or_report(at.key("master"), check_name(master));
+    let topology = Topology::Sentinel(SentinelSettings {
+        sentinels,
+        master: master.into(),
+        credentials: credentials?,
+        db: raw.db.unwrap_or(0),
+    });
+    Some(StoreServers { topology, is_secure: store.tls.is_some(), credentials: None })
+}
+
+/// A user name and a password, with the keys that they are given by.
+struct GivenCredentials<'r> {
+    username: Option<&'r str>,
+    username_key: &'static str,
+    password: Option<&'r raw::SecretOrFile>,
+    password_key: &'static str,
+}
+
+/// Reads the credentials of the map at `at`.
+fn read_credentials(
+    GivenCredentials { username, username_key, password, password_key }: GivenCredentials<'_>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<Credentials> {
+    if username.is_some() && password.is_none() && !report.is_reported(at.key(password_key)) {
+        report.add_key_error(at.key(username_key), format!("`{username_key}` without its `{password_key}`"));
+    }
+    if username.is_some_and(str::is_empty) {
+        report.add_value_error(at.key(username_key), "empty, expected a user name");
+    }
+    let password = match password {
+        None => None,
+        Some(raw::SecretOrFile::Text(text)) if text.expose().is_empty() => {
+            report.add_value_error(at.key(password_key), "empty, expected a password");
+            return None;
+        }
+        Some(raw::SecretOrFile::Text(text)) => Some(text.expose().as_str().into()),
+        Some(raw::SecretOrFile::File(name)) => {
+            let at = at.key(password_key);
+            let read = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
+            let text = std::str::from_utf8(&read.0).map_err(|_| "expected a password in UTF-8");
+            Some(report.ok_or_report(at.key("file"), text)?.into())
+        }
+    };
+    Some(Credentials { username: username.map(Into::into), password })
+}

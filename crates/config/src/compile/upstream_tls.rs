@@ -1,0 +1,216 @@
+//! TLS to upstreams and other servers: trusted authorities, client certificate and expected server name.
+
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+
+use super::tls::load_key_pair;
+use crate::config_path::ConfigPath;
+use crate::data_files::DataFiles;
+use crate::data_files::certificates::AUTHORITIES;
+use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::parse::UpstreamUrl;
+use crate::raw;
+use weir_net::tls::client::{ServerVerification, TlsClientSettings};
+use weir_net::tls::pem::Authorities;
+use weir_upstream::UpstreamAddress;
+
+/// Server name that stands for the host of each request.
+const FROM_HOST: &str = "from_host";
+
+/// Whether the server name is the host of each request.
+pub(super) fn is_name_from_host(raw: &raw::UpstreamTls) -> bool {
+    raw.server_name.as_deref() == Some(FROM_HOST)
+}
+
+/// Compiles the TLS settings of the map at `at` for `urls`, which are given at `address`. `None` for
+/// plaintext, or if there is a problem.
+pub(super) fn compile_client(
+    raw: Option<&raw::UpstreamTls>,
+    urls: &[UpstreamUrl],
+    at: ConfigPath<'_>,
+    address: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<TlsClientSettings> {
+    compile_peer(&UPSTREAM_PEER, raw, urls, at, address, files, report)
+}
+
+/// As [`compile_client`], for an upstream of requests, whose hosts may be the server names.
+pub(super) fn compile_upstream(
+    raw: Option<&raw::UpstreamTls>,
+    urls: &[UpstreamUrl],
+    at: ConfigPath<'_>,
+    address: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<TlsClientSettings> {
+    compile_peer(&TlsPeer { has_requests: true, ..UPSTREAM_PEER }, raw, urls, at, address, files, report)
+}
+
+fn compile_peer(
+    peer: &TlsPeer<'_>,
+    raw: Option<&raw::UpstreamTls>,
+    urls: &[UpstreamUrl],
+    at: ConfigPath<'_>,
+    address: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<TlsClientSettings> {
+    let is_secure = urls.first()?.is_secure;
+    if urls.iter().any(|place| place.is_secure != is_secure) {
+        let fault = ValueError::new("some addresses with `https://` and some without, expected all or none");
+        report.add_value_error(address, fault.with_hint("use two upstreams with different `match`"));
+        return None;
+    }
+    let hosts = urls.iter().filter_map(|place| match &place.address {
+        UpstreamAddress::Tcp { host, .. } => Some(&**host),
+        UpstreamAddress::Unix(_) | UpstreamAddress::Echo => None,
+    });
+    let peer = TlsPeer { hosts: hosts.collect(), is_secure, ..*peer };
+    compile_settings(raw, &peer, at, address, files, report)
+}
+
+/// The server that a connection is made to.
+pub(super) struct TlsPeer<'a> {
+    /// Hosts, each of which the certificate must be valid for, unless another name is configured.
+    pub(super) hosts: Vec<&'a str>,
+    /// Whether connections use TLS.
+    pub(super) is_secure: bool,
+    /// Whether it is an upstream of requests, whose hosts may be the server names.
+    pub(super) has_requests: bool,
+    /// Hint on how addresses with TLS are written.
+    pub(super) tls_hint: &'static str,
+    /// Name of the server in messages.
+    pub(super) name: &'static str,
+    /// Consequence of not verifying the certificate, for the note.
+    pub(super) risk: &'static str,
+}
+
+const UPSTREAM_PEER: TlsPeer<'_> = TlsPeer {
+    hosts: Vec::new(),
+    is_secure: false,
+    has_requests: false,
+    tls_hint: "write `https://host:port` for TLS",
+    name: "the upstream",
+    risk: "any server that answers the connection is accepted as the upstream and receives its requests",
+};
+
+/// Compiles the TLS settings for `peer`; `at` and `address` are as in [`compile_client`].
+pub(super) fn compile_settings(
+    raw: Option<&raw::UpstreamTls>,
+    peer: &TlsPeer<'_>,
+    at: ConfigPath<'_>,
+    address: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<TlsClientSettings> {
+    let tls_at = at.key("tls");
+    let Some(raw) = raw else {
+        check_host_names(peer, address, report);
+        let verification = peer.is_secure.then(|| system_authorities(address, report)).flatten()?;
+        return Some(TlsClientSettings { verification, key_pair: None, name: None });
+    };
+    if !peer.is_secure {
+        report.add_key_error(
+            tls_at,
+            ValueError::new("`tls` has no meaning for a plaintext address").with_hint(peer.tls_hint),
+        );
+        return None;
+    }
+    let verification = compile_verification(raw, peer, tls_at, files, report);
+    let pair = (raw.certificate.is_some() || raw.key.is_some()).then(|| {
+        load_key_pair(raw.certificate.as_deref(), raw.key.as_deref(), peer.name, tls_at, files, report)
+    });
+    let name = match &raw.server_name {
+        Some(_) if is_name_from_host(raw) && peer.has_requests => Some(None),
+        Some(_) if is_name_from_host(raw) => {
+            let fault = ValueError::new("`from_host` is possible for `upstream` and `upstreams` only");
+            report.add_value_error(
+                tls_at.key("server_name"),
+                fault.with_hint("write the name in the certificate"),
+            );
+            None
+        }
+        Some(name) => report.ok_or_report(tls_at.key("server_name"), parse_server_name(name)).map(Some),
+        None => Some(None).filter(|_| check_host_names(peer, address, report)),
+    };
+    Some(TlsClientSettings {
+        verification: verification?,
+        key_pair: pair.map_or(Some(None), |pair| pair.map(Some))?,
+        name: name?,
+    })
+}
+
+fn compile_verification(
+    raw: &raw::UpstreamTls,
+    peer: &TlsPeer<'_>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<ServerVerification> {
+    match (raw.verify, raw.ca.as_deref()) {
+        (Some(raw::Verify::Switch(false)), _) => {
+            let fault = ValueError::new("expected `true` or `insecure`, got false");
+            report.add_value_error(
+                at.key("verify"),
+                fault.with_hint("`verify: insecure` disables verification"),
+            );
+            None
+        }
+        (Some(raw::Verify::Disabled(raw::NotVerified::Insecure)), Some(_)) => {
+            report.add_key_error(at.key("ca"), "`ca` has no meaning with `verify: insecure`");
+            None
+        }
+        (Some(raw::Verify::Disabled(raw::NotVerified::Insecure)), None) => {
+            report.add_note(at.key("verify"), peer.risk);
+            Some(ServerVerification::Disabled)
+        }
+        (Some(raw::Verify::Switch(true)) | None, Some(name)) => {
+            load_authorities(name, at.key("ca"), files, report)
+        }
+        (Some(raw::Verify::Switch(true)) | None, None) if report.is_reported(at.key("ca")) => None,
+        (Some(raw::Verify::Switch(true)) | None, None) => system_authorities(at, report),
+    }
+}
+
+/// Loads the certificate authorities in the file `name`.
+pub(super) fn load_authorities(
+    name: &str,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<ServerVerification> {
+    let authorities = files.load(name, &AUTHORITIES, at, report)?;
+    let file = files.resolve_path(name).display().to_string().into();
+    Some(ServerVerification::Configured { authorities, file })
+}
+
+fn system_authorities(at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<ServerVerification> {
+    let authorities = Authorities::from_system();
+    if authorities.is_none() {
+        let fault = ValueError::new("this system has no trusted certificate authorities");
+        report.add_value_error(at, fault.with_hint("set `tls.ca` to a file of certificates"));
+    }
+    authorities.map(|authorities| ServerVerification::System(Arc::new(authorities)))
+}
+
+/// Whether a certificate can be valid for each host; reports one for which it cannot.
+fn check_host_names(peer: &TlsPeer<'_>, address: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> bool {
+    let hosts = peer.hosts.iter().filter(|_| peer.is_secure);
+    let invalid = hosts.copied().find(|host| ServerName::try_from(*host).is_err());
+    if let Some(host) = invalid {
+        let fault =
+            ValueError::new(format!("no certificate can be valid for this host, got {}", quoted(host)));
+        report.add_value_error(
+            address,
+            fault.with_hint("set `tls.server_name` to the name in the certificate"),
+        );
+    }
+    invalid.is_none()
+}
+
+fn parse_server_name(name: &str) -> Result<ServerName<'static>, ValueError> {
+    ServerName::try_from(name.to_owned())
+        .map_err(|_| ValueError::new(format!("expected a host name or an IP address, got {}", quoted(name))))
+}

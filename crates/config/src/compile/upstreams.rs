@@ -1,0 +1,267 @@
+//! Upstreams, and which requests are forwarded to each.
+
+use super::context::CompileContext;
+use super::listeners::UsedAddresses;
+use super::{endpoints, map_items, matching, read_or_off, read_timeout, retries, rules, upstream_tls};
+use crate::config_path::ConfigPath;
+use crate::data_files::DataFiles;
+use http::HeaderValue;
+
+use crate::diagnostic::{Diagnostics, ValueError, backquoted, quoted};
+use crate::parse::UpstreamUrl;
+use crate::raw::{self, OrOff};
+use crate::{defaults, parse};
+use weir_net::tls::client;
+use weir_policy::identify::host;
+use weir_policy::rules::matcher::Matcher;
+use weir_policy::rules::routes::Routes;
+use weir_upstream::settings::{HeadRewrite, UpstreamAddress, UpstreamSettings};
+
+/// Default name of the only upstream.
+const DEFAULT_NAME: &str = "upstream";
+
+/// The compiled upstreams.
+#[derive(Debug, Default)]
+pub(super) struct CompiledUpstreams {
+    pub(super) settings: Vec<UpstreamSettings>,
+    /// In the order of the settings.
+    pub(super) tls: Vec<Option<client::TlsClientSettings>>,
+    /// Which requests each upstream receives.
+    pub(super) routes: Routes,
+}
+
+/// An upstream and its TLS settings.
+type CompiledUpstream = (UpstreamSettings, Option<client::TlsClientSettings>);
+
+/// Compiles the upstreams; `None` if one of them has a problem.
+pub(super) fn compile(
+    raw: &raw::Root,
+    used_addresses: &UsedAddresses,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<CompiledUpstreams> {
+    let root = ConfigPath::ROOT;
+    let (upstream_at, upstreams_at) = (root.key("upstream"), root.key("upstreams"));
+    match (&raw.upstream, &raw.upstreams) {
+        (Some(raw), None) => {
+            let (settings, tls) = compile_single(raw, upstream_at, used_addresses, context.files, report)?;
+            Some(CompiledUpstreams { settings: vec![settings], tls: vec![tls], routes: Routes::default() })
+        }
+        (None, Some(raw)) => compile_list(raw, upstreams_at, used_addresses, context, report),
+        (Some(_), Some(_)) => {
+            report.add_key_error(upstreams_at, "both `upstream` and `upstreams`, expected one of them");
+            None
+        }
+        (None, None) if raw.listeners.is_none() && raw.rls.is_some() => Some(CompiledUpstreams::default()),
+        (None, None) if are_all_forward_proxies(raw) => Some(CompiledUpstreams::default()),
+        (None, None) => {
+            if !report.is_reported(upstream_at) && !report.is_reported(upstreams_at) {
+                report.add_value_error(upstream_at, "missing, `upstream` is required");
+            }
+            // Used only for a bootstrap, for which a missing upstream is not reported: it may be in the
+            // document that is not available.
+            Some(CompiledUpstreams::default())
+        }
+    }
+}
+
+/// Whether every listener is a forward proxy, which needs no upstream.
+fn are_all_forward_proxies(raw: &raw::Root) -> bool {
+    let is_forward_proxy = |listener: &raw::Listener| match listener {
+        raw::Listener::Address(_) => false,
+        raw::Listener::Map(map) => map.forward_proxy.as_ref().is_some_and(raw::ForwardProxy::is_on),
+    };
+    let mut listeners = raw.listeners.iter().flat_map(|list| list.items()).peekable();
+    listeners.peek().is_some() && listeners.all(|(_, listener)| is_forward_proxy(listener))
+}
+
+fn compile_single(
+    raw: &raw::Upstream,
+    at: ConfigPath<'_>,
+    used_addresses: &UsedAddresses,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<CompiledUpstream> {
+    match raw {
+        raw::Upstream::Address(raw) => {
+            let url = read_url(raw, at.single_item(), used_addresses, report)?;
+            compile_with_urls(
+                vec![url],
+                Some(DEFAULT_NAME.into()),
+                &raw::UpstreamMap::default(),
+                at,
+                files,
+                report,
+            )
+        }
+        raw::Upstream::Map(map) => {
+            if map.matching.is_some() {
+                let fault = ValueError::new("the only upstream receives every request");
+                report.add_key_error(at.key("match"), fault.with_hint("use `upstreams` to route by `match`"));
+            }
+            let name = map.name.as_deref().map_or_else(|| DEFAULT_NAME.into(), Into::into);
+            compile_map(map, Some(name), at, used_addresses, files, report)
+        }
+    }
+}
+
+fn compile_list(
+    raw: &raw::OneOrMany<raw::UpstreamMap>,
+    at: ConfigPath<'_>,
+    used_addresses: &UsedAddresses,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<CompiledUpstreams> {
+    let mut compiled: Vec<(CompiledUpstream, Matcher)> = Vec::new();
+    // Name of the upstream that matches every request; later ones are unreachable.
+    let mut catch_all: Option<Box<str>> = None;
+    map_items(raw, at, |raw, at| {
+        let matcher = matching::compile_matcher(raw.matching.as_ref(), at.key("match"), context, report);
+        let name = raw.name.as_deref().map(Into::into);
+        let (settings, tls) =
+            compile_map(raw, name, at.single_item(), used_addresses, context.files, report)?;
+        if compiled.iter().any(|((other, _), _)| other.name == settings.name) {
+            report.add_value_error(
+                at.key("name"),
+                format!("duplicate upstream name {}", backquoted(&settings.name)),
+            );
+        }
+        if let Some(rest) = &catch_all {
+            let fault = format!("unreachable, because {} matches every request", backquoted(rest));
+            report.add_value_error(
+                at,
+                ValueError::new(fault).with_hint("move the upstream without `match` to the end"),
+            );
+        } else if matcher.holds_for_all() && !report.is_reported(at.key("match")) {
+            catch_all = Some(settings.name.clone());
+        }
+        compiled.push(((settings, tls), matcher));
+        Some(())
+    });
+    let is_complete = compiled.len() == raw.items().count();
+    let (compiled, matchers): (Vec<_>, Vec<_>) = compiled.into_iter().unzip();
+    let (settings, tls) = compiled.into_iter().unzip();
+    is_complete.then(|| CompiledUpstreams { settings, tls, routes: Routes::new(matchers) })
+}
+
+fn compile_map(
+    raw: &raw::UpstreamMap,
+    name: Option<Box<str>>,
+    at: ConfigPath<'_>,
+    used_addresses: &UsedAddresses,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<CompiledUpstream> {
+    if let Some(name) = &raw.name {
+        report.ok_or_report(at.key("name"), rules::check_name(name));
+    }
+    let addresses = raw
+        .address
+        .as_ref()
+        .map(|raw| map_items(raw, at.key("address"), |raw, at| read_url(raw, at, used_addresses, report)));
+    compile_with_urls(addresses.unwrap_or_default(), name, raw, at, files, report)
+}
+
+fn compile_with_urls(
+    urls: Vec<UpstreamUrl>,
+    name: Option<Box<str>>,
+    raw: &raw::UpstreamMap,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<CompiledUpstream> {
+    let tls = upstream_tls::compile_upstream(raw.tls.as_deref(), &urls, at, at.key("address"), files, report);
+    let addresses = urls.into_iter().map(|place| place.address).collect();
+    Some((compile_settings(addresses, name, raw, at, report)?, tls))
+}
+
+fn compile_settings(
+    addresses: Vec<UpstreamAddress>,
+    name: Option<Box<str>>,
+    raw: &raw::UpstreamMap,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<UpstreamSettings> {
+    let check = raw.health_check.as_ref();
+    let health_check = check.map(|raw| endpoints::compile_health_check(raw, at.key("health_check"), report));
+    let panic = raw.panic_threshold.as_ref();
+    let panic_at = at.key("panic_threshold");
+    let mut read =
+        |raw: &Option<raw::Duration>, default, key| read_timeout(raw, default, at.key(key), report);
+    let settings = UpstreamSettings {
+        dns_refresh: read(&raw.dns_refresh, defaults::DNS_REFRESH, "dns_refresh"),
+        connect_timeout: read(&raw.connect_timeout, defaults::CONNECT_TIMEOUT, "connect_timeout"),
+        timeout: read(&raw.timeout, defaults::UPSTREAM_TIMEOUT, "timeout"),
+        idle_timeout: read(&raw.idle_timeout, defaults::UPSTREAM_IDLE_TIMEOUT, "idle_timeout"),
+        balance: raw.balance.unwrap_or_default(),
+        health_check,
+        outliers: endpoints::compile_outlier_detection(raw.outliers.as_ref(), at.key("outliers"), report),
+        panic_threshold: endpoints::read_percent(panic, defaults::PANIC_THRESHOLD, panic_at, report),
+        retries: retries::compile(raw.retries.as_ref(), at.key("retries"), report),
+        limits: endpoints::compile_circuit_breaker(raw.limits.as_ref(), at.key("limits"), report),
+        http2: raw.http2.unwrap_or(false),
+        upgrades: compile_upgrades(raw.upgrades.as_ref(), at.key("upgrades"), report),
+        rewrite: HeadRewrite {
+            host: raw.host.as_ref().and_then(|host| report.ok_or_report(at.key("host"), parse_host(host))),
+            strip_prefix: raw
+                .strip_prefix
+                .as_ref()
+                .and_then(|prefix| report.ok_or_report(at.key("strip_prefix"), parse_prefix(prefix))),
+            hides_client: !raw.client_headers.unwrap_or(true),
+        },
+        server_name_from_host: raw.tls.as_ref().is_some_and(|tls| upstream_tls::is_name_from_host(tls)),
+        name: name.or_else(|| Some(addresses.first()?.to_string().into())).unwrap_or_default(),
+        addresses: addresses.into(),
+    };
+    (!settings.addresses.is_empty()).then_some(settings)
+}
+
+/// Parses the value of a `Host` header.
+fn parse_host(host: &str) -> Result<HeaderValue, ValueError> {
+    let value = HeaderValue::from_str(host).ok().filter(|_| host::is_valid(host.as_bytes()));
+    value.ok_or_else(|| {
+        let fault = ValueError::new(format!("expected a host with an optional port, got {}", quoted(host)));
+        fault.with_hint("such as `api.example.com`")
+    })
+}
+
+/// Parses a prefix of paths, which is compared with the path as received.
+fn parse_prefix(prefix: &str) -> Result<Box<str>, ValueError> {
+    let is_sent_as_written = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#*".contains(&byte));
+    match prefix.strip_suffix('/').unwrap_or(prefix) {
+        "" => Err(ValueError::new(format!("expected a prefix such as `/stripe`, got {}", quoted(prefix)))),
+        prefix if prefix.starts_with('/') && is_sent_as_written => Ok(prefix.into()),
+        prefix => {
+            Err(ValueError::new(format!("expected a path that begins with `/`, got {}", quoted(prefix))))
+        }
+    }
+}
+
+/// Compiles the names of protocols, in lower case.
+fn compile_upgrades(
+    raw: Option<&OrOff<raw::OneOrMany<String>>>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Box<[Box<str>]> {
+    let Some(raw) = raw else { return defaults::UPGRADE_PROTOCOLS.map(Into::into).into() };
+    let fault = ValueError::new("expected protocols or `false`, got true");
+    match read_or_off(raw, fault.with_hint("`websocket` is forwarded by default"), at, report) {
+        Some(raw) => {
+            map_items(raw, at, |raw, at| report.ok_or_report(at, parse::upgrade_protocol(raw))).into()
+        }
+        None => Box::default(),
+    }
+}
+
+fn read_url(
+    raw: &raw::UpstreamAddress,
+    at: ConfigPath<'_>,
+    used_addresses: &UsedAddresses,
+    report: &mut Diagnostics<'_>,
+) -> Option<UpstreamUrl> {
+    let url = report.ok_or_report(at.single_item(), parse::upstream_address(&raw.0))?;
+    if let Some(path) = used_addresses.find_reached_listener(&url.address) {
+        report.add_value_error(at, format!("forwarding loop, this is the address of `{path}`"));
+    }
+    Some(url)
+}

@@ -1,0 +1,119 @@
+//! Cost, charging and refunds of requests, as written in the configuration.
+
+use std::collections::BTreeMap;
+
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::values::{HeaderValues, OneOrMany, Size};
+#[cfg(test)]
+use crate::defaults;
+
+/// Units that each request costs.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+pub enum Cost {
+    /// Fixed number of units, from 1 to 4294967295.
+    Units(
+        #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]
+         u32,
+    ),
+    /// Cost that depends on the request or its response.
+    Variable(VariableCost),
+}
+
+/// Cost that depends on the request or its response: exactly one of `header`, `request_bytes`, `response_header` and
+/// `response_bytes`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, schemars(extend("minProperties" = 1)))]
+pub struct VariableCost {
+    /// Name of a request header with the number of units, rounded up, at least 1.
+    pub header: Option<String>,
+    /// Number of bytes of the request's body for which one unit is charged, such as `1KiB`. The cost is rounded up
+    /// and at least 1.
+    pub request_bytes: Option<Size>,
+    /// Name of a response header with the number of units, rounded up; 0 charges nothing.
+    pub response_header: Option<String>,
+    /// Number of bytes of the response's body for which one unit is charged, such as `1KiB`. The cost is rounded up
+    /// and at least 1.
+    pub response_bytes: Option<Size>,
+    /// Units that a request costs if the header named by `header` is absent or empty, 1 to 4294967295. Valid with
+    /// `header` only.
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]
+    pub default: Option<u32>,
+    /// Units reserved until the response states the cost, and charged if it states none, 1 to 4294967295; best set to
+    /// the usual maximum cost of a request. Valid with `response_header` only.
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]
+    pub estimate: Option<u32>,
+    /// Maximum number of units that one request costs, whatever the request or the response states, 1 to 4294967295.
+    /// Without it, a cost that becomes known after admission can make a counter owe at most its burst (or count) once
+    /// more.
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
+    pub max: Option<u32>,
+}
+
+/// Conditions on the response under which a request is charged. All given fields must match; within a list, one item
+/// is enough.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, schemars(extend("minProperties" = 1)))]
+pub struct Count {
+    /// Status codes of responses that count: codes (`401`), classes (`4xx`) and ranges (`500-504`), from 100 to 599.
+    pub response_status: Option<OneOrMany<StatusPattern>>,
+    /// Map from response header name to pattern: an exact value, `*` (present), `!present` (absent), `~regex`
+    /// (unanchored) or `{ file: NAME }` (a list of values). If a header is repeated, one matching line is enough.
+    pub response_header: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
+    /// gRPC statuses of calls that count: numbers from 0 to 16 or names such as `unauthenticated`, in upper or lower
+    /// case.
+    pub grpc_status: Option<OneOrMany<GrpcStatus>>,
+}
+
+/// Status of gRPC calls.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+#[cfg_attr(test, schemars(inline))]
+pub enum GrpcStatus {
+    /// Number, from 0 to 16.
+    Code(#[cfg_attr(test, schemars(range(min = 0, max = 16)))] u8),
+    /// Name, such as `unauthenticated`, in upper or lower case.
+    Name(
+        #[cfg_attr(test, schemars(extend("title" = "gRPC status", "examples" = ["unauthenticated", "permission_denied"])))]
+         String,
+    ),
+}
+
+/// Status codes: one code, a class or a range.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+#[cfg_attr(test, schemars(inline))]
+pub enum StatusPattern {
+    /// One status code, from 100 to 599.
+    Code(#[cfg_attr(test, schemars(range(min = 100, max = 599)))] u16),
+    /// Class such as `4xx`, range such as `500-504`, or a code in quotes.
+    Pattern(
+        #[cfg_attr(test, schemars(extend("title" = "status", "examples" = ["401", "5xx", "500-504"])))]
+        String,
+    ),
+}
+
+/// Outcome of requests, for refunds and retries.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+#[cfg_attr(test, schemars(inline))]
+pub enum OutcomePattern {
+    /// One status code, from 100 to 599.
+    Code(#[cfg_attr(test, schemars(range(min = 100, max = 599)))] u16),
+    /// `timeout`, `connect_failure`, `reset`, a class or range of status codes, or the name of a gRPC status.
+    Pattern(
+        #[cfg_attr(test, schemars(extend("title" = "failure", "examples" = ["5xx", "timeout", "connect_failure", "reset"])))]
+         String,
+    ),
+}

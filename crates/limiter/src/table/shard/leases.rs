@@ -1,0 +1,43 @@
+//! Lease accounts: what the counters of shared limits have beside the units in their slots.
+
+use super::Shard;
+use crate::key::Fingerprint;
+use crate::leases::{LeaseAccount, LeaseAccounts};
+use crate::table::LimitId;
+use crate::timestamp::Timestamp;
+
+impl Shard {
+    /// Units of a shared limit left for all instances, in addition to those in the slot of `key`.
+    pub(crate) fn remaining_outside_slot(&self, key: Fingerprint, now: Timestamp) -> u32 {
+        self.lease_accounts.get(&key).map_or(0, |book| book.remaining_outside_slot(now))
+    }
+
+    /// As [`Self::remaining_outside_slot`]; `None` before the first response of the store.
+    pub(crate) fn known_remaining_outside_slot(&self, key: Fingerprint, now: Timestamp) -> Option<u32> {
+        self.lease_accounts.get(&key).and_then(|book| book.known_remaining_outside_slot(now))
+    }
+
+    /// Lease accounts of shared limits: what they have in addition to their slots.
+    pub(crate) fn lease_accounts(&self) -> &LeaseAccounts {
+        &self.lease_accounts
+    }
+
+    /// As [`Self::lease_accounts`], mutable.
+    pub(crate) fn lease_accounts_mut(&mut self) -> &mut LeaseAccounts {
+        &mut self.lease_accounts
+    }
+
+    /// Returns the lease account of a counter, new if there is none; `None` if there are as many as counters are
+    /// allowed.
+    pub(crate) fn lease_account(
+        &mut self,
+        key: Fingerprint,
+        meter: LimitId,
+        now: Timestamp,
+    ) -> Option<&mut LeaseAccount> {
+        if self.lease_accounts.len() >= self.max_entries && !self.lease_accounts.contains_key(&key) {
+            return None;
+        }
+        Some(self.lease_accounts.entry(key).or_insert_with(|| LeaseAccount::new(meter, now)))
+    }
+}

@@ -1,0 +1,273 @@
+//! Overrides of single counters: quotas and bans that an operator has set for one key, and pauses that a provider has
+//! signalled.
+//!
+//! The state of an overridden counter is in units of its raised quota for as long as the override lasts. It is converted
+//! when the override begins, changes and ends, as a reload converts it when a limit changes. So units used stay used.
+//! Nearly always a shard has no overrides, and a decision then pays for one comparison.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::slot::{Slot, limit_of, with_state};
+use super::{LimitId, Shard, SlotLookup};
+use crate::algorithm::CounterState;
+use crate::algorithm::conversion::{Change, OnChange};
+use crate::key::Fingerprint;
+use crate::quota::{Quota, QuotaChange};
+use crate::table::QuotaTable;
+use crate::timestamp::Timestamp;
+
+/// The overrides of one shard.
+#[derive(Clone, Debug)]
+pub(super) struct KeyOverrides {
+    by_key: BTreeMap<Fingerprint, KeyOverride>,
+    /// When the next of them ends.
+    next_end: Timestamp,
+}
+
+/// What is overridden for one counter.
+#[derive(Clone, Copy, Debug)]
+struct KeyOverride {
+    limit: LimitId,
+    boost: Option<Boost>,
+    banned_until: Option<Timestamp>,
+    paused_until: Option<Timestamp>,
+}
+
+/// A raised quota.
+#[derive(Clone, Copy, Debug)]
+struct Boost {
+    change: QuotaChange,
+    /// The limit's quota with the change.
+    quota: Quota,
+    until: Timestamp,
+}
+
+impl Default for KeyOverrides {
+    fn default() -> Self {
+        Self { by_key: BTreeMap::new(), next_end: Timestamp::END }
+    }
+}
+
+impl KeyOverride {
+    fn next_end(&self) -> Timestamp {
+        let ends = [self.boost.map(|boost| boost.until), self.banned_until, self.paused_until];
+        ends.into_iter().flatten().min().unwrap_or(Timestamp::END)
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.boost.is_none() && self.banned_until.is_none() && self.paused_until.is_none()
+    }
+}
+
+impl KeyOverrides {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    fn boosted_quota(&self, key: Fingerprint) -> Option<&Quota> {
+        Some(&self.by_key.get(&key)?.boost.as_ref()?.quota)
+    }
+
+    /// Changes the overrides of one counter by `edit`, and removes them if nothing is left.
+    fn edit(&mut self, key: Fingerprint, limit: LimitId, edit: impl FnOnce(&mut KeyOverride)) {
+        let none = KeyOverride { limit, boost: None, banned_until: None, paused_until: None };
+        let entry = self.by_key.entry(key).or_insert(none);
+        edit(entry);
+        if entry.is_empty() {
+            self.by_key.remove(&key);
+        }
+        self.next_end = self.by_key.values().map(KeyOverride::next_end).min().unwrap_or(Timestamp::END);
+    }
+
+    /// Applies the changes to the quotas of another generation. Overrides of limits that are gone, or that can no longer
+    /// be raised, end.
+    fn rebase(&mut self, quotas: &QuotaTable) {
+        self.by_key.retain(|_, entry| {
+            let Some(base) = quotas.get(entry.limit) else { return false };
+            entry.boost =
+                entry.boost.and_then(|boost| Some(Boost { quota: boost.change.apply(base)?, ..boost }));
+            !entry.is_empty()
+        });
+    }
+}
+
+impl Shard {
+    /// Returns the quota of one counter: that of its limit unless it is overridden.
+    #[inline(always)]
+    pub(crate) fn quota_of(&self, key: Fingerprint, meter: LimitId) -> Option<&Quota> {
+        if self.overrides.is_empty() { self.quotas.get(meter) } else { self.overridden_quota(key, meter) }
+    }
+
+    #[cold]
+    fn overridden_quota(&self, key: Fingerprint, meter: LimitId) -> Option<&Quota> {
+        let base = self.quotas.get(meter)?;
+        Some(self.overrides.boosted_quota(key).unwrap_or(base))
+    }
+
+    /// Returns the quota of the counter in `slot`.
+    #[inline]
+    pub(super) fn quota_of_slot(&self, slot: &Slot) -> Option<&Quota> {
+        match Fingerprint::from_words([slot[0], slot[1]]) {
+            Some(key) => self.quota_of(key, limit_of(slot)),
+            None => self.quotas.get(limit_of(slot)),
+        }
+    }
+
+    /// Whether the quota of `key` is raised.
+    #[inline]
+    pub(crate) fn is_boosted(&self, key: Fingerprint) -> bool {
+        !self.overrides.is_empty() && self.overrides.boosted_quota(key).is_some()
+    }
+
+    /// Time until the operator's ban of `key` ends; `None` if there is none.
+    #[inline]
+    pub(crate) fn time_banned(&self, key: Fingerprint, now: Timestamp) -> Option<Duration> {
+        if self.overrides.is_empty() {
+            return None;
+        }
+        let left = self.overrides.by_key.get(&key)?.banned_until?.since(now);
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Time until the pause of `key` ends; `None` if there is none.
+    #[inline]
+    pub(crate) fn time_paused(&self, key: Fingerprint, now: Timestamp) -> Option<Duration> {
+        if self.overrides.is_empty() {
+            return None;
+        }
+        let left = self.overrides.by_key.get(&key)?.paused_until?.since(now);
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Ends the overrides whose time is over.
+    #[inline]
+    pub(crate) fn end_overrides(&mut self, now: Timestamp) {
+        if now >= self.overrides.next_end {
+            self.end_overrides_at(now);
+        }
+    }
+
+    #[cold]
+    fn end_overrides_at(&mut self, now: Timestamp) {
+        let ended = self.overrides.by_key.iter().filter(|(_, entry)| entry.next_end() <= now);
+        let ended: Vec<_> = ended.map(|(key, entry)| (*key, *entry)).collect();
+        for (key, entry) in ended {
+            if entry.boost.is_some_and(|boost| boost.until <= now) {
+                self.clear_boost(key, entry.limit, now);
+            }
+            if entry.banned_until.is_some_and(|until| until <= now) {
+                self.set_ban(key, entry.limit, None);
+            }
+            if entry.paused_until.is_some_and(|until| until <= now) {
+                self.overrides.edit(key, entry.limit, |entry| entry.paused_until = None);
+            }
+        }
+    }
+
+    /// Raises the quota of a counter until `until`; returns whether the raised quota is valid.
+    pub(crate) fn set_boost(
+        &mut self,
+        key: Fingerprint,
+        meter: LimitId,
+        change: QuotaChange,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> bool {
+        let raised = self.quotas.get(meter).and_then(|base| change.apply(base));
+        let (Some(to), Some(from)) = (raised, self.quota_of(key, meter).copied()) else { return false };
+        self.convert_counter(key, &from, &to, now);
+        let boost = Boost { change, quota: to, until };
+        self.overrides.edit(key, meter, |entry| entry.boost = Some(boost));
+        true
+    }
+
+    /// Ends the raised quota of a counter, if there is one.
+    pub(crate) fn clear_boost(&mut self, key: Fingerprint, meter: LimitId, now: Timestamp) {
+        let (Some(from), Some(to)) =
+            (self.overrides.boosted_quota(key).copied(), self.quotas.get(meter).copied())
+        else {
+            return;
+        };
+        self.convert_counter(key, &from, &to, now);
+        self.overrides.edit(key, meter, |entry| entry.boost = None);
+    }
+
+    /// Bans a counter's key until the given time, or ends its ban.
+    pub(crate) fn set_ban(&mut self, key: Fingerprint, meter: LimitId, until: Option<Timestamp>) {
+        self.overrides.edit(key, meter, |entry| entry.banned_until = until);
+    }
+
+    /// Pauses a counter until `until`, unless it is paused longer.
+    pub(crate) fn set_pause(&mut self, key: Fingerprint, meter: LimitId, until: Timestamp) {
+        self.overrides.edit(key, meter, |entry| entry.paused_until = entry.paused_until.max(Some(until)));
+    }
+
+    /// Frees a counter, so that nothing of its quota is used; returns whether there was one.
+    pub(crate) fn free_counter(&mut self, key: Fingerprint) -> bool {
+        let SlotLookup::Found(index) = self.find(key) else { return false };
+        self.remove(index);
+        true
+    }
+
+    /// Gives the shard the quotas of another generation, with the overrides applied to them. Returns how the quota of a
+    /// counter changes: a function of its key and its limit.
+    pub(super) fn replace_quotas(
+        &mut self,
+        quotas: &QuotaTable,
+    ) -> impl Fn(&Slot) -> Option<(Quota, Quota, OnChange)> + use<> {
+        let old = std::mem::replace(&mut self.quotas, quotas.clone());
+        let boosted_before = self.overrides.clone();
+        self.overrides.rebase(quotas);
+        let (boosted, quotas) = (self.overrides.clone(), quotas.clone());
+        move |slot| {
+            let meter = limit_of(slot);
+            let key = Fingerprint::from_words([slot[0], slot[1]])?;
+            let from = boosted_before.boosted_quota(key).or_else(|| old.get(meter))?;
+            let to = boosted.boosted_quota(key).filter(|_| quotas.get(meter).is_some());
+            Some((*from, *to.or_else(|| quotas.get(meter))?, quotas.on_change(meter)))
+        }
+    }
+
+    /// Returns a copy of an entry in units of its limit's quota, without overrides and history; `None` if nothing of it
+    /// is used.
+    #[cold]
+    pub(super) fn without_boost(&self, slot: &Slot, now: Timestamp) -> Option<Slot> {
+        let (from, to) = (self.quota_of_slot(slot)?, self.quotas.get(limit_of(slot))?);
+        let state = self.counter_of(slot).compact_state(from, now)?;
+        let next = Change { from, to, on_change: OnChange::Keep }.convert(state, now)?;
+        Some(with_state(slot, next))
+    }
+
+    fn convert_counter(&mut self, key: Fingerprint, from: &Quota, to: &Quota, now: Timestamp) {
+        let SlotLookup::Found(index) = self.find(key) else { return };
+        let entry = self.slots()[index];
+        let change = Change { from, to, on_change: OnChange::Keep };
+        if let Some(next) = self.carried(&entry, Some(change), now) {
+            self.slots_mut()[index] = next;
+            return;
+        }
+        // Its history, if it had one, has been removed already.
+        self.slots_mut()[index] = with_state(&entry, CounterState { word: 0, extra: 0 });
+        self.remove(index);
+    }
+
+    /// Copies the counter of `key`, with everything that decides about it, into the empty place in `target`.
+    pub(crate) fn copy_counter(&self, key: Fingerprint, meter: LimitId, target: &mut Self) {
+        match self.find(key) {
+            SlotLookup::Found(index) => {
+                let entry = self.slots()[index];
+                let copy = self.copy_history(&entry, target);
+                target.place_entry(copy);
+            }
+            SlotLookup::Absent => {
+                target.overflow.extend(self.overflow.get(&meter).map(|state| (meter, *state)));
+            }
+        }
+        self.holds.copy_key(key, &mut target.holds);
+        target.lease_accounts.extend(self.lease_accounts.get(&key).map(|account| (key, account.clone())));
+        if let Some(entry) = self.overrides.by_key.get(&key) {
+            target.overrides.edit(key, meter, |copy| *copy = *entry);
+        }
+    }
+}

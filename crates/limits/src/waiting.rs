@@ -1,0 +1,409 @@
+//! Requests that wait in a queue for room in the limits of their rules.
+//!
+//! A request that finds room, and no other request before it, does not get further than
+//! [`AppliedLimits::decide_on_arrival`]. Otherwise it joins the queue of a counter without room, and the proxy holds it.
+//! It is charged nothing until it is the first of the queue and all its limits have room. A request that cannot be
+//! admitted in time is rejected at once.
+
+mod offer;
+mod request;
+mod room;
+mod turn;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+pub(super) use self::request::WaitingRequest;
+pub use self::request::{QueueArrival, waiting_size};
+use self::room::Room;
+pub use self::turn::Hold;
+use self::turn::{Turn, TurnEvent};
+use super::{AppliedLimits, LimitsView, leases};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use weir_limiter::decision::{Enforcement, Verdict};
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
+use weir_limiter::wait_queue::{CHARGE_AHEAD, Evicted, Ticket, WaitingMemory};
+use weir_policy::identify::Attributes;
+use weir_policy::rules::selection::{CheckRole, SelectedCheck};
+use weir_policy::rules::wait::WaitPolicy;
+use weir_telemetry::metrics::WaitRejection;
+
+/// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
+/// when units come back; this is for changes without a notification.
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time for which an admitted request is still to be delayed, and its memory meanwhile if it was counted before.
+#[derive(Debug)]
+pub struct HeldDelay {
+    /// The time.
+    pub time: Duration,
+    /// The memory of a request that has waited.
+    pub memory: Option<WaitingMemory>,
+}
+
+/// What follows from an attempt to be admitted.
+enum WaitStep {
+    /// A limit for which the request waits is not part of the configuration any more.
+    Superseded,
+    /// The decision is final.
+    Final,
+    /// The store is being queried.
+    Lease,
+    /// The request waits in a queue for this event, at most for this time.
+    Turn(TurnEvent, Duration),
+}
+
+impl LimitsView {
+    /// Returns how requests wait for the limit of a check; `None` if they do not, or if the rule is not enforced.
+    fn wait_for(&self, selected: &SelectedCheck) -> Option<&WaitPolicy> {
+        let is_enforced = selected.check.enforcement == Enforcement::Enforced;
+        self.policy.rules.get(selected.rule).filter(|_| is_enforced)?.wait()
+    }
+
+    /// Whether requests wait for the limit of a check, and the current configuration does not have it.
+    fn is_gone(&self, one: &SelectedCheck) -> bool {
+        self.wait_for(one).is_some() && !self.limiter.queues().is_installed(one.check.handle.id)
+    }
+
+    /// Whether a request with these checks may have to wait.
+    pub(super) fn may_wait(&self, selected: &[SelectedCheck]) -> bool {
+        !self.tables.waits.is_empty() && selected.iter().any(|one| self.wait_for(one).is_some())
+    }
+
+    /// Returns the pace of the limit of a check, if its rule has one and no shorter limit.
+    fn pace_of(&self, all: &[SelectedCheck], one: &SelectedCheck, now: Timestamp) -> Option<Pace> {
+        let mode = self.wait_for(one)?.pace?;
+        let quota_of = |one: &SelectedCheck| {
+            let is_rate = matches!(one.role, CheckRole::Limit(_));
+            let in_force = self.limiter.quota_in_force(one.check.handle, one.check.key, now);
+            in_force.filter(|_| is_rate)
+        };
+        let quota = quota_of(one)?;
+        let others = all.iter().filter(|other| other.rule == one.rule && other.role != one.role);
+        let is_shortest =
+            others.filter_map(quota_of).all(|other| quota.window().nanos() <= other.window().nanos());
+        let cost = one.check.cost.saturating_add(one.surcharge);
+        is_shortest.then(|| Pace::new(mode, &quota, self.limiter.fleet().instances, cost))
+    }
+}
+
+impl AppliedLimits {
+    /// Decides the limits of a request that may have to wait. Afterwards it is decided, or waits, or leases are pending.
+    pub(super) fn decide_on_arrival(
+        &mut self,
+        view: &LimitsView,
+        request: &Attributes<'_>,
+        arrival: Option<QueueArrival>,
+    ) {
+        let now = self.decided_at;
+        let new_waiting = |limits: &Self| WaitingRequest::new(view, &limits.selected, request, arrival, now);
+        let mut waiting = None;
+        if !view.limiter.queues().is_empty() {
+            let new = waiting.insert(new_waiting(self));
+            if let Some(position) = new.position_behind(view, &self.selected) {
+                self.peek(view, now);
+                if !self.is_rejected_by_another(view) {
+                    let waiting = waiting.unwrap_or_else(|| new_waiting(self));
+                    return self.start_waiting(view, waiting, position);
+                }
+            }
+        }
+        let position = match self.attempt(view, now) {
+            Some((position, _)) => {
+                self.peek(view, now);
+                if self.is_rejected_by_another(view) {
+                    // It cannot be paced, and is not to wait for a rejection.
+                    return self.check_again(view, now);
+                }
+                Some(position)
+            }
+            None => self.position_without_room(view),
+        };
+        if let Some(position) = position {
+            self.lease_waits.stop();
+            let waiting = waiting.unwrap_or_else(|| new_waiting(self));
+            self.start_waiting(view, waiting, position);
+        }
+    }
+
+    fn start_waiting(&mut self, view: &LimitsView, waiting: WaitingRequest, position: usize) {
+        let now = self.decided_at;
+        self.wait = Some(Box::new(waiting));
+        if self.join(view, position, now).is_none() {
+            self.wait = None;
+        }
+    }
+
+    /// Decides without charging anything.
+    fn peek(&mut self, view: &LimitsView, now: Timestamp) {
+        self.decision = view.limiter.peek(self.selected.iter().map(|one| one.check), now);
+    }
+
+    /// Takes a place in the pace of the limits, and decides. Returns the position of a check whose pace has no room, and
+    /// the time until it has.
+    fn attempt(&mut self, view: &LimitsView, now: Timestamp) -> Option<(usize, Duration)> {
+        if self.wait.is_some() {
+            view.policy.rules.refresh(&mut self.selected);
+        }
+        let queues = view.limiter.queues();
+        let mut reserved = SmallVec::<[(usize, Duration); 1]>::new();
+        for (position, one) in self.selected.iter().enumerate() {
+            let Some(pace) = view.pace_of(&self.selected, one, now) else { continue };
+            match queues.reserve_pace(one.check.counter_id(), &pace, now) {
+                PaceSlot::Taken(delay) => reserved.push((position, delay)),
+                PaceSlot::After(wait) => {
+                    for (position, _) in reserved {
+                        queues.cancel_pace(self.selected[position].check.counter_id(), false, now);
+                    }
+                    return Some((position, wait));
+                }
+            }
+        }
+        self.check_again(view, now);
+        if view.policy.rules.is_shared() && self.decision.verdicts().iter().any(Verdict::needs_lease) {
+            leases::acquire_leases(view, self);
+        } else {
+            self.lease_waits.stop();
+        }
+        let is_rejected = self.decision.is_rejected();
+        for (position, delay) in reserved {
+            if is_rejected {
+                let verdict = &self.decision.verdicts()[position];
+                let is_reached = verdict.exceeds() && !verdict.awaits_lease();
+                queues.cancel_pace(self.selected[position].check.counter_id(), is_reached, now);
+            } else if delay > self.decision.verdicts()[position].delay() {
+                self.decision.set_delay(position, delay);
+            }
+        }
+        None
+    }
+
+    /// Whether a rule for which the request does not wait rejects it.
+    fn is_rejected_by_another(&self, view: &LimitsView) -> bool {
+        let checked = self.selected.iter().zip(self.decision.verdicts());
+        checked
+            .filter(|(_, verdict)| verdict.rejects() && !verdict.awaits_lease())
+            .any(|(one, verdict)| verdict.is_banned() || view.wait_for(one).is_none())
+    }
+
+    /// Returns the position of the check for which the request has to wait longest; `None` if it is admitted, or rejected
+    /// for good.
+    fn position_without_room(&self, view: &LimitsView) -> Option<usize> {
+        if self.is_rejected_by_another(view) {
+            return None;
+        }
+        let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
+        let waits = checked.filter(|(_, (one, verdict))| verdict.rejects() && view.wait_for(one).is_some());
+        waits.max_by_key(|(_, (_, verdict))| verdict.retry_after()).map(|(position, _)| position)
+    }
+
+    /// Joins the queue of the check at `position`, unless the request is in it. Rejects the request and returns `None` if
+    /// that is not possible.
+    fn join(&mut self, view: &LimitsView, position: usize, now: Timestamp) -> Option<()> {
+        let is_there = self.wait.as_ref()?.is_in_queue_of(&self.selected[position]);
+        let pace = if is_there { Duration::ZERO } else { self.min_pace_wait(view, position, now) };
+        let (one, verdict) = (&self.selected[position], &self.decision.verdicts()[position]);
+        let joined = self.wait.as_mut()?.join(view, one, verdict, pace, now);
+        match joined {
+            Ok(()) => Some(()),
+            Err(reason) => {
+                self.reject_waiting(view, position, reason, now);
+                None
+            }
+        }
+    }
+
+    /// Returns a lower bound of the time until the pace of its limits has a place for the request, in the queue of the
+    /// check at `position`.
+    fn min_pace_wait(&self, view: &LimitsView, position: usize, now: Timestamp) -> Duration {
+        let Some(waiting) = &self.wait else { return Duration::ZERO };
+        let queue = &self.selected[position];
+        let bound = |one: &SelectedCheck| {
+            let pace = view.pace_of(&self.selected, one, now)?;
+            // Requests before this one in its queue take places of the same pace, if they have the same key.
+            let is_same = one.rule == queue.rule && one.check.key == queue.check.key;
+            let in_queue = if is_same { waiting.ahead(view, queue) } else { 0 };
+            let ahead = waiting.ahead(view, one).max(in_queue);
+            Some(view.limiter.queues().min_pace_wait(one.check.counter_id(), &pace, ahead, now))
+        };
+        self.selected.iter().filter_map(bound).max().unwrap_or_default()
+    }
+
+    /// Rejects the request, because it cannot wait for the limit of the check at `position`.
+    fn reject_waiting(&mut self, view: &LimitsView, position: usize, reason: WaitRejection, now: Timestamp) {
+        self.peek(view, now);
+        self.decided_at = now;
+        let pace = self.min_pace_wait(view, position, now);
+        let one = &self.selected[position];
+        let verdict = &self.decision.verdicts()[position];
+        let time = self
+            .wait
+            .as_ref()
+            .map_or(Duration::ZERO, |waiting| waiting.time_until_place(view, one, verdict, pace, now));
+        if let Some(metrics) = view.wait_metrics(one.rule) {
+            metrics.record_rejection(reason);
+        }
+        self.decision.reject(position, time);
+    }
+}
+
+/// Holds a waiting request until its limits admit it, or until it has waited too long. `None` if one of its limits was
+/// removed; otherwise returns how long an admitted request is still to be delayed. It is not awaited here,
+/// because the request is charged already: the caller first takes over what must be settled if the client leaves
+/// meanwhile.
+pub(super) async fn resolve(
+    view: &Rc<LimitsView>,
+    limits: &mut AppliedLimits,
+    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, Result<(), Evicted>),
+) -> Option<HeldDelay> {
+    let mut now = limits.decided_at;
+    loop {
+        let held = match limits.progress(view, now) {
+            WaitStep::Superseded => return None,
+            WaitStep::Final => break,
+            WaitStep::Lease => Hold::Lease(&mut limits.lease_waits),
+            WaitStep::Turn(event, timeout) => {
+                let offer = if event == TurnEvent::First { limits.offer(view, now) } else { None };
+                match limits.wait.as_ref().and_then(|waiting| waiting.ticket()) {
+                    Some(ticket) => Hold::Turn(Turn { ticket, event, timeout, offer }),
+                    None => break,
+                }
+            }
+        };
+        let kept;
+        (now, kept) = hold(held).await;
+        if kept.is_err() {
+            limits.evict(view, now);
+            break;
+        }
+    }
+    Some(limits.end_wait(view, now))
+}
+
+impl AppliedLimits {
+    /// Ends the wait of a decided request. Returns the time for which it is still to be delayed.
+    fn end_wait(&mut self, view: &LimitsView, now: Timestamp) -> HeldDelay {
+        self.lease_waits.stop();
+        let Some(mut waiting) = self.wait.take().filter(|_| !self.decision.is_rejected()) else {
+            return HeldDelay { time: Duration::ZERO, memory: None };
+        };
+        let memory = Some(waiting.leave_admitted(&view.limiter, now));
+        // Another request may have decided this one a little earlier.
+        let delay = self.decision.delay().saturating_sub(now.since(self.decided_at));
+        let waited = now.since(waiting.since()).saturating_add(delay);
+        for (position, one) in
+            self.selected.iter().enumerate().filter(|(_, one)| waiting.has_waited(one.rule))
+        {
+            self.decision.set_delay(position, waited);
+            if let Some(metrics) = view.wait_metrics(one.rule) {
+                metrics.record_wait(waited);
+            }
+        }
+        HeldDelay { time: delay, memory }
+    }
+
+    /// Decides a waiting request again.
+    fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
+        let grant = self.wait.as_ref().and_then(|waiting| waiting.ticket()).and_then(Ticket::take_grant);
+        if let Some(grant) = grant {
+            (self.decision, self.decided_at) = (grant.decision, grant.at);
+            return WaitStep::Final;
+        }
+        if self.selected.iter().any(|one| view.is_gone(one)) {
+            return WaitStep::Superseded;
+        }
+        let Some(waiting) = &mut self.wait else { return WaitStep::Final };
+        if let Some(position) = waiting.position_behind(view, &self.selected) {
+            self.lease_waits.stop();
+            return self.wait_turn(view, position, TurnEvent::First, None, now);
+        }
+        self.allow_charge_ahead(now);
+        if let Some((position, wait)) = self.attempt(view, now) {
+            let room = Room { retry: wait, ahead: LOOKAHEAD };
+            return self.wait_turn(view, position, TurnEvent::Notified, Some(room), now);
+        }
+        let Some(position) = self.position_without_room(view) else {
+            // A shared limit of a rule without a queue may still be pending.
+            return if self.lease_waits.is_pending() { WaitStep::Lease } else { WaitStep::Final };
+        };
+        let room = Room::of(&self.decision.verdicts()[position], self.selected[position].check.options);
+        match self.wait_turn(view, position, TurnEvent::Notified, room, now) {
+            WaitStep::Turn(TurnEvent::Notified, _) if self.lease_waits.is_pending() => WaitStep::Lease,
+            progress => {
+                self.lease_waits.stop();
+                progress
+            }
+        }
+    }
+
+    /// Makes the request wait in the queue of the check at `position`. `room`: when the limit is expected to have room, if
+    /// that is known.
+    fn wait_turn(
+        &mut self,
+        view: &LimitsView,
+        position: usize,
+        event: TurnEvent,
+        room: Option<Room>,
+        now: Timestamp,
+    ) -> WaitStep {
+        if self.join(view, position, now).is_none() {
+            return WaitStep::Final;
+        }
+        let Some(waiting) = &mut self.wait else { return WaitStep::Final };
+        let left = waiting.time_left(self.selected[position].rule, now);
+        if left.is_zero() {
+            self.reject_waiting(view, position, WaitRejection::Expired, now);
+            return WaitStep::Final;
+        }
+        let is_first = waiting.ticket().is_some_and(Ticket::is_first);
+        if event == TurnEvent::First || !is_first {
+            return WaitStep::Turn(TurnEvent::First, left);
+        }
+        if room.is_some_and(|room| room.retry.saturating_add(room.ahead) > left) {
+            self.reject_waiting(view, position, WaitRejection::NoTime, now);
+            return WaitStep::Final;
+        }
+        let retry = room.map_or(MAX_RETRY_INTERVAL, |room| room.retry);
+        let timeout = retry.min(MAX_RETRY_INTERVAL).min(left);
+        WaitStep::Turn(TurnEvent::Notified, timeout)
+    }
+
+    /// Lets the limiter charge the request up to [`CHARGE_AHEAD`] before its unit is there. The request is then delayed
+    /// until that time, and the next one is decided at once. Not beyond the end of its wait.
+    fn allow_charge_ahead(&mut self, now: Timestamp) {
+        let Some(waiting) = &self.wait else { return };
+        let Some(counter) = waiting.ticket().map(Ticket::counter) else { return };
+        let Some(position) = self.selected.iter().position(|one| one.check.counter_id() == counter) else {
+            return;
+        };
+        let one = &mut self.selected[position];
+        let quota = self.decision.verdicts().get(position).and_then(Verdict::quota);
+        let can_delay = quota.is_some_and(|quota| quota.algorithm().can_delay());
+        if can_delay && matches!(one.role, CheckRole::Limit(_)) {
+            let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
+            let ahead = CHARGE_AHEAD.min(waiting.time_left(one.rule, now));
+            let role = CounterRole::Delay(DelayPolicy::new(ahead, None));
+            one.check.options = Some(CheckOptions { group, role, on_denied: OnDenied::Free });
+        }
+    }
+
+    /// Rejects a request that has lost its place.
+    fn evict(&mut self, view: &LimitsView, now: Timestamp) {
+        let counter = self.wait.as_ref().and_then(|waiting| waiting.ticket()).map(Ticket::counter);
+        let position = self.selected.iter().position(|one| Some(one.check.counter_id()) == counter);
+        self.reject_waiting(view, position.unwrap_or_default(), WaitRejection::Evicted, now);
+    }
+
+    /// Removes the limits that a reload has removed; they no longer hold the request.
+    pub(super) fn remove_uninstalled_limits(&mut self, view: &LimitsView) {
+        self.selected.retain(|one| !view.is_gone(one));
+        self.lease_waits.stop();
+        if let Some(waiting) = &mut self.wait {
+            waiting.leave();
+        }
+        self.peek(view, self.decided_at);
+    }
+}

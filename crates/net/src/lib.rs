@@ -1,0 +1,17 @@
+//! What a network server needs before it knows any protocol of its clients: listeners, transports, TLS, clocks, workers,
+//! and the drain at the end.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
+pub mod atomic_file;
+pub mod clock;
+pub mod drain;
+pub mod http_server;
+pub mod in_place;
+pub mod jitter;
+pub mod listener;
+pub mod overload;
+pub mod tls;
+pub mod transport;
+pub mod watch;
+pub mod worker;

@@ -1,0 +1,66 @@
+//! An applied configuration generation, as a request uses it; immutable.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use crate::identify;
+use crate::response;
+use crate::response::rejection::RejectionResponse;
+use crate::rules::attribute::Attribute;
+use crate::rules::header_twins::HeaderTwins;
+use crate::rules::routes::Routes;
+use crate::rules::rule::Rule;
+use crate::rules::{RuleIndex, RuleSet};
+use weir_limiter::LimitHandle;
+
+/// One configuration generation. A request keeps the one with which it began, also if a reload happens meanwhile.
+#[derive(Debug)]
+pub struct Policy {
+    /// Generation number: from 1, plus one per applied configuration.
+    pub generation: u64,
+    /// How the client's address and identity are determined.
+    pub identify: identify::IdentifySettings,
+    /// The rules.
+    pub rules: RuleSet,
+    /// The local reply of each rule's rejections, in the order of the rules.
+    pub rejections: Arc<[RejectionResponse]>,
+    /// Assignment of requests to upstreams.
+    pub routes: Routes,
+    /// The local reply of `deny` rules, unless they have their own.
+    pub denied: RejectionResponse,
+    /// Whether a local reply of a rule depends on more of the request than its limits.
+    pub has_dynamic_replies: bool,
+    /// Header names that differ from those of the rules only in `-` and `_`.
+    pub header_twins: HeaderTwins,
+    /// Rate limit headers of responses.
+    pub response: response::LimitHeaderSettings,
+}
+
+impl Policy {
+    /// Returns the local reply for rejections by the rule at `index`.
+    pub fn rejection(&self, index: RuleIndex) -> Option<&RejectionResponse> {
+        self.rejections.get(index.0)
+    }
+
+    /// Returns the local reply to requests that the rule at `index` rejects before any limit.
+    pub fn denial(&self, index: RuleIndex) -> &RejectionResponse {
+        self.rejection(index).and_then(|rejection| rejection.denied.as_deref()).unwrap_or(&self.denied)
+    }
+
+    /// Yields the limits of all rules.
+    pub fn limit_handles(&self) -> impl Iterator<Item = LimitHandle> + '_ {
+        (0..self.rules.rules().len()).flat_map(|index| self.rules.limit_handles(RuleIndex(index)))
+    }
+
+    /// Returns the headers that identify clients, without duplicates.
+    pub fn identifying_headers(&self) -> Box<[HeaderName]> {
+        let header = |attribute: &Attribute| attribute.source().header().cloned();
+        let parts = self.rules.rules().iter().flat_map(Rule::identifying);
+        let token = self.identify.jwt.iter().filter_map(|verifier| verifier.header().cloned());
+        let mut names: Vec<_> = parts.filter_map(header).chain(token).collect();
+        names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+        names.dedup();
+        names.into()
+    }
+}

@@ -1,0 +1,354 @@
+//! The checks of each rule, computed once per configuration.
+//!
+//! A rule with one limit has one check. A soft limit has two: the limit with its margin rejects, and the
+//! limit as written marks. So exactly the requests above the written limit are marked. Permits and bans are
+//! checks, too.
+
+use foldhash::{HashMap, HashMapExt as _};
+use http::HeaderMap;
+use smallvec::SmallVec;
+
+use super::RuleIndex;
+use super::cost::Cost;
+use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
+use super::selection::{CheckRole, SelectedCheck};
+use super::shared_limit::{Mode, OnStoreLoss};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use weir_limiter::decision::Enforcement;
+use weir_limiter::key::KeyHash;
+use weir_limiter::leases::LeasePolicy;
+use weir_limiter::quota::Quota;
+use weir_limiter::reservation::ChargeTiming;
+use weir_limiter::{Check, InstanceCounts, LimitHandle, LimitIdentity, LimitSpec};
+
+/// One check of a rule, bound to its limit handle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlannedCheck {
+    /// The check of a request for which the rule is enforced, without its key.
+    pub(super) template: SelectedCheck,
+    /// Whether the checks of all requests differ in nothing else. If the rule is not enforced, they are in shadow mode.
+    pub(super) is_constant: bool,
+    /// What decides instead while the store is unreachable.
+    pub(super) fallback: Option<StoreLossFallback>,
+}
+
+impl PlannedCheck {
+    /// Returns its purpose within the rule.
+    pub(super) const fn role(&self) -> CheckRole {
+        self.template.role
+    }
+
+    /// Returns the limit handle.
+    pub(super) const fn handle(&self) -> LimitHandle {
+        self.template.check.handle
+    }
+
+    /// Adds the check of a request with this key. It must be [constant](Self::is_constant).
+    #[inline]
+    pub(super) fn add_constant(
+        &self,
+        key: KeyHash,
+        is_enforced: bool,
+        selected: &mut SmallVec<[SelectedCheck; 2]>,
+    ) {
+        // Copied once, into its place.
+        selected.push(self.template);
+        if let Some(SelectedCheck { check, .. }) = selected.last_mut() {
+            check.key = key;
+            if !is_enforced {
+                check.enforcement = Enforcement::Shadow;
+            }
+        }
+    }
+
+    /// Yields its limit, and the one that counts in this process while the store is unreachable.
+    pub(super) fn handles(&self) -> impl Iterator<Item = LimitHandle> + use<> {
+        let away = match self.fallback {
+            Some(StoreLossFallback::Counted(handle) | StoreLossFallback::Marked(handle)) => Some(handle),
+            Some(StoreLossFallback::Denied) | None => None,
+        };
+        std::iter::once(self.handle()).chain(away)
+    }
+}
+
+/// What decides a shared limit while the store is unreachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreLossFallback {
+    /// A limit of this process.
+    Counted(LimitHandle),
+    /// A limit of this process, which marks and admits requests above it.
+    Marked(LimitHandle),
+    /// Every request is rejected.
+    Denied,
+}
+
+/// Returns the limits that `rules` need in an instance that is not part of a fleet. Rules with one counter share its
+/// limits.
+pub fn limit_specs(rules: &[Rule]) -> Vec<LimitSpec> {
+    RequiredLimits::from_rules(rules, &InstanceCounts::single()).specs
+}
+
+/// Returns the check with the role `part` of a request for which the rule is enforced. It has no key, and the cost of a
+/// request without headers.
+fn template(
+    rule: RuleIndex,
+    limiting: &LimitAction,
+    part: CheckRole,
+    handle: LimitHandle,
+    options: Option<CheckOptions>,
+) -> SelectedCheck {
+    let cost_model = &limiting.cost_model;
+    let enforcement = match part {
+        CheckRole::Mark(_) => Enforcement::Marking,
+        CheckRole::Ban | CheckRole::Permit | CheckRole::Limit(_) | CheckRole::Margin(_) => {
+            Enforcement::Enforced
+        }
+    };
+    let is_limit = !matches!(part, CheckRole::Ban | CheckRole::Permit);
+    let (cost, charge_timing) = match part {
+        CheckRole::Ban => (1, ChargeTiming::OnArrival),
+        CheckRole::Permit => (1, ChargeTiming::WhileInFlight),
+        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
+            (cost_model.units_to_reserve(&HeaderMap::new()), cost_model.charge_timing())
+        }
+    };
+    let check = Check { handle, key: KeyHash::default(), cost, enforcement, charge_timing, options };
+    SelectedCheck {
+        needs_settlement: is_limit && cost_model.needs_settlement(),
+        ..SelectedCheck::with_fixed_cost(rule, part, check)
+    }
+}
+
+/// Whether the checks of the role `part` do not depend on the request, except for the key and whether the rule is
+/// enforced.
+fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
+    match part {
+        // In shadow mode there is none.
+        CheckRole::Ban => false,
+        CheckRole::Permit => limiting.adaptive.is_none(),
+        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
+            let is_fixed = |limit: &RuleLimit| limit.nested.is_none() && limit.elastic_costs.is_none();
+            !matches!(limiting.cost_model.cost, Cost::Header(_) | Cost::RequestBytes(_))
+                && limiting.feedback.is_none()
+                && limit(limiting, part).is_some_and(is_fixed)
+        }
+    }
+}
+
+/// The limits that rules need.
+#[derive(Debug, Default)]
+pub struct RequiredLimits {
+    specs: Vec<LimitSpec>,
+    /// Indexed as `specs`: whether some rule only reserves units of the limit until the response decides.
+    is_held: Vec<bool>,
+    /// The checks of each rule, each with its index in `specs`, and the index of the limit that applies while
+    /// the store is unreachable.
+    of_rules: Vec<Vec<(CheckRole, usize, Option<usize>)>>,
+}
+
+impl RequiredLimits {
+    /// Creates the limits of `rules` for an instance of a fleet, which divides some of them by `divisors`. Rules with
+    /// one counter share its limits.
+    pub fn from_rules(rules: &[Rule], divisors: &InstanceCounts) -> Self {
+        let (mut needs, mut places) = (Self::default(), HashMap::new());
+        for rule in rules {
+            let (mut checks, mut fallbacks) = (Vec::new(), Vec::new());
+            if let Action::Limit(limiting) = &rule.action {
+                for part in check_roles(limiting) {
+                    let Some(quota) = limiting.quota(part) else { continue };
+                    let lineage = limit_identity(rule, limiting, part);
+                    let (quota, lease_policy) = match count_location(limiting, quota, divisors) {
+                        CountLocation::Local(quota) => (quota, None),
+                        CountLocation::Store(claimed, sharing, away) => {
+                            let name = format!("{}{FALLBACK_SUFFIX}", lineage.rule).into();
+                            let here = LimitIdentity { rule: name, key: lineage.key.clone() };
+                            fallbacks.extend(away.map(|quota| (checks.len(), part, here, quota)));
+                            (claimed, Some(sharing))
+                        }
+                    };
+                    let spec = needs.require(&mut places, limiting, part, lineage, quota, lease_policy);
+                    checks.push((part, spec, None));
+                }
+                // After the others, because the limiter tells limits of one identity apart by their order in a row.
+                for (check, part, lineage, quota) in fallbacks {
+                    let spec = needs.require(&mut places, limiting, part, lineage, quota, None);
+                    checks[check].2 = Some(spec);
+                }
+            }
+            needs.of_rules.push(checks);
+        }
+        needs
+    }
+
+    /// Returns the index of a limit of a rule, which is added unless another rule needs it already.
+    fn require(
+        &mut self,
+        places: &mut HashMap<(LimitIdentity, CheckRole), usize>,
+        limiting: &LimitAction,
+        part: CheckRole,
+        identity: LimitIdentity,
+        quota: Quota,
+        lease_policy: Option<LeasePolicy>,
+    ) -> usize {
+        let place = *places.entry((identity.clone(), part)).or_insert(self.specs.len());
+        if place == self.specs.len() {
+            let on_change = limiting.on_change;
+            self.specs.push(LimitSpec { identity, quota, on_change, lease_policy });
+            self.is_held.push(false);
+        }
+        self.is_held[place] |= limiting.cost_model.charge_timing() == ChargeTiming::OnResponse;
+        place
+    }
+
+    /// Adds limits that do not belong to rules, after all others.
+    pub fn add_permanent(&mut self, permanent: &[LimitSpec]) {
+        self.specs.extend_from_slice(permanent);
+    }
+
+    /// Returns all limits, each once.
+    pub fn specs(&self) -> &[LimitSpec] {
+        &self.specs
+    }
+
+    /// Returns the checks of each of `rules`, from which the limits were created, bound to `handles` as the limiter
+    /// returned them for [`Self::specs`].
+    pub(super) fn planned_checks(
+        &self,
+        rules: &[Rule],
+        handles: &[LimitHandle],
+    ) -> Box<[Box<[PlannedCheck]>]> {
+        let of_rule = |(index, rule): (usize, &Rule)| {
+            let Action::Limit(limiting) = &rule.action else { return Box::default() };
+            let bind = |&(part, spec, away): &(CheckRole, usize, Option<usize>)| {
+                let handle = *handles.get(spec)?;
+                // Requests of another rule may hold reservations on the counter, which have not been charged yet.
+                let is_beside_holds = self.is_held.get(spec).is_some_and(|is_held| *is_held)
+                    && limiting.cost_model.charge_timing() == ChargeTiming::OnArrival
+                    && part != CheckRole::Permit;
+                let options = options_of_role(index, limiting, part)
+                    .or_else(|| is_beside_holds.then(|| default_options(index)));
+                Some(PlannedCheck {
+                    template: template(RuleIndex(index), limiting, part, handle, options),
+                    is_constant: is_constant(limiting, part),
+                    fallback: store_loss_fallback(limiting, away.and_then(|away| handles.get(away))),
+                })
+            };
+            self.of_rules.get(index).into_iter().flatten().filter_map(bind).collect()
+        };
+        rules.iter().enumerate().map(of_rule).collect()
+    }
+}
+
+/// Suffix of a shared limit's rule name in the identity of the limit that applies while the store is
+/// unreachable. No configured name ends like this.
+const FALLBACK_SUFFIX: &str = "\0away";
+
+/// Where a check is counted.
+enum CountLocation {
+    /// In this process.
+    Local(Quota),
+    /// In the store, and in this process by the other quota while the store is unreachable.
+    Store(Quota, LeasePolicy, Option<Quota>),
+}
+
+fn count_location(limiting: &LimitAction, quota: Quota, divisors: &InstanceCounts) -> CountLocation {
+    let Some(shared) = limiting.shared() else { return CountLocation::Local(quota) };
+    if shared.mode == Mode::Split {
+        return CountLocation::Local(quota.split_among(shared.instance_count(divisors)));
+    }
+    let Some(claimed) = quota.leased() else { return CountLocation::Local(quota) };
+    let sharing = shared.lease_policy();
+    let away = match shared.on_store_loss {
+        OnStoreLoss::Split => Some(quota.split_among(divisors.members)),
+        OnStoreLoss::Local | OnStoreLoss::Allow => Some(quota),
+        OnStoreLoss::Deny => None,
+    };
+    CountLocation::Store(claimed, sharing, away)
+}
+
+fn store_loss_fallback(limiting: &LimitAction, meter: Option<&LimitHandle>) -> Option<StoreLossFallback> {
+    Some(match (limiting.shared()?.on_store_loss, meter) {
+        (OnStoreLoss::Allow, Some(meter)) => StoreLossFallback::Marked(*meter),
+        (OnStoreLoss::Split | OnStoreLoss::Local | OnStoreLoss::Deny, Some(meter)) => {
+            StoreLossFallback::Counted(*meter)
+        }
+        (_, None) => StoreLossFallback::Denied,
+    })
+}
+
+/// Returns the identity of a check's limit. That of a ban names the rule and not its counter, because a ban
+/// applies to the rule only.
+fn limit_identity(rule: &Rule, limiting: &LimitAction, part: CheckRole) -> LimitIdentity {
+    let key = limit(limiting, part).and_then(RuleLimit::own_key).unwrap_or(&limiting.key);
+    let name = if part == CheckRole::Ban { &*rule.name } else { rule.counter() };
+    LimitIdentity { rule: name.into(), key: key.to_string().into() }
+}
+
+/// Returns the roles of the checks. The limit that takes over the counters of another one comes first: the
+/// rejecting limit precedes the marking one.
+fn check_roles(limiting: &LimitAction) -> Vec<CheckRole> {
+    let mut parts = Vec::new();
+    parts.extend(limiting.ban.map(|_| CheckRole::Ban));
+    parts.extend(limiting.in_flight.map(|_| CheckRole::Permit));
+    for (position, limit) in (0..).zip(&limiting.limits) {
+        match limit.quota_with_margin {
+            None => parts.push(CheckRole::Limit(position)),
+            Some(_) => parts.extend([CheckRole::Margin(position), CheckRole::Mark(position)]),
+        }
+    }
+    parts
+}
+
+impl LimitAction {
+    /// Returns the quota of the check with the role `part`, for all instances together.
+    pub fn quota(&self, part: CheckRole) -> Option<Quota> {
+        match part {
+            CheckRole::Ban => self.ban.map(Quota::ban),
+            CheckRole::Permit => self.in_flight.map(Quota::in_flight),
+            CheckRole::Margin(_) => limit(self, part)?.quota_with_margin,
+            CheckRole::Limit(_) | CheckRole::Mark(_) => limit(self, part).map(|limit| limit.quota),
+        }
+    }
+
+    /// Whether its units are leased from the store.
+    pub(super) fn is_leased(&self) -> bool {
+        self.shared().is_some_and(|shared| shared.mode != Mode::Split)
+    }
+
+    /// Whether the counters of the role `part` have the same keys as the rule's bans.
+    pub(super) fn has_ban_key(&self, part: CheckRole) -> bool {
+        part != CheckRole::Ban && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
+    }
+}
+
+fn limit(limiting: &LimitAction, part: CheckRole) -> Option<&RuleLimit> {
+    match part {
+        CheckRole::Limit(position) | CheckRole::Margin(position) | CheckRole::Mark(position) => {
+            limiting.limits.get(usize::from(position))
+        }
+        CheckRole::Ban | CheckRole::Permit => None,
+    }
+}
+
+/// Returns the options of the check with the role `part`; `None` if it has no additional behaviour.
+fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Option<CheckOptions> {
+    let role = match (part, limiting.throttle) {
+        (CheckRole::Ban, _) => CounterRole::Ban,
+        (CheckRole::Limit(_), Throttle::Delay(slack)) => CounterRole::Delay(slack),
+        (CheckRole::Mark(_), Throttle::Soft { delay: Some(delay), .. }) => {
+            CounterRole::Delay(DelayPolicy::new(delay, None))
+        }
+        (CheckRole::Permit | CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_), _) => {
+            CounterRole::Limit
+        }
+    };
+    let is_plain =
+        role == CounterRole::Limit && limiting.ban.is_none() && limiting.on_denied == OnDenied::Free;
+    (!is_plain).then(|| CheckOptions { role, on_denied: limiting.on_denied, ..default_options(index) })
+}
+
+/// Returns options without additional behaviour. With options, a check takes reserved units into account.
+pub(super) fn default_options(index: usize) -> CheckOptions {
+    let group = u32::try_from(index).unwrap_or(u32::MAX);
+    CheckOptions { group, role: CounterRole::Limit, on_denied: OnDenied::Free }
+}

@@ -1,0 +1,300 @@
+//! Names of the fields of JSON logs: those of Weir, Envoy, nginx, Caddy and Traefik, of Google Cloud, Azure and the Elastic
+//! Common Schema, and those that the command line adds.
+
+use std::collections::{HashMap, HashSet};
+
+use foldhash::fast::FixedState;
+use http::HeaderName;
+
+use weir_policy::identify::forwarded::X_FORWARDED_FOR;
+
+/// What a field of a JSON log means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogField {
+    /// Arrival of the request.
+    StartTime,
+    /// Time at which the line was written, which is the end of the request.
+    Time,
+    Duration(LogDurationUnit),
+    ClientIp,
+    PeerIp,
+    Method,
+    /// Target, including the query.
+    Target,
+    /// Method, target and protocol.
+    RequestLine,
+    Host,
+    Status,
+    ResponseFlags,
+    BytesReceived,
+    BytesSent,
+    ForwardedFor,
+    UserAgent,
+    Referer,
+    RequestId,
+    /// A header that rules need, by its index.
+    Header(u32),
+}
+
+/// Unit of a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogDurationUnit {
+    Seconds,
+    Milliseconds,
+    Nanoseconds,
+    /// Whole numbers are milliseconds, as in Envoy; numbers with a fraction are seconds, as in Caddy.
+    ByForm,
+}
+
+use LogField::{
+    BytesReceived, BytesSent, ClientIp, Duration, ForwardedFor, Host, Method, PeerIp, Referer, RequestId,
+    RequestLine, ResponseFlags, StartTime, Status, Target, Time, UserAgent,
+};
+
+/// Known names. A dot leads into a nested object.
+const NAMES: [(&str, LogField); 105] = [
+    ("start_time", StartTime),
+    ("StartUTC", StartTime),
+    ("StartLocal", StartTime),
+    ("time", Time),
+    ("@timestamp", Time),
+    ("timestamp", Time),
+    ("ts", Time),
+    ("time_iso8601", Time),
+    ("time_local", Time),
+    ("msec", Time),
+    ("date", Time),
+    ("datetime", Time),
+    ("duration", Duration(LogDurationUnit::ByForm)),
+    ("duration_ms", Duration(LogDurationUnit::Milliseconds)),
+    ("request_time", Duration(LogDurationUnit::Seconds)),
+    ("Duration", Duration(LogDurationUnit::Nanoseconds)),
+    ("event.duration", Duration(LogDurationUnit::Nanoseconds)),
+    ("client_ip", ClientIp),
+    ("downstream_remote_address", ClientIp),
+    ("ClientHost", ClientIp),
+    ("request.client_ip", ClientIp),
+    ("client.ip", ClientIp),
+    ("source.ip", ClientIp),
+    ("remote_addr", PeerIp),
+    ("remote_ip", PeerIp),
+    ("remote_address", PeerIp),
+    ("downstream_direct_remote_address", PeerIp),
+    ("request.remote_ip", PeerIp),
+    ("x_forwarded_for", ForwardedFor),
+    ("http_x_forwarded_for", ForwardedFor),
+    ("method", Method),
+    ("request_method", Method),
+    ("RequestMethod", Method),
+    ("http_method", Method),
+    ("verb", Method),
+    ("request.method", Method),
+    ("http.request.method", Method),
+    ("path", Target),
+    ("request_uri", Target),
+    ("uri", Target),
+    ("url", Target),
+    ("RequestPath", Target),
+    ("request.uri", Target),
+    ("url.original", Target),
+    ("url.path", Target),
+    ("request", RequestLine),
+    ("host", Host),
+    ("authority", Host),
+    (":authority", Host),
+    ("http_host", Host),
+    ("RequestHost", Host),
+    ("request.host", Host),
+    ("url.domain", Host),
+    ("status", Status),
+    ("response_code", Status),
+    ("status_code", Status),
+    ("DownstreamStatus", Status),
+    ("http.response.status_code", Status),
+    ("response_flags", ResponseFlags),
+    ("bytes_received", BytesReceived),
+    ("http.request.body.bytes", BytesReceived),
+    ("bytes_sent", BytesSent),
+    ("body_bytes_sent", BytesSent),
+    ("size", BytesSent),
+    ("DownstreamContentSize", BytesSent),
+    ("user_agent", UserAgent),
+    ("http_user_agent", UserAgent),
+    ("referer", Referer),
+    ("http_referer", Referer),
+    ("request_id", RequestId),
+    ("x-envoy-origin-path", Target),
+    (":path", Target),
+    (":method", Method),
+    ("user-agent", UserAgent),
+    ("x-request-id", RequestId),
+    ("httpRequest.requestMethod", Method),
+    ("httpRequest.requestUrl", Target),
+    ("httpRequest.status", Status),
+    ("httpRequest.remoteIp", ClientIp),
+    ("httpRequest.userAgent", UserAgent),
+    ("httpRequest.referer", Referer),
+    ("httpRequest.requestSize", BytesReceived),
+    ("httpRequest.responseSize", BytesSent),
+    ("properties.clientIP", ClientIp),
+    ("properties.clientIp", ClientIp),
+    ("properties.httpMethod", Method),
+    ("properties.requestUri", Target),
+    ("properties.httpStatus", Status),
+    ("properties.httpStatusCode", Status),
+    ("properties.host", Host),
+    ("properties.hostName", Host),
+    ("properties.userAgent", UserAgent),
+    ("properties.sentBytes", BytesSent),
+    ("properties.timeTaken", Duration(LogDurationUnit::Seconds)),
+    ("httpMethod", Method),
+    ("requestTime", Time),
+    ("resourcePath", Target),
+    ("sourceIp", ClientIp),
+    ("ip", ClientIp),
+    ("request_User-Agent", UserAgent),
+    ("request_Referer", Referer),
+    ("request_X-Forwarded-For", ForwardedFor),
+    ("request.headers.User-Agent", UserAgent),
+    ("request.headers.Referer", Referer),
+    ("request.headers.X-Forwarded-For", ForwardedFor),
+];
+
+/// Names that `--field` may give another field's meaning.
+const MAPPABLE: [&str; 14] = [
+    "time",
+    "start_time",
+    "duration",
+    "client_ip",
+    "remote_addr",
+    "x_forwarded_for",
+    "method",
+    "path",
+    "host",
+    "status",
+    "response_flags",
+    "bytes_received",
+    "bytes_sent",
+    "user_agent",
+];
+
+/// Names of the fields of JSON logs, with their meanings.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldNames {
+    fields: HashMap<Box<[u8]>, LogField, FixedState>,
+    /// Names of nested objects that contain fields.
+    objects: HashSet<Box<[u8]>, FixedState>,
+}
+
+impl FieldNames {
+    /// Returns the known names, with those of the headers that rules need, and `mappings` such as
+    /// `client_ip=remote_addr` or `header:x-api-key=key`.
+    ///
+    /// # Errors
+    /// The first mapping that is not valid.
+    pub(crate) fn new(headers: &[HeaderName], mappings: &[String]) -> Result<Self, String> {
+        let mut names = Self { fields: HashMap::default(), objects: HashSet::default() };
+        for (header, index) in headers.iter().zip(0..) {
+            let underscored = header.as_str().replace('-', "_");
+            names.insert(header.as_str(), LogField::Header(index));
+            names.insert(&format!("http_{underscored}"), LogField::Header(index));
+            names.insert(&underscored, LogField::Header(index));
+            let capitalised = capitalised(header);
+            names.insert(&format!("request_{capitalised}"), LogField::Header(index));
+            names.insert(&format!("request.headers.{capitalised}"), LogField::Header(index));
+        }
+        NAMES.into_iter().for_each(|(name, field)| names.insert(name, field));
+        names.insert(X_FORWARDED_FOR.as_str(), ForwardedFor);
+        for mapping in mappings {
+            let (meaning, key) = mapping.split_once('=').ok_or_else(|| {
+                format!("--field {mapping}: expected NAME=KEY, such as client_ip=remote_addr")
+            })?;
+            let field = meaning_of(meaning, headers).ok_or_else(|| {
+                format!(
+                    "--field {mapping}: unknown name {meaning:?}, expected header:NAME or one of {}",
+                    MAPPABLE.join(", ")
+                )
+            })?;
+            if let Some(field) = field {
+                names.insert(key, field);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns the meaning of a field; nested names are joined by dots.
+    pub(super) fn field(&self, name: &[u8]) -> Option<LogField> {
+        self.fields.get(name).copied()
+    }
+
+    /// Whether an object of this name contains fields.
+    pub(super) fn has_object(&self, name: &[u8]) -> bool {
+        self.objects.contains(name)
+    }
+
+    fn insert(&mut self, name: &str, field: LogField) {
+        self.fields.insert(name.as_bytes().into(), field);
+        for (at, _) in name.match_indices('.') {
+            self.objects.insert(name.as_bytes()[..at].into());
+        }
+    }
+}
+
+/// Returns the name of a header as Traefik and Caddy write it, such as `X-Api-Key`.
+fn capitalised(header: &HeaderName) -> String {
+    let mut is_first = true;
+    let letters = header.as_str().chars().map(|letter| {
+        let is_start = std::mem::replace(&mut is_first, letter == '-');
+        if is_start { letter.to_ascii_uppercase() } else { letter }
+    });
+    letters.collect()
+}
+
+/// Returns the field that a mapping names; the inner `None` is a header that no rule needs.
+fn meaning_of(name: &str, headers: &[HeaderName]) -> Option<Option<LogField>> {
+    if let Some(header) = name.strip_prefix("header:") {
+        let header = header.parse::<HeaderName>().ok()?;
+        let index = headers.iter().position(|needed| *needed == header);
+        return Some(index.map(|index| LogField::Header(index as u32)));
+    }
+    let known = MAPPABLE.contains(&name).then(|| NAMES.iter().find(|(known, _)| *known == name))??;
+    Some(Some(known.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped(mapping: &str) -> Result<FieldNames, String> {
+        FieldNames::new(&[HeaderName::from_static("x-api-key")], &[mapping.to_owned()])
+    }
+
+    #[test]
+    fn fields_can_be_mapped_on_the_command_line() {
+        let names = mapped("client_ip=who.address").unwrap();
+        assert_eq!(names.field(b"who.address"), Some(ClientIp));
+        assert!(names.has_object(b"who") && !names.has_object(b"who.address"));
+        assert_eq!(mapped("header:X-Api-Key=key").unwrap().field(b"key"), Some(LogField::Header(0)));
+        assert_eq!(mapped("header:x-other=key").unwrap().field(b"key"), None);
+    }
+
+    #[test]
+    fn headers_that_rules_need_have_the_names_of_nginx_and_their_own() {
+        let names = FieldNames::new(&[HeaderName::from_static("x-api-key")], &[]).unwrap();
+        for name in ["x-api-key", "x_api_key", "http_x_api_key"] {
+            assert_eq!(names.field(name.as_bytes()), Some(LogField::Header(0)), "{name}");
+        }
+    }
+
+    #[test]
+    fn unknown_mappings_are_rejected() {
+        for (mapping, problem) in [
+            ("client_ip", "expected NAME=KEY"),
+            ("client=x", "unknown name \"client\""),
+            ("header:a b=x", "unknown name"),
+        ] {
+            assert!(mapped(mapping).unwrap_err().contains(problem), "{mapping}");
+        }
+        assert!(MAPPABLE.iter().all(|name| NAMES.iter().any(|(known, _)| known == name)));
+    }
+}

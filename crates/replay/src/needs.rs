@@ -1,0 +1,301 @@
+//! Attributes that rules need and that a log may lack: headers, cookies, tokens, certificates, parts of responses.
+//!
+//! The engine decides a request without them as one that did not have them. That may be wrong, so the report states for
+//! how many requests of each rule it was done, and what the consequence is.
+
+use std::fmt;
+
+use http::HeaderName;
+use http::header::{COOKIE, HOST, REFERER, USER_AGENT};
+
+use super::record::{LoggedHeader, LoggedRequest, ParsedBlock};
+use weir_policy::engine::Policy;
+use weir_policy::identify::Attributes;
+use weir_policy::identify::forwarded::X_FORWARDED_FOR;
+use weir_policy::identify::recorded::RecordedAddress;
+use weir_policy::rules::attribute::{Attribute, AttributeSource};
+use weir_policy::rules::cost::Cost;
+use weir_policy::rules::matcher::{Match, Matcher};
+use weir_policy::rules::rule::{Action, LimitAction, OnMissing, Rule};
+
+/// Name of the header that most proxies set to a unique number.
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// An attribute that a log may lack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NeededAttribute {
+    /// The address of the client.
+    Client,
+    Method,
+    Host,
+    /// The name of the listener.
+    Listener,
+    /// This request header.
+    Header(HeaderName),
+    /// The client's certificate.
+    Certificate,
+    /// This response header.
+    ResponseHeader(HeaderName),
+    /// The status of gRPC calls.
+    CallStatus,
+}
+
+/// Consequence of a missing attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Consequence {
+    /// The key is incomplete.
+    Key(OnMissing),
+    /// A condition is evaluated without it.
+    Condition,
+    /// The cost is the default.
+    Cost,
+    /// Whether the response counts is unknown.
+    Counting,
+}
+
+/// One need of one rule.
+#[derive(Debug)]
+struct RuleNeed {
+    attribute: NeededAttribute,
+    consequence: Consequence,
+    /// Requests that the log recorded without it.
+    requests: u64,
+}
+
+/// The needs of all rules.
+#[derive(Debug)]
+pub(super) struct Needs {
+    rules: Box<[NeedsOfRule]>,
+    /// Request headers that rules need.
+    headers: Box<[HeaderName]>,
+}
+
+#[derive(Debug)]
+struct NeedsOfRule {
+    needs: Vec<RuleNeed>,
+    /// Conditions of the rule without those on attributes that a log may lack.
+    probe: Matcher,
+}
+
+impl fmt::Display for NeededAttribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client => f.write_str("the client's address"),
+            Self::Method => f.write_str("the method"),
+            Self::Host => f.write_str("the host"),
+            Self::Listener => f.write_str("the listener"),
+            Self::Header(name) => write!(f, "header {name}"),
+            Self::Certificate => f.write_str("the client's certificate"),
+            Self::ResponseHeader(name) => write!(f, "response header {name}"),
+            Self::CallStatus => f.write_str("the status of gRPC calls"),
+        }
+    }
+}
+
+impl fmt::Display for Consequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Key(OnMissing::Skip) => "the key is incomplete, on_missing: skip was applied",
+            Self::Key(OnMissing::Shared) => "the key is incomplete, on_missing: shared was applied",
+            Self::Key(OnMissing::Deny) => "the key is incomplete, on_missing: deny was applied",
+            Self::Condition => "the condition was evaluated as for a request without it",
+            Self::Cost => "the default cost was charged",
+            Self::Counting => "such responses did not count",
+        })
+    }
+}
+
+/// Requests that a rule decided without an attribute that the log lacks.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Undecidable {
+    /// The attribute.
+    pub attribute: String,
+    /// How the rule decided without it.
+    pub consequence: String,
+    /// Number of requests.
+    pub requests: u64,
+}
+
+impl Needs {
+    /// Returns what the rules of `policy` need.
+    pub(super) fn of(policy: &Policy) -> Self {
+        let token = policy.identify.jwt.as_ref().and_then(|verifier| verifier.header()).cloned();
+        let rules: Box<[_]> =
+            policy.rules.rules().iter().map(|rule| NeedsOfRule::of(rule, token.as_ref())).collect();
+        let mut headers: Vec<HeaderName> = Vec::new();
+        for need in rules.iter().flat_map(|rule| &rule.needs) {
+            if let NeededAttribute::Header(name) = &need.attribute
+                && !headers.contains(name)
+            {
+                headers.push(name.clone());
+            }
+        }
+        Self { rules, headers: headers.into() }
+    }
+
+    /// Returns the request headers that rules need.
+    pub(super) fn headers(&self) -> &[HeaderName] {
+        &self.headers
+    }
+
+    /// Counts what the log lacks of a request.
+    #[inline]
+    pub(super) fn count_missing(
+        &mut self,
+        request: &LoggedRequest,
+        block: &ParsedBlock,
+        needed: &[HeaderName],
+        attributes: &Attributes<'_>,
+    ) {
+        for rule in &mut self.rules {
+            let is_missing = |need: &RuleNeed| !is_recorded(&need.attribute, request, block, needed);
+            if !rule.needs.iter().any(is_missing) || rule.probe.matches(attributes) == Match::No {
+                continue;
+            }
+            let missing = rule.needs.iter_mut().filter(|need| is_missing(need));
+            missing.for_each(|need| need.requests = need.requests.saturating_add(1));
+        }
+    }
+
+    /// Returns what the rule at `index` decided without.
+    pub(super) fn undecidable(&self, index: usize) -> Vec<Undecidable> {
+        let needs = self.rules.get(index).into_iter().flat_map(|rule| &rule.needs);
+        let missing = needs.filter(|need| need.requests > 0);
+        missing
+            .map(|need| Undecidable {
+                attribute: need.attribute.to_string(),
+                consequence: need.consequence.to_string(),
+                requests: need.requests,
+            })
+            .collect()
+    }
+}
+
+impl NeedsOfRule {
+    fn of(rule: &Rule, token: Option<&HeaderName>) -> Self {
+        let mut collected = Self { needs: Vec::new(), probe: probe_of(&rule.matcher) };
+        for matcher in std::iter::once(&rule.matcher).chain(&rule.except) {
+            let mut add = |attribute| collected.add(attribute, Consequence::Condition);
+            if !matcher.methods.is_empty() {
+                add(NeededAttribute::Method);
+            }
+            if !matcher.hosts.is_empty() {
+                add(NeededAttribute::Host);
+            }
+            if matcher.client_ip.is_some() {
+                add(NeededAttribute::Client);
+            }
+            let of_conditions = matcher.conditions.iter();
+            of_conditions.filter_map(|condition| needed(&condition.attribute, token)).for_each(add);
+        }
+        if let Action::Limit(limiting) = &rule.action {
+            collected.add_limiting(limiting, token);
+        }
+        collected
+    }
+
+    fn add_limiting(&mut self, limiting: &LimitAction, token: Option<&HeaderName>) {
+        let key = limiting.key.0.iter().filter_map(|part| needed(part, token));
+        key.for_each(|attribute| self.add(attribute, Consequence::Key(limiting.on_missing)));
+        match &limiting.cost_model.cost {
+            Cost::Header(header) => self.add(NeededAttribute::Header(header.name.clone()), Consequence::Cost),
+            Cost::ResponseHeader(header) => {
+                self.add(NeededAttribute::ResponseHeader(header.name.clone()), Consequence::Cost);
+            }
+            Cost::Fixed(_) | Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
+        }
+        let counts = limiting.cost_model.counts.as_ref();
+        for (name, _) in counts.into_iter().flat_map(|counts| &counts.headers) {
+            self.add(NeededAttribute::ResponseHeader(name.clone()), Consequence::Counting);
+        }
+        if limiting.cost_model.reads_calls() {
+            self.add(NeededAttribute::CallStatus, Consequence::Counting);
+        }
+    }
+
+    fn add(&mut self, attribute: NeededAttribute, consequence: Consequence) {
+        if !self.needs.iter().any(|need| need.attribute == attribute && need.consequence == consequence) {
+            self.needs.push(RuleNeed { attribute, consequence, requests: 0 });
+        }
+    }
+}
+
+/// Returns the conditions of a rule that every log allows to evaluate.
+fn probe_of(matcher: &Matcher) -> Matcher {
+    Matcher {
+        paths: matcher.paths.clone(),
+        schedule: matcher.schedule.clone(),
+        entries: matcher.entries.clone(),
+        ..Matcher::default()
+    }
+}
+
+/// Returns what a log must record for an attribute; `None` if every log records it.
+fn needed(attribute: &Attribute, token: Option<&HeaderName>) -> Option<NeededAttribute> {
+    Some(match attribute.source() {
+        AttributeSource::Client { .. } | AttributeSource::Location | AttributeSource::AutonomousSystem => {
+            NeededAttribute::Client
+        }
+        AttributeSource::Plans(plans) => needed(&plans.attribute, token)?,
+        AttributeSource::Header(name) => NeededAttribute::Header(name.clone()),
+        AttributeSource::Token => NeededAttribute::Header(token.cloned().unwrap_or(COOKIE)),
+        AttributeSource::Certificate(_) => NeededAttribute::Certificate,
+        AttributeSource::Listener => NeededAttribute::Listener,
+        // Proxied requests have none.
+        AttributeSource::Descriptor(_) => return None,
+        AttributeSource::Head => match attribute.word() {
+            "cookie" => NeededAttribute::Header(COOKIE),
+            "method" => NeededAttribute::Method,
+            "host" => NeededAttribute::Host,
+            _ => return None,
+        },
+    })
+}
+
+/// Whether the log records the attribute, be it absent.
+#[inline]
+fn is_recorded(
+    attribute: &NeededAttribute,
+    request: &LoggedRequest,
+    block: &ParsedBlock,
+    needed: &[HeaderName],
+) -> bool {
+    match attribute {
+        NeededAttribute::Client => request.address != RecordedAddress::Unknown,
+        NeededAttribute::Method => request.method.is_recorded(),
+        NeededAttribute::Host => request.host.is_recorded(),
+        NeededAttribute::Header(name) => recorded_header(name, request, block, needed).is_some(),
+        NeededAttribute::Certificate
+        | NeededAttribute::Listener
+        | NeededAttribute::ResponseHeader(_)
+        | NeededAttribute::CallStatus => false,
+    }
+}
+
+/// Returns the text of a header if the log records it; the inner `None` if the request does not have it. `needed` is the
+/// list that the indices of further headers refer to.
+pub(super) fn recorded_header<'b>(
+    name: &HeaderName,
+    request: &LoggedRequest,
+    block: &'b ParsedBlock,
+    needed: &[HeaderName],
+) -> Option<Option<&'b [u8]>> {
+    let own = match () {
+        () if *name == USER_AGENT => request.user_agent,
+        () if *name == REFERER => request.referer,
+        () if *name == HOST => request.host,
+        () if *name == X_FORWARDED_FOR => request.forwarded_for,
+        () if *name == X_REQUEST_ID => request.request_id,
+        () => super::record::TextSpan::UNRECORDED,
+    };
+    let is_named = |header: &&LoggedHeader| needed.get(header.name as usize) == Some(name);
+    let span = match own.is_recorded() {
+        true => own,
+        false => block.headers_of(request).iter().find(is_named)?.value,
+    };
+    let text = span.text(&block.data);
+    // No request has such a value: the log has changed it, or it was never valid.
+    let has_controls =
+        |text: &[u8]| text.iter().any(|byte| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f);
+    (!text.is_some_and(has_controls)).then_some(text)
+}

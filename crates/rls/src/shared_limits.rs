@@ -1,0 +1,136 @@
+//! Limits that several instances of the service share.
+//!
+//! All documents' limits are shared in the same way; native rules have a setting each. A request uses units that this
+//! instance has been granted. If they do not suffice, the caller requests more and returns a
+//! [`LeaseAvailability`].
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::settings::Smoothing;
+use super::unit::RlsUnit;
+use super::unit_limits::UnitLimits;
+use weir_limiter::decision::Verdict;
+use weir_limiter::key::KeyHasher;
+use weir_limiter::unconditional_count::{CountOperation, CountResult};
+use weir_limiter::{Check, Fleet};
+use weir_policy::engine::Policy;
+use weir_policy::rules::rule::Rule;
+use weir_policy::rules::selection::SelectedCheck;
+use weir_policy::rules::shared_limit::{OnStoreLoss, SharedLimit};
+
+/// How the limits of documents are shared.
+#[derive(Clone, Debug)]
+pub struct SharedDocumentLimits {
+    /// Mode of sharing, and the behaviour while the store is unreachable.
+    pub settings: SharedLimit,
+    /// Limit handles whose counters hold granted units.
+    pub unit_limits: UnitLimits,
+    /// The fleet.
+    pub fleet: Fleet,
+}
+
+/// A counter that is out of units.
+#[derive(Clone, Copy, Debug)]
+pub enum LeaseNeed<'a> {
+    /// Counter of a document's limit, and the maximum wait of the request; `None` for the default.
+    Count(&'a CountOperation, Option<Duration>),
+    /// Counter of a native rule, and the maximum wait of the request; `None` for the default.
+    Check(&'a Check, Option<Duration>),
+}
+
+/// Result of getting units for a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseAvailability {
+    /// Units are available.
+    Ready,
+    /// The store is being queried; decide again after its response.
+    Requested,
+    /// No units are available.
+    Rejected,
+    /// The store is unreachable.
+    StoreUnreachable,
+}
+
+/// Indices of the counters of one request that are out of units and may get some.
+#[derive(Debug, Default)]
+pub(super) struct MissingLeases {
+    pub(super) counts: SmallVec<[usize; 2]>,
+    pub(super) checks: SmallVec<[usize; 2]>,
+}
+
+/// Indices of the counters that get no units.
+#[derive(Debug, Default)]
+pub(super) struct RejectedLeases {
+    pub(super) counts: SmallVec<[usize; 2]>,
+    pub(super) checks: SmallVec<[usize; 2]>,
+}
+
+impl SharedDocumentLimits {
+    /// Returns the hasher whose keys are the same on all instances.
+    pub(super) const fn hasher(&self) -> KeyHasher {
+        self.fleet.hasher
+    }
+
+    /// Returns the replacement of `operation` while the store is unreachable; `None` if everything is
+    /// rejected.
+    pub(super) fn store_loss_fallback(
+        &self,
+        operation: &CountOperation,
+        local_limits: UnitLimits,
+        unit: RlsUnit,
+        smoothing: Smoothing,
+    ) -> Option<CountOperation> {
+        let limit = match self.settings.on_store_loss {
+            OnStoreLoss::Deny => return None,
+            OnStoreLoss::Local => operation.limit,
+            OnStoreLoss::Split => instance_share(operation.limit, self.fleet.instances),
+            OnStoreLoss::Allow => u32::MAX,
+        };
+        Some(CountOperation { handle: local_limits.handle_for(unit, smoothing), limit, ..*operation })
+    }
+}
+
+/// Returns one instance's part of a limit; at least 1 unless the limit is 0.
+fn instance_share(limit: u32, instances: NonZeroU32) -> u32 {
+    if limit == 0 { 0 } else { (limit / instances).max(1) }
+}
+
+impl MissingLeases {
+    /// Returns the counters that are out of units after a decision, except those in `rejected`.
+    pub(super) fn from_results(
+        verdicts: &[Verdict],
+        results: &[CountResult],
+        rejected: &RejectedLeases,
+    ) -> Self {
+        // A request that another limit rejects needs no units.
+        if verdicts.iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease()) {
+            return Self::default();
+        }
+        let positions = |count: usize, is_missing: &dyn Fn(usize) -> bool, rejected_positions: &[usize]| {
+            (0..count)
+                .filter(|position| is_missing(*position) && !rejected_positions.contains(position))
+                .collect()
+        };
+        Self {
+            counts: positions(results.len(), &|position| results[position].needs_lease, &rejected.counts),
+            checks: positions(
+                verdicts.len(),
+                &|position| verdicts[position].awaits_lease(),
+                &rejected.checks,
+            ),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.counts.is_empty() && self.checks.is_empty()
+    }
+}
+
+/// Returns the maximum time that a request may wait for units of the check `selected`; `None` for the default.
+pub(super) fn max_lease_wait(policy: &Policy, selected: &SelectedCheck) -> Option<Duration> {
+    let shared = policy.rules.get(selected.rule).and_then(Rule::shared);
+    shared.map_or(Some(Duration::ZERO), |shared| shared.wait)
+}

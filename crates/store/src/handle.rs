@@ -1,0 +1,197 @@
+//! The workers' handle to the store: a queue of counters to query, whether the store is reachable, and how long to wait
+//! for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::call_latency::MIN_WAIT;
+use weir_limiter::Limiter;
+use weir_limiter::leases::SharedCounter;
+use weir_limiter::timestamp::Timestamp;
+use weir_telemetry::metrics::Unanswered;
+
+/// Maximum number of queued queries. Further ones are dropped.
+const MAX_QUEUED: usize = 65_536;
+
+/// A counter to query, and the request that waits for the response.
+#[derive(Debug)]
+pub struct QueuedCounter {
+    /// The counter.
+    pub counter: SharedCounter,
+    /// Whether to query the counter; if not, a query is queued or in flight.
+    pub needs_query: bool,
+    /// The request that waits for the response.
+    pub waiter: Option<LeaseWaiter>,
+}
+
+/// A request that waits for the store.
+#[derive(Debug)]
+pub struct LeaseWaiter {
+    /// Completed when the store has responded: whether it had units. Dropped if the query is not sent.
+    pub sender: oneshot::Sender<bool>,
+    /// Time until which the request waits.
+    pub deadline: Instant,
+}
+
+impl LeaseWaiter {
+    /// Wakes the request, which decides again. `has_units` is whether the store had units for it.
+    pub fn wake(self, has_units: bool) {
+        // The request may be gone.
+        let _ = self.sender.send(has_units);
+    }
+}
+
+/// Sending end of the queue.
+#[derive(Clone, Debug)]
+pub struct StoreHandle {
+    sender: mpsc::Sender<QueuedCounter>,
+    state: Arc<StoreStatus>,
+    limiter: Arc<Limiter>,
+}
+
+/// What the workers know of the store.
+#[derive(Debug)]
+struct StoreStatus {
+    is_unreachable: AtomicBool,
+    /// Whether the store has ever been reached, for the thread that starts the process.
+    was_reached: Mutex<bool>,
+    reached: Condvar,
+    /// Time in microseconds that requests wait for the store by default.
+    wait_micros: AtomicU64,
+    /// Requests whose wait has ended without a response, by the reason, since they were last taken.
+    unanswered: [AtomicU64; Unanswered::ALL.len()],
+    /// When requests were last found to have waited without a response, in nanoseconds; 0 if never.
+    unanswered_at: AtomicU64,
+    /// Whether a query was dropped for which other requests may wait.
+    has_dropped_query: AtomicBool,
+}
+
+impl Default for StoreStatus {
+    fn default() -> Self {
+        Self {
+            is_unreachable: AtomicBool::new(true),
+            was_reached: Mutex::new(false),
+            reached: Condvar::new(),
+            // Nothing is measured before the first call.
+            wait_micros: AtomicU64::new(MIN_WAIT.as_micros() as u64),
+            unanswered: Default::default(),
+            unanswered_at: AtomicU64::new(0),
+            has_dropped_query: AtomicBool::new(false),
+        }
+    }
+}
+
+impl StoreHandle {
+    /// Creates a handle and the receiving end of its queue. The store counts as unreachable until
+    /// [`Self::set_unreachable`] is called.
+    pub fn new(limiter: &Arc<Limiter>) -> (Self, mpsc::Receiver<QueuedCounter>) {
+        let (sender, queue) = mpsc::channel(MAX_QUEUED);
+        (Self { sender, state: Arc::new(StoreStatus::default()), limiter: Arc::clone(limiter) }, queue)
+    }
+
+    /// Returns whether the store is unreachable, in which case the configured fallback applies.
+    pub fn is_unreachable(&self) -> bool {
+        self.state.is_unreachable.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the store is unreachable.
+    pub fn set_unreachable(&self, is_unreachable: bool) {
+        self.state.is_unreachable.store(is_unreachable, Ordering::Relaxed);
+        if !is_unreachable {
+            *self.state.was_reached.lock() = true;
+            self.state.reached.notify_all();
+        }
+    }
+
+    /// Blocks the thread until the store has been reached, at most for this time. Returns whether it has been.
+    pub fn wait_until_reached(&self, timeout: Duration) -> bool {
+        let mut was_reached = self.state.was_reached.lock();
+        self.state.reached.wait_while_for(&mut was_reached, |reached| !*reached, timeout);
+        *was_reached
+    }
+
+    /// Returns the time that a request waits for the store, unless its rule has a maximum of its own.
+    pub fn default_wait(&self) -> Duration {
+        Duration::from_micros(self.state.wait_micros.load(Ordering::Relaxed))
+    }
+
+    /// Sets the time that requests wait for the store by default.
+    pub fn set_default_wait(&self, wait: Duration) {
+        let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        self.state.wait_micros.store(micros, Ordering::Relaxed);
+    }
+
+    /// Counts a request whose wait has ended without a response.
+    pub(super) fn count_unanswered(&self, reason: Unanswered) {
+        self.state.unanswered[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes the number of requests whose wait has ended for this reason since the last call.
+    pub fn take_unanswered(&self, reason: Unanswered) -> u64 {
+        self.state.unanswered[reason as usize].swap(0, Ordering::Relaxed)
+    }
+
+    /// Sets when requests were last found to have waited without a response.
+    pub(super) fn set_last_unanswered(&self, now: Timestamp) {
+        self.state.unanswered_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Returns when requests were last found to have waited without a response, if ever.
+    pub fn last_unanswered(&self) -> Option<Timestamp> {
+        let nanos = self.state.unanswered_at.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Timestamp::from_nanos(nanos))
+    }
+
+    /// Returns whether a query was dropped since the last call. Requests may wait for it that have relied on it.
+    pub(super) fn take_dropped_query(&self) -> bool {
+        self.state.has_dropped_query.swap(false, Ordering::AcqRel)
+    }
+
+    /// Queries a counter for which no request waits.
+    ///
+    /// A separate task sends the message, because waking the store's thread takes a system call, which takes longer
+    /// than the decision of the request in progress.
+    pub fn query(&self, counter: SharedCounter) {
+        let queued = QueuedCounter { counter, needs_query: true, waiter: None };
+        match runtime::Handle::try_current() {
+            Ok(runtime) => {
+                let handle = self.clone();
+                drop(runtime.spawn(async move { handle.enqueue(queued) }));
+            }
+            Err(_) => {
+                self.enqueue(queued);
+            }
+        }
+    }
+
+    /// Queries a counter if `needs_query`. The receiver completes when the store has responded, and fails if no response
+    /// can come before the deadline. Returns `None` if the queue is full.
+    pub(super) fn wait_for_response(
+        &self,
+        counter: SharedCounter,
+        needs_query: bool,
+        deadline: Instant,
+    ) -> Option<oneshot::Receiver<bool>> {
+        let (sender, receiver) = oneshot::channel();
+        let waiter = Some(LeaseWaiter { sender, deadline });
+        self.enqueue(QueuedCounter { counter, needs_query, waiter }).then_some(receiver)
+    }
+
+    /// Returns whether there was room.
+    fn enqueue(&self, queued: QueuedCounter) -> bool {
+        let (counter, needs_query) = (queued.counter, queued.needs_query);
+        let is_queued = self.sender.try_send(queued).is_ok();
+        if !is_queued && needs_query {
+            self.limiter.cancel_request(counter);
+            // After the query is cancelled, so that the store's task finds those that wait for it.
+            self.state.has_dropped_query.store(true, Ordering::Release);
+        }
+        is_queued
+    }
+}

@@ -1,0 +1,500 @@
+//! Task that communicates with the store, on a thread of its own, apart from all requests.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::feedback;
+use super::handle::{LeaseWaiter, QueuedCounter, StoreHandle};
+use super::protocol::{self, InstanceInfo};
+use super::redis::{CallError, RedisClient, Script, ScriptCall, Value};
+use super::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
+use super::settings::StoreSettings;
+use weir_limiter::feedback::sharing::SharedKeyState;
+use weir_limiter::feedback::states::RuleFeedback;
+use weir_limiter::key::KeyHasher;
+use weir_limiter::leases::{AfterGrant, AppliedGrant, LeaseRequest, SharedCounter};
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Fleet, Limiter};
+use weir_net::clock::Clock;
+use weir_net::jitter::{backoff, equal_jitter};
+use weir_telemetry::metrics::{StoreMetrics, StoreOutcome, Unanswered};
+
+/// Interval between two registrations of an instance in a small fleet.
+const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum registrations per second of a whole fleet, as far as [`MAX_HEARTBEAT_INTERVAL`] permits.
+const MAX_FLEET_HEARTBEATS_PER_SECOND: u32 = 32;
+/// Maximum interval between two registrations of an instance.
+const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(4);
+/// Maximum delay before a ban is reported to the store.
+const MAX_BAN_REPORT_DELAY: Duration = Duration::from_millis(100);
+/// Number of missed registrations after which an instance counts as gone.
+const MAX_MISSED_HEARTBEATS: u32 = 4;
+/// Base of the exponential backoff between attempts to reach an unreachable store; the maximum follows.
+const BASE_PROBE_DELAY: Duration = Duration::from_millis(40);
+const MAX_PROBE_DELAY: Duration = Duration::from_secs(2);
+
+/// Resources of the task.
+#[derive(Debug)]
+pub struct StoreTaskResources {
+    /// The limiter with the counters.
+    pub limiter: Arc<Limiter>,
+    /// The process's clock.
+    pub clock: Arc<Clock>,
+    /// The workers' handle to the store.
+    pub handle: StoreHandle,
+    /// Metrics of calls.
+    pub metrics: StoreMetrics,
+    /// Receiving end of the handle's queue.
+    pub queue: mpsc::Receiver<QueuedCounter>,
+    /// Random secret for the fleet, if it has none yet.
+    pub secret: [u64; 2],
+    /// Random number of this instance.
+    pub instance_id: u32,
+}
+
+/// Client and scripts of the store.
+struct StoreCalls {
+    client: RedisClient,
+    prefix: Box<str>,
+    lease_script: Script,
+    membership_script: Script,
+    feedback_script: Script,
+}
+
+/// State of the task.
+struct StoreTask<F> {
+    store: Arc<StoreCalls>,
+    limiter: Arc<Limiter>,
+    clock: Arc<Clock>,
+    handle: StoreHandle,
+    metrics: StoreMetrics,
+    scheduler: LeaseScheduler,
+    /// Requests that wait for a query which is not sent yet.
+    waiters: BTreeMap<SharedCounter, Vec<LeaseWaiter>>,
+    /// Requests that wait for a query in flight.
+    sent_waiters: BTreeMap<SharedCounter, Vec<LeaseWaiter>>,
+    in_flight: JoinSet<CompletedCall>,
+    instance: String,
+    /// Random secret for the fleet, if it has none yet.
+    secret: [u64; 2],
+    /// Consecutive failed registrations.
+    failures: u32,
+    next_heartbeat: Instant,
+    is_registering: bool,
+    /// Whether requests whose wait ended without a response have been reported.
+    has_reported_unanswered: bool,
+    /// Fleet size in the last reply. A change takes effect when two consecutive replies agree.
+    reported_instances: u32,
+    on_fleet_change: F,
+}
+
+/// Result of a call.
+enum CompletedCall {
+    Leased(LeaseBatch, Result<BatchReply, CallError>),
+    Registered(Timestamp, Result<([u64; 2], u32), CallError>),
+    /// What other instances know of the provider of a rule, and when the query was sent.
+    Followed(Arc<RuleFeedback>, Timestamp, Result<Vec<SharedKeyState>, CallError>),
+}
+
+/// Communicates with the store while it is polled. `on_fleet_change` is called with the fleet's secret and
+/// size when they are known, and whenever they change.
+pub async fn run(
+    settings: &StoreSettings,
+    resources: StoreTaskResources,
+    on_fleet_change: impl FnMut(Fleet),
+) {
+    let StoreTaskResources { limiter, clock, handle, metrics, queue, secret, instance_id } = resources;
+    let instance = settings.instance.as_deref().map_or_else(|| format!("{instance_id:08x}"), str::to_owned);
+    let client = match RedisClient::new(settings, &instance) {
+        Ok(client) => client,
+        Err(error) => {
+            tracing::error!(%error, "cannot set up TLS for the store: limits are not shared");
+            return;
+        }
+    };
+    let store = Arc::new(StoreCalls {
+        client,
+        prefix: settings.prefix.clone(),
+        lease_script: Script::new(protocol::SCRIPT),
+        membership_script: Script::new(include_str!("members.lua")),
+        feedback_script: Script::new(feedback::SCRIPT),
+    });
+    let weight = f64::from(settings.weight.get());
+    let task = StoreTask {
+        store,
+        limiter,
+        clock,
+        handle,
+        metrics,
+        scheduler: LeaseScheduler::new(
+            InstanceInfo { id: instance_id, weight, instances: 1, clock_lead: 0 },
+            protocol::group_count(&settings.topology),
+        ),
+        waiters: BTreeMap::new(),
+        sent_waiters: BTreeMap::new(),
+        in_flight: JoinSet::new(),
+        instance,
+        secret,
+        failures: 0,
+        next_heartbeat: Instant::now(),
+        is_registering: false,
+        has_reported_unanswered: false,
+        reported_instances: 0,
+        on_fleet_change,
+    };
+    task.run(queue).await;
+}
+
+impl<F: FnMut(Fleet)> StoreTask<F> {
+    async fn run(mut self, mut queue: mpsc::Receiver<QueuedCounter>) {
+        loop {
+            // Requests that are in a query must be known before its response.
+            while let Ok(want) = queue.try_recv() {
+                self.handle_queued(want);
+            }
+            self.wake_waiters_of_dropped_queries();
+            let now = self.clock.now();
+            let due = self.scheduler.review_due(&self.limiter, now);
+            if !self.handle.is_unreachable() {
+                self.limiter
+                    .take_unreported_bans()
+                    .into_iter()
+                    .for_each(|counter| self.scheduler.enqueue_ban(counter));
+                self.limiter
+                    .take_unreported_debts()
+                    .into_iter()
+                    .for_each(|counter| self.scheduler.schedule_review(counter, now));
+            }
+            self.start_calls();
+            self.report_unanswered();
+            let after = due.map_or(MIN_HEARTBEAT_INTERVAL, |due| due.since(self.clock.now()));
+            let after = if self.limiter.has_shared_bans() { after.min(MAX_BAN_REPORT_DELAY) } else { after };
+            let wake = self.next_heartbeat.min(Instant::now() + after);
+            tokio::select! {
+                want = queue.recv() => {
+                    let Some(want) = want else { return };
+                    self.handle_queued(want);
+                }
+                Some(done) = self.in_flight.join_next() => {
+                    if let Ok(done) = done {
+                        self.handle_completed(done);
+                    }
+                }
+                () = sleep_until(wake) => self.send_heartbeat(),
+            }
+        }
+    }
+
+    fn handle_queued(&mut self, want: QueuedCounter) {
+        let QueuedCounter { counter, needs_query, waiter } = want;
+        if self.handle.is_unreachable() {
+            if needs_query {
+                self.limiter.cancel_request(counter);
+            }
+            return;
+        }
+        if needs_query {
+            self.scheduler.enqueue(counter);
+        }
+        if let Some(waiter) = waiter {
+            if self.limiter.is_request_pending(counter) {
+                self.waiters.entry(counter).or_default().push(waiter);
+            } else {
+                // The store has responded meanwhile.
+                waiter.wake(true);
+            }
+        }
+    }
+
+    /// Starts all calls that are due.
+    fn start_calls(&mut self) {
+        let response_at = Instant::now() + self.scheduler.overload_latency(self.clock.now());
+        while let Some(batch) = self.next_batch(response_at) {
+            for LeaseRequest { counter, .. } in &batch.requests {
+                let waiters = self.waiters.remove(counter).unwrap_or_default();
+                self.sent_waiters.entry(*counter).or_default().extend(waiters);
+            }
+            let store = Arc::clone(&self.store);
+            let generation = format!("{:016x}", self.secret[0] ^ self.clock.now().as_nanos());
+            self.in_flight.spawn_local(async move {
+                let replied = store.request_leases(&batch, generation).await;
+                CompletedCall::Leased(batch, replied)
+            });
+        }
+    }
+
+    /// Returns the next call that is due, without queries whose requests have all stopped waiting, or will before the store
+    /// responds at `response_at`. Later requests query again.
+    fn next_batch(&mut self, response_at: Instant) -> Option<LeaseBatch> {
+        let waiters = &mut self.waiters;
+        let is_hopeless = |waiter: &LeaseWaiter| waiter.sender.is_closed() || waiter.deadline < response_at;
+        let mut is_abandoned = |counter| {
+            let has_no_waiter = waiters.get(&counter).is_some_and(|all| all.iter().all(is_hopeless));
+            if has_no_waiter {
+                waiters.remove(&counter);
+            }
+            has_no_waiter
+        };
+        self.scheduler.next_batch(&self.limiter, self.clock.now(), &mut is_abandoned)
+    }
+
+    fn handle_completed(&mut self, done: CompletedCall) {
+        match done {
+            CompletedCall::Leased(batch, Ok(reply)) => {
+                let now = self.clock.now();
+                self.metrics.record_call(StoreOutcome::Ok, now.since(batch.sent_at));
+                let (metrics, mut applied) = (&self.metrics, Vec::with_capacity(batch.requests.len()));
+                self.scheduler.apply_reply(&batch, &reply, &self.limiter, now, |request, grant, result| {
+                    metrics.record_lease_request(grant.granted, request.returned.units);
+                    applied.push((request.counter, result));
+                });
+                self.wake_waiters(&applied);
+                self.update_wait();
+            }
+            CompletedCall::Leased(batch, Err(error)) => {
+                self.metrics.record_call(error.outcome(), Duration::ZERO);
+                self.scheduler.apply_failure(&batch, &self.limiter, self.clock.now());
+                self.update_wait();
+                self.mark_unreachable(&error);
+            }
+            CompletedCall::Registered(sent_at, Ok((secret, instances))) => {
+                self.is_registering = false;
+                self.record_other_call(sent_at);
+                self.handle_registration(secret, instances);
+                self.exchange_feedback();
+                self.next_heartbeat = Instant::now() + self.heartbeat_interval();
+            }
+            CompletedCall::Followed(rule, sent_at, Ok(states)) => {
+                let now = self.clock.now();
+                states.iter().for_each(|state| rule.adopt(state, sent_at, now, &self.limiter));
+            }
+            CompletedCall::Followed(_, _, Err(error)) => {
+                self.metrics.record_call(error.outcome(), Duration::ZERO);
+            }
+            CompletedCall::Registered(sent_at, Err(error)) => {
+                self.is_registering = false;
+                self.metrics.record_call(error.outcome(), Duration::ZERO);
+                self.record_other_call(sent_at);
+                self.mark_unreachable(&error);
+                self.failures = self.failures.saturating_add(1);
+                self.next_heartbeat =
+                    Instant::now() + equal_jitter(backoff(BASE_PROBE_DELAY, MAX_PROBE_DELAY, self.failures));
+            }
+        }
+    }
+
+    /// Wakes the requests that wait for these counters, so that they decide again. Those that arrived after the query wait
+    /// for the next one, if there is one.
+    fn wake_waiters(&mut self, applied: &[(SharedCounter, AppliedGrant)]) {
+        for (counter, AppliedGrant { next, serves_waiting }) in applied {
+            let included = self.sent_waiters.remove(counter).into_iter().flatten();
+            included.for_each(|waiter| waiter.wake(*serves_waiting));
+            if *next != AfterGrant::Query {
+                self.waiters.remove(counter).into_iter().flatten().for_each(|waiter| waiter.wake(true));
+            }
+        }
+    }
+
+    /// Records the time of a call that does not query counters, or that has failed.
+    fn record_other_call(&mut self, sent_at: Timestamp) {
+        let now = self.clock.now();
+        self.scheduler.record_other_call(now.since(sent_at), now);
+        self.update_wait();
+    }
+
+    /// Tells the workers how long requests wait by default.
+    fn update_wait(&self) {
+        let wait = self.scheduler.default_wait(self.clock.now());
+        self.handle.set_default_wait(wait);
+        self.metrics.set_default_wait(wait);
+    }
+
+    /// Counts requests whose wait ended without a response, and warns of the first.
+    fn report_unanswered(&mut self) {
+        let counts = Unanswered::ALL.map(|reason| (reason, self.handle.take_unanswered(reason)));
+        let Some((reason, requests)) = counts.into_iter().find(|(_, requests)| *requests > 0) else { return };
+        self.handle.set_last_unanswered(self.clock.now());
+        for (reason, requests) in counts {
+            self.metrics.record_unanswered(reason, requests);
+        }
+        if !std::mem::replace(&mut self.has_reported_unanswered, true) {
+            let wait = self.scheduler.default_wait(self.clock.now());
+            tracing::warn!(
+                requests,
+                reason = reason.as_str(),
+                default_wait = ?wait,
+                "the store did not respond within `wait`: `on_store_loss` decided; reported once, \
+                 weir_store_unanswered_total counts them"
+            );
+        }
+    }
+
+    /// Wakes requests that wait for a query which another request could not queue.
+    fn wake_waiters_of_dropped_queries(&mut self) {
+        if !self.handle.take_dropped_query() {
+            return;
+        }
+        let limiter = &self.limiter;
+        self.waiters.retain(|counter, waiters| {
+            let is_pending = limiter.is_request_pending(*counter);
+            if !is_pending {
+                waiters.drain(..).for_each(|waiter| waiter.wake(true));
+            }
+            is_pending
+        });
+    }
+
+    fn mark_unreachable(&mut self, error: &CallError) {
+        if !self.handle.is_unreachable() {
+            tracing::warn!(%error, "the store is unavailable: shared limits use `on_store_loss`");
+            self.handle.set_unreachable(true);
+            self.metrics.set_up(false);
+            self.next_heartbeat = Instant::now();
+        }
+        self.waiters.clear();
+        self.sent_waiters.clear();
+    }
+
+    fn send_heartbeat(&mut self) {
+        if self.is_registering || Instant::now() < self.next_heartbeat {
+            return;
+        }
+        self.is_registering = true;
+        // A limit that was removed meanwhile has no response.
+        self.waiters.retain(|_, waiters| waiters.iter().any(|waiter| !waiter.sender.is_closed()));
+        let interval = self.heartbeat_interval();
+        self.next_heartbeat = Instant::now() + interval;
+        let store = Arc::clone(&self.store);
+        let (instance, fleet) = (self.instance.clone(), self.limiter.fleet());
+        let secret = if self.reported_instances > 0 { fleet.hasher.secret() } else { self.secret };
+        let sent_at = self.clock.now();
+        self.in_flight.spawn_local(async move {
+            let registered = store.register(&instance, secret, interval * MAX_MISSED_HEARTBEATS).await;
+            CompletedCall::Registered(sent_at, registered)
+        });
+    }
+
+    /// Returns the interval between registrations, which grows with the fleet to bound the load on the store.
+    fn heartbeat_interval(&self) -> Duration {
+        (MIN_HEARTBEAT_INTERVAL * self.reported_instances / MAX_FLEET_HEARTBEATS_PER_SECOND)
+            .clamp(MIN_HEARTBEAT_INTERVAL, MAX_HEARTBEAT_INTERVAL)
+    }
+
+    /// Exchanges with other instances what is known of the providers of shared rules, if any rule follows one.
+    fn exchange_feedback(&mut self) {
+        let now = self.clock.now();
+        for (name, rule) in self.limiter.feedback().shared() {
+            let (store, states) = (Arc::clone(&self.store), rule.publish(now));
+            self.in_flight.spawn_local(async move {
+                CompletedCall::Followed(rule, now, store.exchange_feedback(&name, &states).await)
+            });
+        }
+    }
+
+    fn handle_registration(&mut self, secret: [u64; 2], instances: u32) {
+        self.failures = 0;
+        let fleet = self.limiter.fleet();
+        let instances = NonZeroU32::new(instances).unwrap_or(NonZeroU32::MIN);
+        let is_new = fleet.hasher.secret() != secret;
+        let has_changed = fleet.instances != instances
+            && (self.reported_instances == instances.get() || self.reported_instances == 0);
+        self.reported_instances = instances.get();
+        self.scheduler.instance.instances = instances.get();
+        if is_new || has_changed {
+            (self.on_fleet_change)(Fleet { hasher: KeyHasher::new(secret), instances });
+        }
+        if self.handle.is_unreachable() {
+            tracing::info!(%instances, "the store is available: limits are shared");
+            self.handle.set_unreachable(false);
+            self.metrics.set_up(true);
+        }
+        self.metrics.set_sizes(self.limiter.fleet().instances.get(), self.limiter.shared_counter_count());
+    }
+}
+
+impl StoreCalls {
+    async fn request_leases(
+        &self,
+        batch: &LeaseBatch,
+        new_generation: String,
+    ) -> Result<BatchReply, CallError> {
+        let keys = batch.keys(&self.prefix);
+        let run_id = self.client.run_id(&keys[0]).await?;
+        let args: Vec<_> =
+            batch.arguments(&run_id, new_generation).into_iter().map(String::into_bytes).collect();
+        let call = ScriptCall { script: &self.lease_script, keys: &keys, args: &args };
+        let (value, executed_by) = self.client.call(call).await?;
+        if executed_by != run_id {
+            // Another process than the one named in the arguments executed the call and may lack its data. Its grant is
+            // discarded.
+            return Err(CallError::Unreachable("another server has taken over".to_owned()));
+        }
+        parse_reply(value).ok_or_else(|| CallError::Other("malformed reply of the script".to_owned()))
+    }
+
+    async fn register(
+        &self,
+        instance: &str,
+        [first, second]: [u64; 2],
+        ttl: Duration,
+    ) -> Result<([u64; 2], u32), CallError> {
+        let keys = protocol::fleet_keys(&self.prefix);
+        let secret = format!("{first:016x}{second:016x}");
+        let ttl = ttl.as_millis().to_string();
+        let args = [secret.into_bytes(), instance.as_bytes().to_vec(), ttl.into_bytes()];
+        let (value, _) = self
+            .client
+            .call(ScriptCall { script: &self.membership_script, keys: &keys, args: &args })
+            .await?;
+        parse_fleet(value).ok_or_else(|| CallError::Other("malformed secret of the fleet".to_owned()))
+    }
+}
+
+impl StoreCalls {
+    async fn exchange_feedback(
+        &self,
+        rule: &str,
+        states: &[SharedKeyState],
+    ) -> Result<Vec<SharedKeyState>, CallError> {
+        let keys = [feedback::rule_key(&self.prefix, rule)];
+        let call = ScriptCall { script: &self.feedback_script, keys: &keys, args: &feedback::encode(states) };
+        let (value, _) = self.client.call(call).await?;
+        feedback::decode(value).ok_or_else(|| CallError::Other("malformed state of a provider".to_owned()))
+    }
+}
+
+fn parse_reply(value: Value) -> Option<BatchReply> {
+    let Value::Array(values) = value else { return None };
+    let mut values = values.into_iter();
+    let generation = parse_text(values.next()?)?.into();
+    let store_time = parse_text(values.next()?)?.parse().ok()?;
+    let numbers = |value| {
+        let Value::Array(list) = value else { return None };
+        let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
+        list.into_iter().map(number).collect::<Option<Vec<_>>>()
+    };
+    let grants = values.map(numbers).collect::<Option<Vec<_>>>()?;
+    Some(BatchReply { generation, store_time, grants })
+}
+
+fn parse_text(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn parse_fleet(value: Value) -> Option<([u64; 2], u32)> {
+    let Value::Array(values) = value else { return None };
+    let [secret, Value::Int(instances)] = <[Value; 2]>::try_from(values).ok()? else { return None };
+    let secret = parse_text(secret)?;
+    let word = |range| u64::from_str_radix(secret.get(range)?, 16).ok();
+    Some(([word(0..16)?, word(16..32)?], u32::try_from(instances).unwrap_or(u32::MAX)))
+}

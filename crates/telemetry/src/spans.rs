@@ -1,0 +1,138 @@
+//! OpenTelemetry spans of requests, exported by OTLP over HTTP, with or without TLS.
+//!
+//! Tracing is off unless configured; then nothing here is called. When a request has ended, its span is encoded from its
+//! access-log entry, as the collector receives it, and appended to a bounded batch. Spans are dropped and counted if
+//! the queue is full or the collector fails; requests never wait. `context` reads and writes the headers that propagate
+//! traces, `span` writes spans in the format of `otlp`, `queue` gathers batches, `exporter` sends them.
+
+pub mod context;
+
+mod exporter;
+mod otlp;
+mod queue;
+mod span;
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use self::context::{IncomingTrace, TraceContext};
+use self::queue::SpanQueue;
+pub use self::span::{SpanDecision, SpanDetails};
+use super::access_log::AccessLogEntry;
+use super::metrics::SpanMetrics;
+use weir_limiter::percent::Percent;
+use weir_net::tls::client;
+
+/// Maximum time that shutdown waits for the last spans.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Capacity of the memory for a span that is kept for the next one, enough for most spans.
+const KEPT_SPAN_CAPACITY: usize = 4096;
+
+thread_local! {
+    /// Memory for the span that is being encoded.
+    static SPAN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Settings of the span export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracingSettings {
+    /// Collector that receives the spans.
+    pub collector: Collector,
+    /// TLS to the collector, if its address requires it.
+    pub tls: Option<client::TlsClientSettings>,
+    /// Headers sent with every batch, usually for authentication.
+    pub headers: HeaderMap,
+    /// Share of requests that get a span, unless an earlier hop has decided.
+    pub sampling_ratio: Percent,
+    /// Service name of the spans.
+    pub service_name: Box<str>,
+}
+
+impl TracingSettings {
+    /// Whether the other settings differ at most in what can change without a restart.
+    pub fn is_same_except_sampling_ratio(&self, other: &Self) -> bool {
+        let Self { collector, tls, headers, service_name, sampling_ratio: _ } = self;
+        (collector, tls, headers, service_name)
+            == (&other.collector, &other.tls, &other.headers, &other.service_name)
+    }
+}
+
+/// Address of a collector that accepts OTLP over HTTP/1.1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// Name or address; an IPv6 address is without brackets.
+    pub host: Box<str>,
+    /// The port.
+    pub port: u16,
+    /// Path of requests, ending in `/v1/traces`.
+    pub path: Box<str>,
+    /// Whether it is reached over TLS.
+    pub is_secure: bool,
+}
+
+/// Starts traces, and queues completed spans for the exporter.
+#[derive(Debug)]
+pub struct Tracer {
+    /// Share of sampled requests, in hundredths of a percent.
+    sampling_ratio: AtomicU32,
+    queue: Arc<SpanQueue>,
+}
+
+impl Tracer {
+    /// Starts the exporter's thread.
+    ///
+    /// # Errors
+    /// If no thread or runtime can be created, or TLS cannot be set up.
+    pub fn start(settings: &TracingSettings, metrics: SpanMetrics) -> io::Result<(Arc<Self>, TracerGuard)> {
+        let queue = Arc::new(SpanQueue::new(metrics));
+        exporter::start(settings, Arc::clone(&queue))?;
+        let sampling_ratio = AtomicU32::new(settings.sampling_ratio.hundredths());
+        let tracer = Arc::new(Self { sampling_ratio, queue });
+        let guard = TracerGuard(Arc::clone(&tracer));
+        Ok((tracer, guard))
+    }
+
+    /// Sets the share of requests that get a span.
+    pub fn set_sampling_ratio(&self, ratio: Percent) {
+        self.sampling_ratio.store(ratio.hundredths(), Ordering::Relaxed);
+    }
+
+    /// Returns the trace context of a request with these headers, with IDs from `random` where they have none. `None`
+    /// if an earlier hop decided against sampling: then the headers are forwarded unchanged.
+    pub fn start_trace(&self, headers: &HeaderMap, random: impl Fn() -> u128) -> Option<TraceContext> {
+        let ratio = Percent::from_hundredths(self.sampling_ratio.load(Ordering::Relaxed));
+        if !context::has_trace_headers(headers) {
+            return Some(TraceContext::start(ratio, random(), random() as u64));
+        }
+        let (incoming, tracestate) = IncomingTrace::from_headers(headers);
+        TraceContext::new(incoming, tracestate, ratio, random(), random() as u64)
+    }
+
+    /// Queues the span of a completed request, or drops it if the queue is full; never waits.
+    pub fn end_span(&self, context: &TraceContext, entry: &AccessLogEntry<'_>, details: &SpanDetails<'_>) {
+        SPAN.with_borrow_mut(|span| {
+            span::write_span(context, entry, details, span);
+            self.queue.push(span);
+            span.clear();
+            span.shrink_to(KEPT_SPAN_CAPACITY);
+        });
+    }
+}
+
+/// Exports the queued spans when dropped, for at most `SHUTDOWN_TIMEOUT`.
+#[must_use = "the export of spans stops when this is dropped"]
+#[derive(Debug)]
+pub struct TracerGuard(Arc<Tracer>);
+
+impl Drop for TracerGuard {
+    fn drop(&mut self) {
+        if !self.0.queue.close(SHUTDOWN_TIMEOUT) {
+            tracing::warn!("the last spans were not exported in time");
+        }
+    }
+}

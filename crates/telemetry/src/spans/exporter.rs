@@ -1,0 +1,203 @@
+//! Exporter that sends batches of spans by OTLP over HTTP/1.1, with the retries that the protocol permits.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use prost::Message as _;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::otlp::BatchHead;
+use super::queue::{SpanBatch, SpanQueue};
+use super::{Collector, TracingSettings};
+use crate::metrics::VERSION;
+use weir_net::tls::AlpnProtocol;
+use weir_net::tls::client::TlsClient;
+
+/// Timeout of one request to the collector, including the connection.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pauses before retries. Meanwhile new spans are queued.
+const RETRY_DELAYS: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
+/// Maximum size of a collector's response, in bytes.
+const MAX_RESPONSE_SIZE: usize = 64 * 1024;
+
+/// Starts the thread that sends the batches of `queue`, until the queue is closed.
+pub(super) fn start(settings: &TracingSettings, queue: Arc<SpanQueue>) -> io::Result<()> {
+    let tls = settings.tls.clone().map(TlsClient::new).transpose().map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut delivery = SpanDelivery {
+        collector: settings.collector.clone(),
+        tls,
+        headers: settings.headers.clone(),
+        batch_head: BatchHead::new(&settings.service_name, VERSION),
+        queue,
+        connection: None,
+        is_failing: false,
+    };
+    let export = move || {
+        // Waiting blocks the runtime: the thread has no other work.
+        while let Some(batch) = delivery.queue.next_batch() {
+            runtime.block_on(delivery.export(&batch));
+        }
+        delivery.queue.exporter_ended();
+    };
+    thread::Builder::new().name("spans".to_owned()).spawn(export).map(drop)
+}
+
+struct SpanDelivery {
+    collector: Collector,
+    tls: Option<TlsClient>,
+    headers: HeaderMap,
+    batch_head: BatchHead,
+    queue: Arc<SpanQueue>,
+    connection: Option<SendRequest<Full<Bytes>>>,
+    /// Whether the last batch was lost. The first loss has been logged.
+    is_failing: bool,
+}
+
+/// Why a batch was not accepted.
+struct ExportError {
+    reason: String,
+    is_retryable: bool,
+}
+
+impl ExportError {
+    fn retryable(reason: impl fmt::Display) -> Self {
+        Self { reason: reason.to_string(), is_retryable: true }
+    }
+}
+
+impl SpanDelivery {
+    async fn export(&mut self, batch: &SpanBatch) {
+        let count = batch.spans as u64;
+        let body = Bytes::from(self.batch_head.request(&batch.bytes));
+        match self.send_with_retries(&body).await {
+            Ok(rejected) => {
+                self.queue.record_batch(count, rejected);
+                if std::mem::take(&mut self.is_failing) {
+                    tracing::info!(collector = %self.collector, "the collector accepts spans again");
+                }
+            }
+            Err(failed) => {
+                self.queue.record_batch(count, count);
+                // Logged once per outage; the metric counts every span.
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    tracing::warn!(
+                        collector = %self.collector,
+                        error = failed.reason,
+                        "spans are dropped: the collector does not accept them"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Sends a batch, retrying if necessary; returns how many of its spans the collector rejected.
+    async fn send_with_retries(&mut self, body: &Bytes) -> Result<u64, ExportError> {
+        // During an outage each batch is tried once, which is enough to detect the collector's return.
+        let is_single_attempt = self.is_failing || self.queue.is_closed();
+        let mut delays = if is_single_attempt { &[][..] } else { &RETRY_DELAYS }.iter();
+        loop {
+            let attempt = timeout(REQUEST_TIMEOUT, self.send_once(body.clone())).await;
+            let failed = match attempt.unwrap_or_else(|_| Err(ExportError::retryable("no response in time")))
+            {
+                Ok(rejected) => return Ok(rejected),
+                Err(failed) => failed,
+            };
+            self.connection = None;
+            match delays.next().filter(|_| failed.is_retryable) {
+                Some(pause) => sleep(*pause).await,
+                None => return Err(failed),
+            }
+        }
+    }
+
+    async fn send_once(&mut self, body: Bytes) -> Result<u64, ExportError> {
+        let cached = self.connection.take().filter(|kept| !kept.is_closed());
+        let mut connection = match cached {
+            Some(cached) => cached,
+            None => self.connect().await?,
+        };
+        connection.ready().await.map_err(ExportError::retryable)?;
+        let mut request = Request::post(&*self.collector.path)
+            .header(HOST, self.collector.authority())
+            .header(CONTENT_TYPE, "application/x-protobuf")
+            .header(USER_AGENT, format!("weir/{VERSION}"))
+            .body(Full::new(body))
+            .map_err(|error| ExportError { reason: error.to_string(), is_retryable: false })?;
+        request.headers_mut().extend(self.headers.clone());
+        let (head, body) =
+            connection.send_request(request).await.map_err(ExportError::retryable)?.into_parts();
+        let body =
+            Limited::new(body, MAX_RESPONSE_SIZE).collect().await.map_err(ExportError::retryable)?.to_bytes();
+        self.connection = Some(connection);
+        if head.status.is_success() {
+            return Ok(rejected_span_count(body));
+        }
+        // OTLP over HTTP, "Retryable Response Codes".
+        let is_retryable = matches!(
+            head.status,
+            StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::BAD_GATEWAY
+                | StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::GATEWAY_TIMEOUT
+        );
+        Err(ExportError { reason: format!("status {}", head.status.as_u16()), is_retryable })
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ExportError> {
+        let Collector { host, port, .. } = &self.collector;
+        let stream = TcpStream::connect((&**host, *port)).await.map_err(ExportError::retryable)?;
+        match &self.tls {
+            None => start_http1(stream).await,
+            Some(tls) => {
+                let tls_stream = tls.connect(stream, host, AlpnProtocol::Http1).await;
+                start_http1(tls_stream.map_err(ExportError::retryable)?.0).await
+            }
+        }
+    }
+}
+
+async fn start_http1(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<SendRequest<Full<Bytes>>, ExportError> {
+    let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(ExportError::retryable)?;
+    drop(tokio::spawn(driver));
+    Ok(connection)
+}
+
+/// Returns how many spans of an accepted batch the collector rejected (OTLP, "Partial Success").
+fn rejected_span_count(response: Bytes) -> u64 {
+    let response = ExportTraceServiceResponse::decode(response);
+    let rejected = response
+        .ok()
+        .and_then(|response| response.partial_success)
+        .map_or(0, |partial| partial.rejected_spans);
+    u64::try_from(rejected).unwrap_or(0)
+}
+
+impl Collector {
+    fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+impl fmt::Display for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)
+    }
+}

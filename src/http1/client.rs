@@ -1,8 +1,0 @@
-//! HTTP/1.1 client: writes requests, reads responses.
-
-pub mod conn;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzing;
-pub mod request_head;
-pub mod response_head;
-pub mod upload;
