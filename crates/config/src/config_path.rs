@@ -74,7 +74,7 @@ impl fmt::Display for ConfigPath<'_> {
             ConfigPathSegment::Root | ConfigPathSegment::SingleItem => Ok(()),
             ConfigPathSegment::Item(index) => write!(f, "[{index}]"),
             ConfigPathSegment::Key(key) if !is_plain_key(key) => {
-                write!(f, "[{}]", super::diagnostic::quoted(key))
+                write!(f, "[{}]", super::quoting::quoted(key))
             }
             ConfigPathSegment::Key(key) if self.is_top_level() => f.write_str(key),
             ConfigPathSegment::Key(key) => write!(f, ".{key}"),

@@ -12,14 +12,13 @@ use std::path::{Path, PathBuf};
 
 use super::config_path::ConfigPath;
 use super::foreign;
+use super::positions::{Positions, SourceTexts};
 use super::raw::secret::redact_path;
-use super::tree::{Position, Positions, SourceTexts};
+use weir_yaml::Position;
 
 /// Maximum number of problems, and of notes, that are reported of one configuration.
 const MAX_DIAGNOSTICS: usize = 200;
-/// Maximum length of a quoted value, in characters. Longer values are cut, because the position leads to the
-/// rest.
-const MAX_QUOTED_CHARS: usize = 60;
+
 /// Maximum number of notes with the same text.
 const MAX_EQUAL_NOTES: usize = 3;
 
@@ -132,40 +131,6 @@ impl<T: Into<String>> From<T> for ValueError {
     fn from(message: T) -> Self {
         Self::new(message)
     }
-}
-
-/// Formats `text` in double quotes, on one line; cuts long text.
-pub(super) fn quoted(text: &str) -> String {
-    quote_with(text, '"')
-}
-
-/// Formats `text` in backquotes, as names are written.
-pub(super) fn backquoted(text: &str) -> String {
-    quote_with(text, '`')
-}
-
-fn quote_with(text: &str, quote: char) -> String {
-    let cut = text.char_indices().nth(MAX_QUOTED_CHARS).map_or(text.len(), |(at, _)| at);
-    let mut enclosed = String::from(quote);
-    for character in text[..cut].chars() {
-        match character {
-            '\n' => enclosed.push_str("\\n"),
-            '\r' => enclosed.push_str("\\r"),
-            '\t' => enclosed.push_str("\\t"),
-            control if control.is_control() => enclosed.extend(control.escape_default()),
-            other => enclosed.push(other),
-        }
-    }
-    if cut < text.len() {
-        enclosed.push('…');
-    }
-    enclosed.push(quote);
-    enclosed
-}
-
-/// Formats `a`, `b` and `c` as `` `a`, `b`, `c` ``.
-pub(super) fn backquoted_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// All diagnostics of one configuration.
@@ -404,11 +369,5 @@ mod tests {
             combined[3],
             "weir.yaml:4:12: a: note: 9997 more such notes, to line 10000: unknown unit \"fortnight\""
         );
-    }
-
-    #[test]
-    fn quoted_value_is_escaped_and_cut() {
-        assert_eq!(quoted("a\nb\u{7}"), "\"a\\nb\\u{7}\"");
-        assert_eq!(quoted(&"ä".repeat(100)), format!("\"{}…\"", "ä".repeat(60)));
     }
 }

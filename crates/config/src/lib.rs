@@ -20,6 +20,8 @@ pub mod environment;
 mod foreign;
 mod manifest;
 pub mod parse;
+mod positions;
+mod quoting;
 pub mod raw;
 mod redact;
 pub mod reload;

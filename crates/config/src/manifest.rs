@@ -13,7 +13,8 @@ use std::rc::Rc;
 
 use self::recognition::{Recognition, is_usual_name, recognise};
 use super::config_path::ConfigPath;
-use super::diagnostic::{Diagnostic, Severity, backquoted, backquoted_list};
+use super::diagnostic::{Diagnostic, Severity};
+use super::quoting::{backquoted, backquoted_list};
 use weir_yaml::{self as yaml, Dialect, Map, Node, NodeValue, Position};
 
 /// Key that every Kubernetes object has.

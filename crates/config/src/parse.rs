@@ -36,7 +36,8 @@ pub use self::schedule::schedule;
 pub use self::status::status_range;
 pub use self::throttle::{delay, elastic_factor, margin, percentage, throttle};
 pub use self::time_zone::time_zone;
-use super::diagnostic::{ValueError, quoted};
+use super::diagnostic::ValueError;
+use super::quoting::quoted;
 use crate::defaults::MAX_DURATION;
 use weir_limiter::quota::{Limit, Period, TimeUnit};
 

@@ -17,9 +17,10 @@ use serde_yaml::{Mapping, Number, Value};
 use self::alternatives::{Alternatives, describe_value};
 use self::map_schema::MapSchema;
 use super::config_path::{ConfigPath, ConfigPathSegment};
-use super::diagnostic::{Diagnostics, ValueError, backquoted, backquoted_list};
+use super::diagnostic::{Diagnostics, ValueError};
 use super::foreign;
 use super::parse::nearest_name;
+use super::quoting::{backquoted, backquoted_list};
 use super::schema::{has_secret_keys, schema};
 
 /// Schema of any value.

@@ -10,7 +10,8 @@ use serde_yaml::Value;
 
 use super::config_path::ConfigPath;
 use super::defaults::MAX_CONFIG_FILE_SIZE;
-use super::diagnostic::{Diagnostic, Diagnostics, ValueError, quoted};
+use super::diagnostic::{Diagnostic, Diagnostics, ValueError};
+use super::quoting::quoted;
 use weir_policy::response::template::Placeholder;
 
 /// Returns an environment variable. With [`environment_variables`] the only code that reads the environment.

@@ -10,9 +10,11 @@ use serde_yaml::Value;
 
 use super::config_path::ConfigPath;
 use super::diagnostic::{Diagnostic, Diagnostics, ValueError};
+use super::positions::{SourceText, SourceTexts};
 use super::schema::schema;
-use super::tree::{self, ParsedText as ParseResult, Position, SourceText, SourceTexts};
+use super::tree::{self, ParsedText as ParseResult};
 use crate::central::document::FetchedDocument;
+use weir_yaml::Position;
 
 /// The key that marks a bootstrap.
 pub(super) const CENTRAL_KEY: &str = "config";

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::{note_switch_as_file, read_or_off, resolve_relative};
 use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
 use crate::parse::{self, nearest_name};
+use crate::quoting::quoted;
 use crate::raw::{self, OrOff};
 use weir_limiter::percent::Percent;
 use weir_policy::rules::attribute::Attribute;

@@ -16,8 +16,9 @@ use super::{
 use crate::central::settings::{CentralSettings, DocumentUrl, default_cache_file};
 use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
-use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
 use crate::parse::UpstreamUrl;
+use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_upstream::UpstreamAddress;
 

@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 
 use super::endpoints::read_percent;
 use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
+use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_net::listener::ListenerLimits;
 use weir_net::overload::{MemoryLimit, OverloadSettings};

@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 
 use super::{read_nonzero_duration, read_or_off, read_timeout};
 use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
+use crate::quoting::quoted;
 use crate::raw::{self, OrOff};
 use crate::{defaults, parse};
 use weir_upstream::settings::{CircuitBreakerLimits, ClientShare, HealthCheck, Outliers};

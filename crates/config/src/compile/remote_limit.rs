@@ -6,7 +6,8 @@
 use super::context::CompileContext;
 use super::{grpc, limit_scope, map_items, read_timeout};
 use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
+use crate::quoting::quoted;
 use crate::{defaults, raw};
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::key::KeyTemplate;

@@ -11,7 +11,8 @@ use super::listeners::UsedAddresses;
 use super::{client_limits, limit_scope, read_timeout, tls};
 use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
-use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
+use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_rls::options::{
     Connections, HttpEndpoint, LoadedRules, RlsOptions, RlsPorts, RulesDirectory, load_rules,

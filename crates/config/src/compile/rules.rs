@@ -10,7 +10,8 @@ use super::{
 use crate::applicability::{self, CheckedRule, RuleKind};
 use crate::config_path::ConfigPath;
 use crate::defaults::MAX_NAME_LENGTH;
-use crate::diagnostic::{Diagnostics, ValueError, backquoted, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
+use crate::quoting::{backquoted, quoted};
 use crate::raw;
 use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::key::KeyTemplate;

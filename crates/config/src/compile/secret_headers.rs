@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, quoted};
+use crate::diagnostic::Diagnostics;
+use crate::quoting::quoted;
 use crate::raw::Secret;
 
 /// Reads the headers of the map at `at`; `name` and `value` parse their parts.

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::{note_switch_as_file, read_timeout, resolve_relative};
 use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
+use crate::quoting::quoted;
 use crate::{defaults, raw};
 use weir_store::state_file::StateFileSettings;
 

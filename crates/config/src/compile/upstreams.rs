@@ -7,8 +7,9 @@ use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
 use http::HeaderValue;
 
-use crate::diagnostic::{Diagnostics, ValueError, backquoted, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
 use crate::parse::UpstreamUrl;
+use crate::quoting::{backquoted, quoted};
 use crate::raw::{self, OrOff};
 use crate::{defaults, parse};
 use weir_net::tls::client;

@@ -1,7 +1,8 @@
 //! Geolocation databases.
 
 use super::{DataFileError, DataFileKind};
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 use weir_policy::identify::geo::{AsnDatabase, DatabaseContent, DatabaseError, LocationDatabase};
 
 /// Maximum size in bytes: twice the largest commercial database.

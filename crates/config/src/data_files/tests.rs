@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::networks::NETWORKS;
 use super::*;
-use crate::tree::{Positions, SourceTexts};
+use crate::positions::{Positions, SourceTexts};
 use weir_policy::identify::cidr::Ranges;
 
 static PARSE_COUNT: AtomicUsize = AtomicUsize::new(0);

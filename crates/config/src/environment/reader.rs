@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::go_values::{GoDuration, parse_bool, parse_int};
-use crate::diagnostic::quoted;
+use crate::quoting::quoted;
 
 /// Maximum duration of a configuration. A connection of that age is never closed in practice.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);

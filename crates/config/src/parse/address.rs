@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 use weir_net::listener;
 use weir_telemetry::spans::Collector;
 use weir_upstream::UpstreamAddress;

@@ -3,7 +3,8 @@
 use ipnet::IpNet;
 
 use super::network;
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 use weir_policy::rules::pattern::{HostPattern, PatternError};
 
 /// Entry of a list of destinations.

@@ -2,7 +2,8 @@
 
 use super::upstream_address;
 use crate::central::settings::DocumentUrl;
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 use weir_upstream::UpstreamAddress;
 
 /// Maximum length of a URL in bytes; servers reject longer ones.

@@ -1,6 +1,7 @@
 //! Countries, continents and autonomous systems.
 
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 use weir_policy::identify::geo::{Asn, Continent, Country};
 
 /// ISO 3166-1 alpha-2 codes, as of 2026.

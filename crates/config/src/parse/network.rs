@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 
 /// Parses a network, e.g. `10.0.0.0/8`, or an address, which is a network of one address.
 ///

@@ -1,6 +1,7 @@
 //! Origins of pages (RFC 6454, section 6.2).
 
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 use weir_policy::response::cors::AllowedOrigin;
 
 /// Parses an origin such as `https://app.example`, `https://*.example.com` or `*`.

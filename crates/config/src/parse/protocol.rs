@@ -1,6 +1,7 @@
 //! Protocols that a connection may be upgraded to (RFC 9110 section 7.8).
 
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 
 /// Protocols that carry requests, which would pass through the tunnel without being checked.
 const HTTP_PROTOCOLS: [&str; 3] = ["h2", "h2c", "http"];

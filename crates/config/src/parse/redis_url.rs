@@ -4,7 +4,8 @@ use percent_encoding::percent_decode_str;
 
 use super::address::socket_path;
 use super::upstream_address;
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 use weir_store::remote::channel::ServerAddress;
 use weir_store::settings::Credentials;
 use weir_upstream::UpstreamAddress;

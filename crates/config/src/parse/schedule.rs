@@ -6,7 +6,8 @@ use jiff::tz::TimeZone;
 
 use super::time_zone::{is_time_zone, time_zone};
 use super::{is_digits, nearest_name};
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 use weir_policy::rules::schedule::{DAY, Days, ScheduleSpan, Times};
 
 const DAY_ABBREVIATIONS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];

@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 
 /// Valid status codes (RFC 9110 section 15).
 const VALID_CODES: RangeInclusive<u16> = 100..=599;

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use super::{duration, is_digits, nearest_name};
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
 use crate::foreign::throttle_word;
+use crate::quoting::quoted;
 use weir_limiter::check_options::DelayPolicy;
 use weir_limiter::elastic::ElasticRange;
 use weir_limiter::percent::Percent;

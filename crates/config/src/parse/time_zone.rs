@@ -3,7 +3,8 @@
 use jiff::tz::{self, TimeZone};
 
 use super::nearest_name;
-use crate::diagnostic::{ValueError, quoted};
+use crate::diagnostic::ValueError;
+use crate::quoting::quoted;
 
 /// Parses the name of a time zone, e.g. `Europe/Berlin` or `UTC`, case-insensitively.
 ///

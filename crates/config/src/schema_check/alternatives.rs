@@ -3,9 +3,10 @@
 use serde_json::Value as Schema;
 use serde_yaml::{Number, Value};
 
-use crate::diagnostic::{ValueError, backquoted, backquoted_list, quoted};
+use crate::diagnostic::ValueError;
 use crate::foreign::foreign_word;
 use crate::parse::nearest_name;
+use crate::quoting::{backquoted, backquoted_list, quoted};
 use crate::schema::{is_secret, schema};
 
 const UNQUOTED_HINT: &str = "write it without quotes";

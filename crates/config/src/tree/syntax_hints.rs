@@ -3,9 +3,9 @@
 //! Works on the line of the error, and guesses: a hint is a suggestion beside the parser's message. Values may be
 //! secret, so they are repeated only behind a key of the schema that is not.
 
-use super::Position;
 use crate::foreign::line_hint;
 use crate::schema::schema;
+use weir_yaml::Position;
 
 /// Maximum length of a value that a hint repeats, in characters.
 const MAX_REPEATED_CHARS: usize = 80;

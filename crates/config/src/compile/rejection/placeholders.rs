@@ -5,8 +5,9 @@ use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
 use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::diagnostic::{Diagnostics, ValueError};
 use crate::parse::nearest_name;
+use crate::quoting::quoted;
 use crate::raw;
 use weir_policy::response::dynamic_reply::ReplyTemplates;
 use weir_policy::response::rejection::RejectionResponse;

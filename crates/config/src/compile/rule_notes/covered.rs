@@ -4,7 +4,8 @@
 use super::wide_rules::WideRules;
 use super::{RuleEntry, map_items, single_path_matchers, with_path};
 use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError, backquoted};
+use crate::diagnostic::{Diagnostics, ValueError};
+use crate::quoting::backquoted;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::Action;
 
