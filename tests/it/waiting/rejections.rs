@@ -120,9 +120,9 @@ fn request_whose_turn_in_the_pace_cannot_come_is_rejected_at_once() {
                 + decisions(&weir, "q", "delayed");
             decided + waiting(&weir, "q") >= 40.0
         });
-        assert!(waiting(&weir, "q") <= 8.0, "{pace}: {}", waiting(&weir, "q"));
+        assert!(waiting(&weir, "q") <= 20.0, "{pace}: {}", waiting(&weir, "q"));
         let admitted = statuses(clients).iter().filter(|status| **status == 200).count();
-        assert!((2..=8).contains(&admitted), "{pace}: {admitted}");
+        assert!((2..=20).contains(&admitted), "{pace}: {admitted}");
         // None of them was held for the whole time and rejected then.
         assert_eq!(rejections(&weir, "q", "expired"), 0.0, "{pace}");
         assert_eq!(rejections(&weir, "q", "no_time"), (40 - admitted) as f64, "{pace}");
