@@ -114,7 +114,7 @@ fn finish(context: &mut RequestContext) {
     let now = worker.shared.clock.now();
     let duration = now.since(context.started_at);
     if let Some(mut settlement) = context.settlement.take() {
-        let was_sent = context.timer.was_sent().get();
+        let was_sent = context.timer.was_sent();
         let received = context.bytes_received();
         settlement.finish(received, context.bytes_sent, was_sent, &worker.shared.limiter, now);
     }

@@ -284,7 +284,7 @@ pub(super) fn upstream_failed(
         Some(reply) => (reply.status, reply.flag, reply.text),
         None => failure_reply(failure),
     };
-    let was_sent = context.timer.was_sent().get();
+    let was_sent = context.timer.was_sent();
     finish::settle(&mut context, &failure.request_end(status, was_sent), limits);
     context.respond_with(status, flag);
     context.timer.response_started();

@@ -3,6 +3,7 @@
 mod costs;
 mod deadlines;
 mod departures;
+mod resent;
 mod responses;
 mod settlement;
 mod shared_counters;

@@ -6,6 +6,7 @@ pub(crate) mod envoy;
 pub(crate) mod epoll;
 pub(crate) mod frame_origin;
 pub(crate) mod frames;
+pub(crate) mod gated_link;
 pub(crate) mod grpc;
 pub(crate) mod h2;
 pub(crate) mod h2_origin;

@@ -75,13 +75,12 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut upload = Http2Upload::new(body);
-    let was_sent_before = was_sent.get();
     match send_request(&permit, request, &mut upload, interims, was_sent).await {
         Ok(asked) => return Ok(asked.into_response(upload, permit)),
         Err(failure) if !(upload.is_untouched() && failure.is_unprocessed()) => return Err(failure.into()),
         Err(_) => permit.retire(),
     }
-    was_sent.set(was_sent_before);
+    was_sent.set(false);
     drop(permit);
     // Boxed because few requests are sent twice, and its future is large.
     let permit = match Box::pin(pool.acquire(&open)).await {
@@ -96,7 +95,7 @@ where
         Ok(asked) => Ok(asked.into_response(upload, permit)),
         Err(failure) if upload.is_untouched() && failure.is_unprocessed() => {
             permit.retire();
-            was_sent.set(was_sent_before);
+            was_sent.set(false);
             Err(SendError::retryable(failure.into(), upload.into_body()))
         }
         Err(failure) => Err(failure.into()),

@@ -82,7 +82,7 @@ pub(in crate::proxy) fn attempt(
             context.timer.set_awaits_cost(awaits_cost);
             let answered = {
                 // Pinned in place: a future passed by value would take space in each future on the way.
-                let (interims, was_sent) = (&context.connection.interims, context.timer.was_sent());
+                let (interims, was_sent) = (&context.connection.interims, context.timer.attempt_sent());
                 let sending =
                     pin!(attempt.endpoint.send(line, request, &context.received, body, interims, was_sent));
                 match plan.per_try_timeout {

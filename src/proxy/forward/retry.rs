@@ -51,7 +51,6 @@ pub(super) async fn with_retries(
             again.head.headers.insert(X_ENVOY_ATTEMPT_COUNT, HeaderValue::from(retries + 1));
         }
         let body = RequestBody::replayed(&replay);
-        let was_sent = context.timer.was_sent().get();
         let result = attempt(upstream, context, &mut again, body, plan, &mut tried).await;
         if !is_retriable(plan, request, context, &result, upstream.has_other(&tried)) {
             return result;
@@ -67,10 +66,8 @@ pub(super) async fn with_retries(
         let Some(wait) = wait_for_upstream(plan, request, context, &result, timeout) else {
             return result;
         };
-        if result.is_ok() {
-            // The endpoint has done its work for this attempt, and owes nothing.
-            context.timer.was_sent().set(was_sent);
-        }
+        // After a response the endpoint has done its work, and owes nothing.
+        context.timer.attempt_ended(result.is_ok());
         retries += 1;
         let (base, max) = settings.backoff;
         let pause = wait.saturating_add(full_jitter(backoff(base, max, retries)));

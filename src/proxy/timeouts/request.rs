@@ -33,9 +33,11 @@ pub(in crate::proxy) struct RequestTimer {
     idle_timeout: Cell<u32>,
     min_rate: MinRate,
     has_unread_body: Cell<bool>,
-    /// Whether an attempt is in flight whose response states the cost, and whether an upstream may work on the request.
+    /// Whether an attempt is in flight whose response states the cost, and whether an upstream may work on it or on an
+    /// earlier one.
     awaits_cost: Cell<bool>,
-    was_sent: Cell<bool>,
+    is_attempt_sent: Cell<bool>,
+    was_earlier_sent: Cell<bool>,
     expired: Cell<Option<TimeoutKind>>,
     waker: RefCell<Option<Waker>>,
     /// HTTP/2: the waker of the upload, which may outlive the task that serves the stream.
@@ -59,7 +61,8 @@ impl RequestTimer {
             min_rate: MinRate::default(),
             has_unread_body: Cell::new(false),
             awaits_cost: Cell::new(false),
-            was_sent: Cell::new(false),
+            is_attempt_sent: Cell::new(false),
+            was_earlier_sent: Cell::new(false),
             expired: Cell::new(None),
             waker: RefCell::default(),
             upload_waker: RefCell::default(),
@@ -79,7 +82,8 @@ impl RequestTimer {
         // The previous request has been read completely, or this one could not have been read.
         self.has_unread_body.set(false);
         self.awaits_cost.set(false);
-        self.was_sent.set(false);
+        self.is_attempt_sent.set(false);
+        self.was_earlier_sent.set(false);
         self.expired.set(None);
         self.record_progress();
     }
@@ -96,12 +100,24 @@ impl RequestTimer {
 
     /// Whether the upstream has some of the request, and the response that it owes states the cost.
     pub(in crate::proxy) fn awaits_cost(&self) -> bool {
-        self.awaits_cost.get() && self.was_sent.get()
+        self.awaits_cost.get() && self.was_sent()
     }
 
     /// Returns whether an upstream may work on the request: some of it was sent in an attempt without a response.
-    pub(in crate::proxy) fn was_sent(&self) -> &Cell<bool> {
-        &self.was_sent
+    pub(in crate::proxy) fn was_sent(&self) -> bool {
+        self.is_attempt_sent.get() || self.was_earlier_sent.get()
+    }
+
+    /// Returns the cell that is set while an upstream may work on the current attempt.
+    pub(in crate::proxy) fn attempt_sent(&self) -> &Cell<bool> {
+        &self.is_attempt_sent
+    }
+
+    /// Records the end of an attempt that is followed by another. An upstream may still work on it unless it responded.
+    pub(in crate::proxy) fn attempt_ended(&self, has_response: bool) {
+        if self.is_attempt_sent.take() && !has_response {
+            self.was_earlier_sent.set(true);
+        }
     }
 
     /// Returns the number of the request on its connection.

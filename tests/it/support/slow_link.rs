@@ -15,12 +15,20 @@ pub(crate) fn start(backend: SocketAddr, delay: Duration) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            let Ok(server) = TcpStream::connect(backend) else { return };
-            forward(client.try_clone().unwrap(), server.try_clone().unwrap(), delay);
-            forward(server, client, delay);
+            if connect(client, backend, delay).is_err() {
+                return;
+            }
         }
     });
     address
+}
+
+/// Connects `client` to `backend`.
+pub(super) fn connect(client: TcpStream, backend: SocketAddr, delay: Duration) -> std::io::Result<()> {
+    let server = TcpStream::connect(backend)?;
+    forward(client.try_clone()?, server.try_clone()?, delay);
+    forward(server, client, delay);
+    Ok(())
 }
 
 fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {

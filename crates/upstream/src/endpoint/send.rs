@@ -107,7 +107,6 @@ impl Endpoint {
     {
         // A request that cannot be repeated must not be sent on a connection that has been closed without notice yet.
         let is_gone = is_reused && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
-        let was_sent_before = was_sent.get();
         async move {
             let sent = match is_gone {
                 true => Err(NoResponse::Reset(io::ErrorKind::UnexpectedEof.into())),
@@ -120,7 +119,6 @@ impl Endpoint {
                 // The upstream had closed the connection already, or was about to. Boxed, because that is rare.
                 drop((sent, connection));
                 waiting.reset();
-                was_sent.set(was_sent_before);
                 return Box::pin(self.send_again_by_http1(upload, waiting, was_sent)).await;
             }
             let head = sent.map_err(UpstreamError::from)?;
@@ -141,6 +139,7 @@ impl Endpoint {
     {
         self.metrics.request_retried();
         upload.rewind();
+        was_sent.set(false);
         let mut connection = match self.open_http1().await {
             Ok((connection, _)) => connection,
             Err(error) => return Err(SendError { error, body: upload.into_body() }),
@@ -196,6 +195,6 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let polled = connection.conn.poll_head(upload, waiting, cx);
-    was_sent.set(was_sent.get() || upload.bytes_written() > 0);
+    was_sent.set(upload.bytes_written() > 0);
     polled
 }
