@@ -23,18 +23,19 @@ pub(super) struct HandshakeName<'a> {
 }
 
 impl HandshakeName<'_> {
-    /// Whether the name causes this failure, and not the endpoint. The endpoint works with other names then, or has said
-    /// so. Servers differ: they send a default certificate or some alert, or close the connection.
+    /// Whether the name may cause this failure, and not the endpoint. The endpoint works with other names then, or has said
+    /// so. Servers differ: they send a default certificate or some alert, or close the connection. A name with which the
+    /// endpoint has worked does not cause it.
     fn causes(self, failure: &ClientHandshakeError, host: &UpstreamHost) -> bool {
         use ClientHandshakeErrorKind::{
             AlertReceived, Closed, Incompatible, NotTls, Other, Unfinished, Untrusted, WrongName,
         };
-        if !self.is_chosen_by_client || failure.is_about_name {
-            return self.is_chosen_by_client;
+        if !self.is_chosen_by_client || self.is_verified || failure.is_about_validity {
+            return false;
         }
         match failure.kind {
             Closed | Incompatible | Untrusted | WrongName | AlertReceived => {
-                !self.is_verified && host.has_tls_worked.load(Ordering::Relaxed)
+                failure.is_about_name || host.has_tls_worked.load(Ordering::Relaxed)
             }
             NotTls | Unfinished | Other => false,
         }

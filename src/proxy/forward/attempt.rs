@@ -59,6 +59,7 @@ pub(in crate::proxy) fn attempt(
             endpoint.metrics().request_retried();
         }
         let mut attempt = UpstreamAttempt::start(endpoint, context);
+        attempt.name_may_be_served = !tried.is_empty();
         loop {
             let line = match attempt.endpoint.try_checkout(context.client, context.is_grpc) {
                 Ok(Some(line)) => line,
@@ -193,9 +194,16 @@ async fn connect(
     }
 }
 
-/// Whether the error concerns only this endpoint, so that another one may work.
+/// Whether the error concerns only this endpoint, so that another one may work. That includes a name that this endpoint
+/// does not serve: a fault of its TLS looks the same.
 pub(super) const fn is_endpoint_error(error: &UpstreamError) -> bool {
-    matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Reset(_))
+    matches!(
+        error,
+        UpstreamError::Connect(_)
+            | UpstreamError::ConnectTimeout
+            | UpstreamError::Reset(_)
+            | UpstreamError::ServerName(_)
+    )
 }
 
 /// Awaits `future`, unless a timeout of the request expires before.
@@ -225,6 +233,8 @@ pub(super) struct UpstreamAttempt {
     pub(super) endpoint: Rc<Endpoint>,
     started_at: Timestamp,
     ended: bool,
+    /// Whether an endpoint that was tried before has responded or could not be reached: it may serve the request's name.
+    name_may_be_served: bool,
 }
 
 impl UpstreamAttempt {
@@ -238,7 +248,7 @@ impl UpstreamAttempt {
             0 => context.forwarded_at,
             _ => context.connection.worker.shared.clock.now(),
         };
-        Self { endpoint, started_at, ended: false }
+        Self { endpoint, started_at, ended: false, name_may_be_served: false }
     }
 
     /// Moves to another endpoint after this one could not be reached or has not begun with the request. Fails if there
@@ -252,13 +262,21 @@ impl UpstreamAttempt {
         context: &mut RequestContext,
     ) -> Result<Self, ForwardFailure> {
         tried.push(Arc::clone(self.endpoint.host()));
-        let failure = self.fail(ForwardFailure::Upstream(error), context);
+        let name_may_be_served = self.name_may_be_served || !matches!(error, UpstreamError::ServerName(_));
+        let failure = match self.fail(ForwardFailure::Upstream(error), context) {
+            ForwardFailure::Upstream(UpstreamError::ServerName(error)) if name_may_be_served => {
+                ForwardFailure::Upstream(UpstreamError::Connect(error))
+            }
+            failure => failure,
+        };
         let may_move =
             plan.retry_on.connect_failure && plan.allows_another(tried.len()) && upstream.has_other(tried);
         let Some(endpoint) = may_move.then(|| upstream.pick(tried)).flatten() else { return Err(failure) };
         context.retries = context.retries.saturating_add(1);
         endpoint.metrics().request_retried();
-        Ok(Self::start(endpoint, context))
+        let mut next = Self::start(endpoint, context);
+        next.name_may_be_served = name_may_be_served;
+        Ok(next)
     }
 
     pub(super) fn fail(self, failure: ForwardFailure, context: &mut RequestContext) -> ForwardFailure {

@@ -81,12 +81,17 @@ impl Authority {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let (certificate, key) = self.sign(host);
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let mut config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
-        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().unwrap();
-        Arc::new(config)
+        finish_server(builder, self.sign(host), protocols)
+    }
+
+    /// Returns a server configuration with a certificate for `host` that has expired.
+    pub(crate) fn expired_server(&self, host: &str, protocols: &[&str]) -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let (mut params, key) = params(host);
+        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        finish_server(builder.unwrap().with_no_client_auth(), (certificate, key), protocols)
     }
 
     fn roots(&self) -> RootCertStore {
@@ -95,17 +100,35 @@ impl Authority {
         roots
     }
 
-    /// Issues a certificate for `host`, with the subject `CN=host,O=Weir` and the identity `spiffe://test/host`.
     fn sign(&self, host: &str) -> (rcgen::Certificate, KeyPair) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new([host.to_owned()]).unwrap();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "Weir");
-        params.distinguished_name.push(DnType::CommonName, host);
-        let identity = format!("spiffe://test/{}", host.replace('*', "any"));
-        params.subject_alt_names.push(SanType::URI(identity.as_str().try_into().unwrap()));
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let (params, key) = params(host);
         (params.signed_by(&key, &self.0).unwrap(), key)
     }
+}
+
+/// Returns what a certificate for `host` contains, with the subject `CN=host,O=Weir` and the identity
+/// `spiffe://test/host`, and its key.
+fn params(host: &str) -> (CertificateParams, KeyPair) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new([host.to_owned()]).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "Weir");
+    params.distinguished_name.push(DnType::CommonName, host);
+    let identity = format!("spiffe://test/{}", host.replace('*', "any"));
+    params.subject_alt_names.push(SanType::URI(identity.as_str().try_into().unwrap()));
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    (params, key)
+}
+
+fn finish_server(
+    builder: rustls::ConfigBuilder<ServerConfig, rustls::server::WantsServerCert>,
+    (certificate, key): (rcgen::Certificate, KeyPair),
+    protocols: &[&str],
+) -> Arc<ServerConfig> {
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let mut config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().unwrap();
+    Arc::new(config)
 }

@@ -1,5 +1,6 @@
 //! Upstreams with certificates as `openssl req -x509` makes them, and server names from the requests' hosts.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -8,11 +9,14 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::support::h2_origin::H2Origin;
 use crate::support::pki::Authority;
-use crate::support::tls_front::TlsFront;
+use crate::support::tls_front::{TlsCommand, TlsFront};
 use crate::support::{
     Client, LISTENER, Origin, Request, Weir, config_with, fetch, get, run_concurrently, wait,
 };
+
+const H1: &[&str] = &["http/1.1"];
 
 /// Makes a certificate and its key with OpenSSL.
 fn openssl(directory: &Path, name: &str, arguments: &[&str]) -> Arc<ServerConfig> {
@@ -101,10 +105,9 @@ fn server_name_is_the_host_of_the_request() {
     assert_eq!(origin.requests().len(), 4);
 }
 
-/// Starts a proxy for two endpoints with this certificate, which it ejects after two failures.
-fn start_with_outliers(server: &Arc<ServerConfig>, ca: &Path, origin: &Origin, protocol: &str) -> Weir {
-    let fronts = [0, 1].map(|_| TlsFront::start(Arc::clone(server), origin.address()));
-    let [one, other] = fronts.map(|front| format!("https://127.0.0.1:{}", front.port()));
+/// Starts a proxy for two endpoints, which it ejects after two failures.
+fn start_with_outliers(fronts: &[TlsFront; 2], ca: &Path, protocol: &str) -> Weir {
+    let [one, other] = fronts.each_ref().map(|front| format!("https://127.0.0.1:{}", front.port()));
     Weir::start(&config_with(
         LISTENER,
         &format!(
@@ -116,23 +119,28 @@ fn start_with_outliers(server: &Arc<ServerConfig>, ca: &Path, origin: &Origin, p
     ))
 }
 
-/// Checks that requests for a name that the endpoints do not serve neither eject one, nor are retried, nor fill the log.
+/// Starts two endpoints with this certificate.
+fn two_fronts(server: &Arc<ServerConfig>, backend: SocketAddr) -> [TlsFront; 2] {
+    [0, 1].map(|_| TlsFront::start(Arc::clone(server), backend))
+}
+
+/// Checks that requests for a name that the endpoints do not serve are tried at both, and neither eject one nor fill the log.
 fn assert_strange_hosts_are_harmless(weir: &Weir, words: &str) {
     for _ in 0..9 {
         assert_eq!(fetch(weir.address(), &Request::get("/").host("c.test")).status, 421, "{words}");
     }
     let outcome = |outcome| weir.metric("weir_upstream_requests_total", &[("outcome", outcome)]);
-    assert_eq!((outcome("wrong_name"), outcome("connect_failed")), (9.0, 0.0), "{words}");
+    assert_eq!((outcome("wrong_name"), outcome("connect_failed")), (18.0, 0.0), "{words}");
     let handshakes = weir.metric("weir_upstream_tls_handshakes_total", &[("outcome", "wrong_name")]);
-    assert_eq!(handshakes, 9.0, "{words}");
-    for quiet in ["ejections", "retries", "connection_failures"] {
+    assert_eq!(handshakes, 18.0, "{words}");
+    for quiet in ["ejections", "connection_failures"] {
         assert_eq!(weir.metric(&format!("weir_upstream_{quiet}_total"), &[]), 0.0, "{words}: {quiet}");
     }
     let logged = || weir.log().iter().filter(|line| line.contains("no certificate for the host")).count();
     wait::until_true("the reason", || logged() > 0);
     assert_eq!(fetch(weir.address(), &Request::get("/").host("a.test")).status, 200, "{words}");
     let lines = weir.log();
-    assert!(logged() == 1 && lines.iter().any(|line| line.contains(words)), "{lines:?}");
+    assert!(logged() == 2 && lines.iter().any(|line| line.contains(words)), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("upstream requests fail")), "{lines:?}");
 }
 
@@ -143,7 +151,18 @@ fn host_outside_the_certificate_is_no_failure_of_the_endpoint() {
     let authority = Authority::new("authority");
     let ca = authority.write(&directory.path().join("ca.crt"));
     let server = authority.server("a.test", &["http/1.1"], false);
-    let weir = start_with_outliers(&server, &ca, &origin, "");
+    let weir = start_with_outliers(&two_fronts(&server, origin.address()), &ca, "");
+    assert_strange_hosts_are_harmless(&weir, "not valid for name");
+}
+
+#[test]
+fn host_outside_the_certificate_is_no_failure_of_an_http2_endpoint() {
+    let origin = H2Origin::hello();
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    let ca = authority.write(&directory.path().join("ca.crt"));
+    let server = authority.server("a.test", &["h2"], false);
+    let weir = start_with_outliers(&two_fronts(&server, origin.address()), &ca, "http2: true,");
     assert_strange_hosts_are_harmless(&weir, "not valid for name");
 }
 
@@ -163,11 +182,91 @@ fn host_that_an_endpoint_rejects_in_tls_is_no_failure_of_the_endpoint_once_anoth
         .with_safe_default_protocol_versions()
         .unwrap();
     let server = Arc::new(builder.with_no_client_auth().with_cert_resolver(Arc::new(by_name)));
-    let weir = start_with_outliers(&server, &ca, &origin, "");
+    let weir = start_with_outliers(&two_fronts(&server, origin.address()), &ca, "");
     for _ in 0..2 {
         assert_eq!(fetch(weir.address(), &Request::get("/").host("a.test")).status, 200, "of both endpoints");
     }
     assert_strange_hosts_are_harmless(&weir, "AccessDenied");
+}
+
+/// Starts two endpoints for `a.test` and a proxy for them, which has used both for that name.
+fn start_verified(origin: &Origin, authority: &Authority, directory: &Path) -> ([TlsFront; 2], Weir) {
+    let ca = authority.write(&directory.join("ca.crt"));
+    let fronts = two_fronts(&authority.server("a.test", H1, false), origin.address());
+    let weir = start_with_outliers(&fronts, &ca, "");
+    for _ in 0..2 {
+        assert_eq!(fetch(weir.address(), &Request::get("/").host("a.test")).status, 200);
+    }
+    assert!(fronts.iter().all(|front| front.handshakes().len() == 1));
+    (fronts, weir)
+}
+
+/// Requests `host` until an endpoint is ejected, or ten times. Every response must be 200.
+fn ejections_after_requests(weir: &Weir, host: &str) -> f64 {
+    let ejections = || weir.metric("weir_upstream_ejections_total", &[]);
+    for _ in 0..10 {
+        assert_eq!(fetch(weir.address(), &Request::get("/").host(host)).status, 200);
+        if ejections() > 0.0 {
+            break;
+        }
+    }
+    ejections()
+}
+
+#[test]
+fn endpoint_without_a_certificate_for_the_host_is_passed_over() {
+    let (origin, directory) = (Origin::hello(), tempfile::tempdir().unwrap());
+    let authority = Authority::new("authority");
+    let (fronts, weir) = start_verified(&origin, &authority, directory.path());
+    fronts[0].replace(authority.server("b.test", H1, false));
+    fronts[1].replace(authority.server("c.test", H1, false));
+    assert_eq!(ejections_after_requests(&weir, "b.test"), 0.0);
+    let outcome = |outcome| weir.metric("weir_upstream_requests_total", &[("outcome", outcome)]);
+    assert!(outcome("wrong_name") > 0.0);
+    assert_eq!(outcome("connect_failed"), 0.0);
+}
+
+#[test]
+fn endpoint_that_has_worked_with_the_host_is_ejected_for_failures_with_it() {
+    let (origin, directory) = (Origin::hello(), tempfile::tempdir().unwrap());
+    let authority = Authority::new("authority");
+    let (fronts, weir) = start_verified(&origin, &authority, directory.path());
+    fronts[0].replace(authority.server("b.test", H1, false));
+    fronts[0].send_command(TlsCommand::Close);
+    assert_eq!(ejections_after_requests(&weir, "a.test"), 1.0);
+    assert_eq!(weir.metric("weir_upstream_requests_total", &[("outcome", "wrong_name")]), 0.0);
+}
+
+#[test]
+fn endpoint_whose_certificate_for_the_host_has_expired_is_ejected() {
+    let (origin, directory) = (Origin::hello(), tempfile::tempdir().unwrap());
+    let authority = Authority::new("authority");
+    let (fronts, weir) = start_verified(&origin, &authority, directory.path());
+    fronts[0].replace(authority.expired_server("b.test", H1));
+    fronts[1].replace(authority.server("b.test", H1, false));
+    assert_eq!(ejections_after_requests(&weir, "b.test"), 1.0);
+    assert_eq!(weir.metric("weir_upstream_requests_total", &[("outcome", "wrong_name")]), 0.0);
+}
+
+#[test]
+fn host_that_an_unreachable_endpoint_may_serve_is_not_misdirected() {
+    let (origin, directory) = (Origin::hello(), tempfile::tempdir().unwrap());
+    let authority = Authority::new("authority");
+    let ca = authority.write(&directory.path().join("ca.crt"));
+    let front = TlsFront::start(authority.server("a.test", H1, false), origin.address());
+    let (_socket, closed) = crate::support::origin::refusing_address();
+    let weir = Weir::start(&config_with(
+        LISTENER,
+        &format!(
+            "{{ address: ['https://127.0.0.1:{}', 'https://{closed}'], tls: {{ ca: {}, server_name: from_host }} }}",
+            front.port(),
+            ca.display()
+        ),
+        "",
+    ));
+    for _ in 0..4 {
+        assert_eq!(fetch(weir.address(), &Request::get("/").host("c.test")).status, 503);
+    }
 }
 
 #[test]

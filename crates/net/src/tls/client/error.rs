@@ -12,6 +12,8 @@ pub struct ClientHandshakeError {
     pub kind: ClientHandshakeErrorKind,
     /// Whether the server has no certificate for the name, and says so.
     pub is_about_name: bool,
+    /// Whether the server's certificate has expired, is not valid yet, or is revoked.
+    pub is_about_validity: bool,
     words: Box<str>,
 }
 
@@ -66,7 +68,7 @@ impl ClientHandshakeErrorKind {
 
 impl ClientHandshakeError {
     fn new(reason: ClientHandshakeErrorKind, words: impl Into<Box<str>>) -> Self {
-        Self { kind: reason, is_about_name: false, words: words.into() }
+        Self { kind: reason, is_about_name: false, is_about_validity: false, words: words.into() }
     }
 
     pub(super) fn invalid_name(host: &str) -> Self {
@@ -108,6 +110,14 @@ impl ClientHandshakeError {
                 is_about_name: matches!(
                     error,
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+                ),
+                is_about_validity: matches!(
+                    error,
+                    CertificateError::Expired
+                        | CertificateError::ExpiredContext { .. }
+                        | CertificateError::NotValidYet
+                        | CertificateError::NotValidYetContext { .. }
+                        | CertificateError::Revoked
                 ),
                 ..Self::new(ClientHandshakeErrorKind::Untrusted, untrusted(error))
             },
