@@ -1,24 +1,64 @@
-//! Number of requests that are awaited without their clients.
+//! Requests that are awaited without their clients.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
 
-/// Number of such requests of a worker, or of one of its connections.
+/// Maximum number of such requests of a worker.
+const MAX_AWAITED: u32 = 1024;
+
+/// Such requests of a worker, by the network of their clients. There are no more entries than requests.
 #[derive(Debug, Default)]
-pub(super) struct AwaitedCount(Cell<u32>);
+pub(super) struct AwaitedRequests {
+    total: Cell<u32>,
+    by_client: RefCell<HashMap<IpAddr, u32>>,
+}
 
-impl AwaitedCount {
-    /// Returns the number.
-    pub(super) fn get(&self) -> u32 {
-        self.0.get()
+impl AwaitedRequests {
+    /// Counts a request of `client` that is awaited from now on. Returns `false` and counts nothing if there are too many of
+    /// the worker, or `max` of this client.
+    pub(super) fn add(&self, client: IpAddr, max: u32) -> bool {
+        let mut clients = self.by_client.borrow_mut();
+        let of_client = clients.get(&client).copied().unwrap_or(0);
+        if self.total.get() >= MAX_AWAITED || of_client >= max {
+            return false;
+        }
+        clients.insert(client, of_client.saturating_add(1));
+        self.total.set(self.total.get().saturating_add(1));
+        true
     }
 
-    /// Counts a request that is awaited from now on.
-    pub(super) fn add(&self) {
-        self.0.set(self.0.get().saturating_add(1));
+    /// Counts a request of `client` that is no longer awaited.
+    pub(super) fn remove(&self, client: IpAddr) {
+        self.total.set(self.total.get().saturating_sub(1));
+        if let Entry::Occupied(mut count) = self.by_client.borrow_mut().entry(client) {
+            *count.get_mut() = count.get().saturating_sub(1);
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
+}
 
-    /// Counts a request that is no longer awaited.
-    pub(super) fn subtract(&self) {
-        self.0.set(self.0.get().saturating_sub(1));
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn clients_are_bounded_apart_and_together_and_leave_no_entries() {
+        let awaited = AwaitedRequests::default();
+        let clients = (1..=u32::MAX).map(|number| IpAddr::from(Ipv4Addr::from_bits(number)));
+        let mut admitted = Vec::new();
+        for client in clients.take(200) {
+            admitted.extend((0..12).filter(|_| awaited.add(client, 10)).map(|_| client));
+        }
+        assert_eq!(admitted.len(), 1024);
+        assert_eq!(awaited.by_client.borrow().len(), 103);
+        admitted.iter().for_each(|client| awaited.remove(*client));
+        assert!(awaited.by_client.borrow().is_empty());
+        assert_eq!(awaited.total.get(), 0);
     }
 }

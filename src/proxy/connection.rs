@@ -17,7 +17,6 @@ use http::{HeaderValue, Version};
 
 use self::protocol_detect::DetectedProtocol;
 use super::Worker;
-use super::awaited::AwaitedCount;
 use super::deferred::StoredRequest;
 use super::headers::{self, Hop, HopName, PeerTls};
 use super::request_context::UpgradedRequest;
@@ -57,8 +56,6 @@ pub(super) struct DownstreamConnection {
     timer: Rc<ConnectionTimer>,
     /// The connection's permit.
     permit: ConnectionPermit,
-    /// Requests that are awaited although the client has reset their streams.
-    pub(super) awaited: AwaitedCount,
     /// HTTP/2: timer of the stream opened last, until the stream takes it.
     newest_stream: RefCell<Option<Rc<RequestTimer>>>,
     /// The stored call that this internal connection sends; `None` for the connection of a client.
@@ -87,7 +84,6 @@ impl DownstreamConnection {
             tls: None,
             timer,
             permit,
-            awaited: AwaitedCount::default(),
             newest_stream: RefCell::default(),
             stored: None,
             interims: InterimResponses::default(),

@@ -12,7 +12,7 @@ use arc_swap::cache::Cache;
 use tokio::task::JoinHandle;
 
 use super::accept::{self, ListenerPermit, propagate_panic};
-use super::awaited::AwaitedCount;
+use super::awaited::AwaitedRequests;
 use super::date::DateHeader;
 use super::deferred;
 use super::elastic::WorkerLoad;
@@ -52,7 +52,7 @@ pub(super) struct Worker {
     pub(super) random: RefCell<fastrand::Rng>,
     pub(super) load: Arc<WorkerLoad>,
     /// Requests that are awaited without their clients.
-    pub(super) awaited: AwaitedCount,
+    pub(super) awaited: AwaitedRequests,
     /// TLS handshakes in progress, by listener.
     pub(super) handshakes: Box<[HandshakeLimiter]>,
 }
@@ -157,7 +157,7 @@ impl Worker {
             key_counter,
             random: RefCell::new(fastrand::Rng::new()),
             load: shared.elastic.add_worker(),
-            awaited: AwaitedCount::default(),
+            awaited: AwaitedRequests::default(),
             handshakes: shared.generation.load().tls.iter().map(|_| HandshakeLimiter::default()).collect(),
             shared,
         }

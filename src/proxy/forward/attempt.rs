@@ -80,7 +80,7 @@ pub(in crate::proxy) fn attempt(
             }
             let awaits_cost =
                 context.settlement.as_ref().is_some_and(|settlement| settlement.awaits_stated_cost());
-            context.timer.set_awaits_cost(awaits_cost);
+            context.timer.set_awaits_cost(awaits_cost.then_some(context.client));
             let answered = {
                 // Pinned in place: a future passed by value would take space in each future on the way.
                 let (interims, was_sent) = (&context.connection.interims, context.timer.attempt_sent());
@@ -98,7 +98,7 @@ pub(in crate::proxy) fn attempt(
                     }
                 }
             };
-            context.timer.set_awaits_cost(false);
+            context.timer.set_awaits_cost(None);
             let answered = match answered {
                 // A failed request body also breaks the connection to the upstream, but the client caused it.
                 Ok(Err(_)) if context.upload_has_failed() => Err(ForwardFailure::BrokenRequest),

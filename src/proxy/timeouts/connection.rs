@@ -219,9 +219,9 @@ impl ConnectionTimer {
         self.request.get().is_some_and(|request| request.awaits_response())
     }
 
-    /// HTTP/1.1: whether the upstream has the request, and the response that it owes states the cost.
-    pub(in crate::proxy) fn awaits_cost(&self) -> bool {
-        self.request.get().is_some_and(|request| request.awaits_cost())
+    /// HTTP/1.1: returns the client's network if the upstream has the request, and the response that it owes states the cost.
+    pub(in crate::proxy) fn awaits_cost(&self) -> Option<IpAddr> {
+        self.request.get().and_then(|request| request.awaits_cost())
     }
 
     /// HTTP/1.1: whether the request is held before it is forwarded.

@@ -1,6 +1,7 @@
 //! Timer of one request: from its head to the last byte of both bodies.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -33,9 +34,9 @@ pub(in crate::proxy) struct RequestTimer {
     idle_timeout: Cell<u32>,
     min_rate: MinRate,
     has_unread_body: Cell<bool>,
-    /// Whether an attempt is in flight whose response states the cost, and whether an upstream may work on it or on an
-    /// earlier one.
-    awaits_cost: Cell<bool>,
+    /// The client's network while an attempt is in flight whose response states the cost.
+    awaits_cost: Cell<Option<IpAddr>>,
+    /// Whether an upstream may work on the current attempt, and on an earlier one.
     is_attempt_sent: Cell<bool>,
     was_earlier_sent: Cell<bool>,
     expired: Cell<Option<TimeoutKind>>,
@@ -60,7 +61,7 @@ impl RequestTimer {
             idle_timeout: Cell::new(u32::MAX),
             min_rate: MinRate::default(),
             has_unread_body: Cell::new(false),
-            awaits_cost: Cell::new(false),
+            awaits_cost: Cell::new(None),
             is_attempt_sent: Cell::new(false),
             was_earlier_sent: Cell::new(false),
             expired: Cell::new(None),
@@ -81,7 +82,7 @@ impl RequestTimer {
         self.min_rate.waive();
         // The previous request has been read completely, or this one could not have been read.
         self.has_unread_body.set(false);
-        self.awaits_cost.set(false);
+        self.awaits_cost.set(None);
         self.is_attempt_sent.set(false);
         self.was_earlier_sent.set(false);
         self.expired.set(None);
@@ -93,14 +94,14 @@ impl RequestTimer {
         self.streams.is_some()
     }
 
-    /// Records whether an attempt is in flight whose response states the cost.
-    pub(in crate::proxy) fn set_awaits_cost(&self, awaits: bool) {
-        self.awaits_cost.set(awaits);
+    /// Records whether an attempt is in flight whose response states the cost, for a client of this network.
+    pub(in crate::proxy) fn set_awaits_cost(&self, client: Option<IpAddr>) {
+        self.awaits_cost.set(client);
     }
 
-    /// Whether the upstream has some of the request, and the response that it owes states the cost.
-    pub(in crate::proxy) fn awaits_cost(&self) -> bool {
-        self.awaits_cost.get() && self.was_sent()
+    /// Returns the client's network if the upstream has some of the request, and the response that it owes states the cost.
+    pub(in crate::proxy) fn awaits_cost(&self) -> Option<IpAddr> {
+        self.awaits_cost.get().filter(|_| self.was_sent())
     }
 
     /// Returns whether an upstream may work on the request: some of it was sent in an attempt without a response.

@@ -82,6 +82,26 @@ fn connection_that_resets_more_streams_than_it_may_have_pays_the_maximum_for_the
 }
 
 #[test]
+fn client_that_reconnects_has_no_more_requests_awaited_and_takes_no_place_of_others() {
+    let (origin, go) = held_upstream();
+    let weir = Weir::start(&config_with(
+        "{ address: 127.0.0.1:0, limits: { streams: 2 } }",
+        &format!("{{ address: '{}' }}", origin.address()),
+        &format!("rules:\n  - {RULE}\n"),
+    ));
+    let sources = ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.1"];
+    for (before, source) in sources.into_iter().enumerate() {
+        let client = Client::connect_from(source, weir.address());
+        client.send(Request::get("/").to_bytes());
+        wait::until_true("the request", || origin.requests().len() == before + 1);
+    }
+    let in_flight = || weir.metric("weir_requests_in_flight", &[]);
+    wait::until_true("three awaited responses", || in_flight() == 3.0);
+    assert_eq!(get(weir.address(), "/").status, 429, "the last has cost 1000 at once");
+    assert_charged(&weir, &go);
+}
+
+#[test]
 fn drain_does_not_wait_for_responses_whose_clients_have_left() {
     let (_release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
@@ -90,16 +110,8 @@ fn drain_does_not_wait_for_responses_whose_clients_have_left() {
         Ok(AfterResponse::Close)
     });
     let mut weir = Weir::start(&format!(
-        "{}drain: {{ timeout: 1h }}
-",
-        config(
-            origin.address(),
-            &format!(
-                "rules:
-  - {RULE}
-"
-            )
-        )
+        "{}drain: {{ timeout: 1h }}\n",
+        config(origin.address(), &format!("rules:\n  - {RULE}\n"))
     ));
     let send = |count| {
         let client = Client::connect(weir.address());

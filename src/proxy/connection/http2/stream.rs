@@ -89,7 +89,7 @@ impl ServedStream {
             polled.map(|reply| self.respond(reply, cx))
         })
         .await;
-        if started.is_none() && self.timer.awaits_cost() {
+        if started.is_none() && self.timer.awaits_cost().is_some() {
             return unanswered::settle_later(&self.connection, Some(&self.timer), handling);
         }
         // Dropped early: it is large, and sending the response may take long.
