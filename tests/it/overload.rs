@@ -193,6 +193,9 @@ fn delayed_request_without_memory_is_charged_nothing() {
     until_true("all requests", || delayed() + shed_for_memory(&weir) == 39.0);
     assert!(shed_for_memory(&weir) > 0.0);
     let used = 1 + delayed() as u64;
+    let explained = weir.admin_json("/explain?path=/d");
+    let delay = explained["rules"][0]["limits"][0]["delay_seconds"].as_f64().unwrap();
+    assert!(delay <= 60.0 * used as f64, "behind the {used} requests that are not shed: {delay} s");
     let response = get(weir.address(), "/");
     assert_eq!(response.numeric_header("x-ratelimit-remaining"), 100 - used - 1);
 }

@@ -23,8 +23,11 @@ fn calls_that_are_delayed_before_they_are_stored_share_the_bound_of_waiting_requ
     let delay = "  - { name: d, key: [], limit: 1/min, burst: 1, throttle: { delay: 50m } }\n";
     let yaml = deferring(&store.url(), &upstream, FAST) + delay + "overload: { waiting: 1MiB }\n";
     let weir = Weir::start(&yaml);
+    accept(&weir, "/hooks/first", "x");
+    until_delivered(&upstream, 1);
+    until_status(&weir, "an empty stream", |status| status["calls"] == 0);
     let call = Request::post("/hooks/a", "x").header("x-filler", &"f".repeat(50_000));
-    let _clients: Vec<_> = (0..40)
+    let _clients: Vec<_> = (0..39)
         .map(|_| {
             let client = Client::connect(weir.address());
             client.send(call.to_bytes());
@@ -32,7 +35,16 @@ fn calls_that_are_delayed_before_they_are_stored_share_the_bound_of_waiting_requ
         })
         .collect();
     let shed = || weir.metric("weir_overload_turned_away_total", &[("limit", "waiting")]);
-    wait::until_true("the bound", || shed() > 0.0);
+    let delayed = || weir.metric("weir_requests_delayed", &[]);
+    wait::until_true("all calls", || delayed() + shed() == 39.0);
+    assert!(shed() > 0.0);
+    let used = delayed();
+    assert_eq!(fetch(weir.address(), &call).status, 503);
+    let explained = weir.admin_json("/explain?method=POST&path=/hooks/a");
+    let wait = explained["rules"][1]["limits"][0]["delay_seconds"].as_f64().unwrap();
+    assert!(wait <= 60.0 * (used + 1.0), "behind the {used} calls that are not shed: {wait} s");
+    assert_eq!(status(&weir)["calls"], 0, "none is stored");
+    assert_eq!(deliveries(&upstream).len(), 1);
 }
 
 #[test]
