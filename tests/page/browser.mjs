@@ -1,12 +1,17 @@
 // Chromium without a window, and what is checked of every page.
 
 import { existsSync } from "node:fs";
-import { chromium } from "playwright-core";
+
+// Scripts outside this directory import this module, too, and nothing has installed the driver for them.
+const { chromium } = await import("playwright-core").catch((cause) => {
+  throw new Error("playwright-core is not installed: run tests/page/run --install", { cause });
+});
 
 const PATHS = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 export const CHROMIUM = PATHS.find((path) => path && existsSync(path));
 
 export function launch() {
+  if (!CHROMIUM) throw new Error("Chromium is not installed; CHROMIUM names another place for it");
   // Its sandbox needs a user of its own; the only pages it opens are ours.
   return chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
 }

@@ -1,6 +1,7 @@
 // Weir as a child process, and requests to it: for the tests of the page and for the pictures of the documentation.
 
 import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import http from "node:http";
 import { tmpdir } from "node:os";
@@ -40,6 +41,7 @@ export class Weir {
   }
 
   async run() {
+    if (!existsSync(WEIR)) throw new Error(`${WEIR} does not exist: run cargo build; WEIR_BIN names another place for it`);
     const log = [];
     this.log = log;
     this.process = spawn(WEIR, ["run", "-c", this.file, "--log-format", "json"], { stdio: ["ignore", "ignore", "pipe"] });
