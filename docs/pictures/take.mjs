@@ -78,8 +78,9 @@ workers: 1
 client_ip: { trusted_proxies: [127.0.0.0/8] }
 ${RULES}`);
 const load = new Load(weir, FLOWS);
-const browser = await launch();
+let browser;
 try {
+  browser = await launch();
   const desktop = { viewport: { width: 1200, height: 1080 } };
   const shots = await Promise.all([
     takePage(browser, weir, "page-light.png", { ...desktop, colorScheme: "light" }),
@@ -95,7 +96,7 @@ try {
   await save("top.svg", toSvg(written.replaceAll(weir.admin, "127.0.0.1:9901"), size));
 } finally {
   load.stop();
-  await browser.close();
+  await browser?.close();
   await weir.stop();
   upstream.close();
 }

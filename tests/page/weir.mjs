@@ -31,8 +31,13 @@ export class Weir {
     context?.after(() => weir.stop());
     weir.directory = await mkdtemp(join(tmpdir(), "weir-page-"));
     weir.file = join(weir.directory, "weir.yaml");
-    await weir.configure(yaml);
-    await weir.run();
+    try {
+      await weir.configure(yaml);
+      await weir.run();
+    } catch (error) {
+      await weir.stop();
+      throw error;
+    }
     return weir;
   }
 
@@ -45,8 +50,13 @@ export class Weir {
     const log = [];
     this.log = log;
     this.process = spawn(WEIR, ["run", "-c", this.file, "--log-format", "json"], { stdio: ["ignore", "ignore", "pipe"] });
-    createInterface({ input: this.process.stderr }).on("line", (line) => log.push(line));
-    this.exited = new Promise((resolve) => { this.process.on("exit", resolve); });
+    const lines = createInterface({ input: this.process.stderr }).on("line", (line) => log.push(line));
+    this.logged = new Promise((resolve) => { lines.on("close", resolve); });
+    this.spawnError = undefined;
+    this.exited = new Promise((resolve) => {
+      this.process.on("exit", resolve);
+      this.process.on("error", (error) => { this.spawnError = error; resolve(); });
+    });
     this.admin = await this.address("admin listening");
     this.proxy = await this.address("listening");
     // With a token, the endpoint needs it; the response shows that the process runs.
@@ -54,8 +64,13 @@ export class Weir {
   }
 
   async address(message) {
-    const find = () => {
-      if (this.process.exitCode !== null) throw new Error(`weir has exited: ${this.log.join("\n")}`);
+    const find = async () => {
+      if (this.spawnError) throw new Error(`${WEIR} cannot be started: is it built?`, { cause: this.spawnError });
+      if (this.process.exitCode !== null) {
+        // The last lines may arrive after the exit.
+        await this.logged;
+        throw new Error(`weir has exited: ${this.log.join("\n")}`);
+      }
       const records = this.log.filter((line) => line.startsWith("{")).map((line) => JSON.parse(line));
       const fields = records.map((record) => ({ ...record, ...record.fields }));
       return fields.find((record) => record.message === message)?.address;
@@ -83,7 +98,7 @@ export class Weir {
 
   /** Stops at once, as a crash would. */
   async kill() {
-    this.process.kill("SIGKILL");
+    this.process?.kill("SIGKILL");
     await this.exited;
   }
 
