@@ -8,6 +8,7 @@
 //! shares, which are equal fractions of a request. Limits in configuration are always in requests.
 
 mod boost;
+mod builder;
 mod envelope;
 mod period;
 mod serialization;
@@ -17,6 +18,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub use self::boost::{BoostFactor, QuotaChange};
+pub use self::builder::{InvalidQuota, QuotaBuilder};
 use self::period::DAY;
 pub use self::period::{Limit, Period, TimeUnit};
 use super::algorithm::{self, Algorithm};
