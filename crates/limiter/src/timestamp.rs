@@ -3,9 +3,24 @@
 //! This module reads no clock. A timestamp covers the years 1970 to 2554. Its arithmetic saturates at both ends, so
 //! that no quota, however large, can overflow and admit requests.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A moment, in nanoseconds since 1970-01-01T00:00:00Z.
+///
+/// Algorithms compare moments, so any origin is as good, except for fixed windows, which follow the calendar. A clock of
+/// the system may step; one that does not is made of an `Instant`, with the time of the start as its origin:
+///
+/// ```
+/// use std::time::{Duration, Instant, SystemTime};
+/// use weir_limiter::Timestamp;
+///
+/// let stepping = Timestamp::from(SystemTime::now());
+///
+/// let (origin, start) = (Timestamp::from(SystemTime::now()), Instant::now());
+/// let steady = || origin.saturating_add(start.elapsed());
+/// assert!(steady() >= origin);
+/// # let _ = stepping;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -57,6 +72,13 @@ impl Timestamp {
     }
 }
 
+impl From<SystemTime> for Timestamp {
+    /// Converts the time of a system clock; at least [`Timestamp::EPOCH`], and at most [`Timestamp::END`].
+    fn from(time: SystemTime) -> Self {
+        time.duration_since(UNIX_EPOCH).map_or(Self::EPOCH, |since| Self::EPOCH.saturating_add(since))
+    }
+}
+
 /// Converts a duration to nanoseconds, saturating after 584 years.
 pub fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
@@ -78,6 +100,18 @@ mod tests {
         assert_eq!(Timestamp::from_secs(u64::MAX), end);
         assert_eq!(Timestamp::EPOCH.saturating_add(Duration::MAX), end);
         assert_eq!(Timestamp::from_secs(1).saturating_sub(Duration::from_secs(2)), Timestamp::EPOCH);
+    }
+
+    #[test]
+    fn system_time_outside_the_range_is_its_first_or_last_moment() {
+        let after = |seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap();
+        assert_eq!(Timestamp::from(after(7)), Timestamp::from_secs(7));
+        assert_eq!(Timestamp::from(UNIX_EPOCH - Duration::from_secs(7)), Timestamp::EPOCH);
+        // The year 3000, and one nanosecond after the last moment.
+        assert_eq!(Timestamp::from(after(32_503_680_000)), Timestamp::END);
+        let last = UNIX_EPOCH + Duration::from_nanos(u64::MAX);
+        assert_eq!(Timestamp::from(last + Duration::from_nanos(1)), Timestamp::END);
+        assert_eq!(Timestamp::from(last - Duration::from_nanos(1)), Timestamp::from_nanos(u64::MAX - 1));
     }
 
     #[test]
