@@ -7,6 +7,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+use siphasher::sip128::Hasher128;
 use siphasher::{sip, sip128};
 
 /// Number of rounds of the cipher of fingerprints. Four make it a pseudorandom permutation in both directions.
@@ -39,6 +40,16 @@ impl KeyHasher {
     #[inline]
     pub fn hash(&self, encoded: &[u8]) -> KeyHash {
         let hash = sip128::SipHasher13::new_with_keys(self.secret[0], self.secret[1]).hash(encoded);
+        KeyHash([hash.h1, hash.h2])
+    }
+
+    /// Returns the hash of a key of any type. Keys that feed the same bytes to a hasher are the same key, so the hash is
+    /// only comparable with that of keys of the same type.
+    #[inline]
+    pub fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        let mut hasher = sip128::SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        key.hash(&mut hasher);
+        let hash = hasher.finish128();
         KeyHash([hash.h1, hash.h2])
     }
 

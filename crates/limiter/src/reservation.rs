@@ -199,7 +199,7 @@ impl Limiter {
             }
             self.record_placement(shard.store_state(place, key, meter.id, next, now));
             Some(next)
-        } else if back > 0 && at > shard.quotas().refundable_since(meter.id) {
+        } else if back > 0 && is_refundable(at, shard.quotas().refundable_since(meter.id)) {
             let back =
                 convert_units(back, reservation.units_per_request, quota.units_per_request(), |units, of| {
                     units / of
@@ -280,6 +280,12 @@ pub(super) fn evaluate(
         exceeds @ Outcome::Exceed { .. } => exceeds,
     };
     (state_with_holds(counter.compact_state(quota, now), quota, held, now), outcome)
+}
+
+/// Whether units charged `at` a moment are comparable with those since a change of the quota. No quota is older than the
+/// epoch, so there was none that they could have been charged under.
+fn is_refundable(at: Timestamp, since: Timestamp) -> bool {
+    at > since || since == Timestamp::EPOCH
 }
 
 /// Whether a rejection says nothing about the client: reservations in the way may turn out not to count, so the limit
