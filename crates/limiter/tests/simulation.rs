@@ -1,12 +1,12 @@
 //! Simulation of the limiter with random rules, clients, clocks, table sizes, reloads, restarts and crashes.
 //! It searches for violations of the limiter's guarantees in combinations that no other test covers.
 //!
-//! Every seed determines one run. `WEIR_SEED=17 cargo test --test simulation` repeats one, `WEIR_SEEDS=100000` runs
+//! Every seed determines one run. `WEIR_SEED=17 cargo test -p weir-limiter --test simulation` repeats one, `WEIR_SEEDS=100000` runs
 //! more of them.
 
 #[path = "simulation/bans.rs"]
 mod bans;
-#[path = "limiter_properties/marks.rs"]
+#[path = "properties/marks.rs"]
 mod marks;
 #[path = "simulation/model.rs"]
 mod model;

@@ -1,14 +1,14 @@
 //! Properties that hold for every algorithm, every quota and every order of events.
 
-#[path = "limiter_properties/counter.rs"]
+#[path = "properties/counter.rs"]
 mod counter;
-#[path = "limiter_properties/debts.rs"]
+#[path = "properties/debts.rs"]
 mod debts;
-#[path = "limiter_properties/envelopes.rs"]
+#[path = "properties/envelopes.rs"]
 mod envelopes;
-#[path = "limiter_properties/marks.rs"]
+#[path = "properties/marks.rs"]
 mod marks;
-#[path = "limiter_properties/oracles.rs"]
+#[path = "properties/oracles.rs"]
 mod oracles;
 
 use std::num::NonZeroU32;
