@@ -67,6 +67,7 @@ pub(super) fn read_text(path: &Path) -> String {
 /// Returns the paths of the documentation's pages, except for the changelog, which may use any words.
 pub(super) fn documents() -> Vec<PathBuf> {
     let mut documents = files("docs", "md");
+    documents.extend(files("crates", "md"));
     documents.extend(["README.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
     documents
 }

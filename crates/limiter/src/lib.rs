@@ -1,10 +1,19 @@
-//! The rate limiter: evaluates the limits of a request and charges their counters.
+#![doc = include_str!("../README.md")]
+//!
+//! # Decisions
+//!
+//! [`RateLimiter`] is for programs with the same quotas for every key. Everything else is a [`Limiter`]: limits with
+//! names, which can change, and requests with a [`Check`] for each limit that they must pass.
 //!
 //! All checks of a request are evaluated under the locks of their shards and committed together or not at all. So a
-//! rejected request is charged to no counter, and concurrent requests cannot both take the last unit. The module is
+//! rejected request is charged to no counter, and concurrent requests cannot both take the last unit. The crate is
 //! pure: no clock and no I/O; `now` is a parameter of every call. It has no notion of rules or HTTP.
 #![warn(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
+#[cfg(doc)]
+#[doc = include_str!("../docs/guide.md")]
+pub mod guide {}
 
 pub mod adaptive;
 pub mod algorithm;
