@@ -252,7 +252,7 @@ fn limiter_keeps_its_guarantees_in_random_runs() {
     let number = |name: &str| std::env::var_os(name).and_then(|number| number.to_str()?.parse::<u64>().ok());
     let seeds = match number("WEIR_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("WEIR_SEEDS").unwrap_or(512),
+        None => 0..number("WEIR_SEEDS").unwrap_or(128),
     };
     for seed in seeds {
         Simulation::new(seed).run();
