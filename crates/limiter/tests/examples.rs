@@ -20,11 +20,14 @@ use self::tower_layer::RateLimitLayer;
 /// Returns the status of a request of `client`, and the value of `retry-after`.
 async fn request(router: &axum::Router, client: &str) -> (StatusCode, Option<u64>) {
     let mut request = Request::new(Body::empty());
-    let client = SocketAddr::new(client.parse::<IpAddr>().unwrap(), 1000);
+    let client = SocketAddr::new(client.parse::<IpAddr>().expect("an address"), 1000);
     request.extensions_mut().insert(ConnectInfo(client));
-    let response = router.clone().oneshot(request).await.unwrap();
+    let response = router.clone().oneshot(request).await.expect("a response");
     let seconds = response.headers().get(header::RETRY_AFTER);
-    (response.status(), seconds.map(|seconds| seconds.to_str().unwrap().parse().unwrap()))
+    (
+        response.status(),
+        seconds.map(|seconds| seconds.to_str().ok().and_then(|text| text.parse().ok()).expect("seconds")),
+    )
 }
 
 #[tokio::test]
