@@ -17,7 +17,7 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::Evicted;
 use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::CheckRole;
-use weir_store::lease_wait::LeaseDecision;
+use weir_store::lease_wait::{LeaseDecision, WaitGroup};
 
 /// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
 const MAX_ATTEMPTS: usize = 4;
@@ -149,12 +149,13 @@ fn acquire_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize)
         true => DEFAULT_STORED_WAIT,
         false => store.default_wait(),
     });
-    let counter = view.limiter.shared_counter(&selected.check);
-    let left = max_wait.saturating_sub(limits.lease_waits.waited(counter));
+    let (group, counter) = (WaitGroup::Rule(selected.rule), view.limiter.shared_counter(&selected.check));
+    let left = max_wait.saturating_sub(limits.lease_waits.waited(group));
     let in_queue = limits.wait.as_ref().map_or(Duration::ZERO, |line| line.time_left(selected.rule, now));
     // No request waits for a check that does not reject it, or for a rule without a wait.
     let waits = limits.decision.verdicts()[position].rejects() && !(max_wait.is_zero() && in_queue.is_zero());
-    store.decide_lease(counter, waits.then_some(left.max(in_queue)), &mut limits.lease_waits, |source| {
+    let left = waits.then_some(left.max(in_queue));
+    store.decide_lease(group, counter, left, &mut limits.lease_waits, |source| {
         view.limiter.acquire_units_from(source, &selected.check, now)
     })
 }

@@ -24,7 +24,7 @@ use weir_net::clock::Clock;
 use weir_net::drain::{DrainManager, Readiness};
 use weir_policy::engine::Policy;
 use weir_store::handle::StoreHandle;
-use weir_store::lease_wait::{LeaseDecision, LeaseWaits};
+use weir_store::lease_wait::{LeaseDecision, LeaseWaits, WaitGroup};
 use weir_telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics, UnservedReason};
 use weir_telemetry::observe::key_writer::{KeyWriter, LogKeys};
 use weir_telemetry::observe::top_keys::{TopKeys, WorkerId};
@@ -152,18 +152,22 @@ impl RlsHandler {
             return LeaseAvailability::StoreUnreachable;
         };
         let limiter = &self.limiter;
-        let (counter, wait) = match need {
-            LeaseNeed::Count(tally, wait) => (limiter.shared_counter_to_count(tally), wait),
-            LeaseNeed::Check(check, wait) => (limiter.shared_counter(check), wait),
+        let (group, counter, wait) = match need {
+            LeaseNeed::Count(tally, wait) => {
+                (WaitGroup::Documents, limiter.shared_counter_to_count(tally), wait)
+            }
+            LeaseNeed::Check(check, rule, wait) => {
+                (WaitGroup::Rule(rule), limiter.shared_counter(check), wait)
+            }
         };
         let max_wait = wait.unwrap_or_else(|| store.default_wait());
-        let left = max_wait.saturating_sub(lease_waits.waited(counter));
+        let left = max_wait.saturating_sub(lease_waits.waited(group));
         let acquire = |source| match need {
             LeaseNeed::Count(tally, _) => limiter.acquire_units_to_count(source, tally, now),
-            LeaseNeed::Check(check, _) => limiter.acquire_units_from(source, check, now),
+            LeaseNeed::Check(check, ..) => limiter.acquire_units_from(source, check, now),
         };
         let left = Some(left).filter(|_| !max_wait.is_zero());
-        match store.decide_lease(counter, left, lease_waits, acquire) {
+        match store.decide_lease(group, counter, left, lease_waits, acquire) {
             LeaseDecision::Available => LeaseAvailability::Ready,
             LeaseDecision::Pending => LeaseAvailability::Requested,
             LeaseDecision::Rejected(_) => LeaseAvailability::Rejected,

@@ -115,6 +115,11 @@ impl<'p> NativeChecks<'p> {
         shared_limits::max_lease_wait(self.policy, &self.selected[position])
     }
 
+    /// Returns the rule of the check at `position`.
+    pub(super) fn rule(&self, position: usize) -> RuleIndex {
+        self.selected[position].rule
+    }
+
     /// Replaces the check at `position` by the limit for an unreachable store; returns whether there is one.
     pub(super) fn use_store_loss_fallback(&mut self, position: usize) -> bool {
         self.policy.rules.use_store_loss_fallback(&mut self.checks[position])

@@ -17,6 +17,7 @@ use weir_limiter::key::KeyHasher;
 use weir_limiter::unconditional_count::{CountOperation, CountResult};
 use weir_limiter::{Check, Fleet};
 use weir_policy::engine::Policy;
+use weir_policy::rules::RuleIndex;
 use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::SelectedCheck;
 use weir_policy::rules::shared_limit::{OnStoreLoss, SharedLimit};
@@ -37,8 +38,8 @@ pub struct SharedDocumentLimits {
 pub enum LeaseNeed<'a> {
     /// Counter of a document's limit, and the maximum wait of the request; `None` for the default.
     Count(&'a CountOperation, Option<Duration>),
-    /// Counter of a native rule, and the maximum wait of the request; `None` for the default.
-    Check(&'a Check, Option<Duration>),
+    /// Counter of a native rule, the rule, and the maximum wait of the request; `None` for the default.
+    Check(&'a Check, RuleIndex, Option<Duration>),
 }
 
 /// Result of getting units for a counter.

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::handle::StoreHandle;
 use weir_limiter::leases::{LeaseOutcome, SharedCounter, UnitSource};
+use weir_policy::rules::RuleIndex;
 use weir_telemetry::metrics::Unanswered;
 
 /// Result for one counter that is out of units.
@@ -28,29 +29,45 @@ pub enum LeaseDecision {
     Unavailable,
 }
 
-/// The store's responses for which a request waits or has waited. Each counter has a maximum wait of its own.
+/// Counters for which a request waits at most for one time together, however many of them are out of units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitGroup {
+    /// The counters of this rule.
+    Rule(RuleIndex),
+    /// The counters of the limits of documents.
+    Documents,
+}
+
+/// The store's responses for which a request waits or has waited. Each group of counters has a maximum wait of its own.
 #[derive(Debug, Default)]
-pub struct LeaseWaits(Vec<CounterWait>);
+pub struct LeaseWaits(Vec<GroupWait>);
+
+/// A group about whose counters the store was queried.
+#[derive(Debug)]
+struct GroupWait {
+    group: WaitGroup,
+    counters: Vec<CounterWait>,
+    /// Time for which the request has waited, before `since`.
+    waited: Duration,
+    /// From here the wait for the pending responses counts: a wait until the deadline uses all of its time.
+    since: Option<Instant>,
+    /// Whether the request counts as unanswered already.
+    is_counted: bool,
+}
 
 /// A counter about which the store was queried.
 #[derive(Debug)]
 struct CounterWait {
     counter: SharedCounter,
-    /// Time for which the request has waited so far.
-    waited: Duration,
     pending: Option<AwaitedResponse>,
     /// Response of the last wait, until it is taken.
     response: StoreResponse,
-    /// Whether the request counts as unanswered already.
-    is_counted: bool,
 }
 
 /// A response that has not arrived.
 #[derive(Debug)]
 struct AwaitedResponse {
     receiver: oneshot::Receiver<bool>,
-    /// From here the wait counts: a wait until the deadline uses all of its time.
-    since: Instant,
     deadline: Instant,
 }
 
@@ -69,18 +86,20 @@ enum StoreResponse {
 }
 
 impl StoreHandle {
-    /// Gets units for `counter` through `acquire`. `left` is the time for which the request may still wait for the store;
-    /// `None` if it never waits. A wait that ends without a response counts as an unreachable store for this request: a
-    /// late response says nothing about the limit. If the store had no units, the request is rejected.
+    /// Gets units for `counter` through `acquire`. `left` is the time for which the request may still wait for the store for
+    /// the counters of this group; `None` if it never waits. A wait that ends without a response counts as an unreachable
+    /// store for this request: a late response says nothing about the limit. If the store had no units, the request is
+    /// rejected.
     pub fn decide_lease(
         &self,
+        group: WaitGroup,
         counter: SharedCounter,
         left: Option<Duration>,
         waits: &mut LeaseWaits,
         acquire: impl FnOnce(UnitSource) -> LeaseOutcome,
     ) -> LeaseDecision {
-        let left = left.filter(|left| !left.is_zero() || !waits.waited(counter).is_zero());
-        let response = left.map_or(StoreResponse::None, |left| waits.take_response(counter, left));
+        let left = left.filter(|left| !left.is_zero() || !waits.waited(group).is_zero());
+        let response = left.map_or(StoreResponse::None, |left| waits.take_response(group, counter, left));
         // A query for which no request waits would add to the load of a store that is too slow already.
         let source = if response == StoreResponse::None { UnitSource::Store } else { UnitSource::Held };
         match (acquire(source), left) {
@@ -93,10 +112,10 @@ impl StoreHandle {
                 LeaseDecision::Rejected(Duration::ZERO)
             }
             (LeaseOutcome::Requested(needs_query), Some(left)) => match response {
-                StoreResponse::None => self.start_wait(counter, needs_query, left, waits),
+                StoreResponse::None => self.start_wait(waits.group(group), counter, needs_query, left),
                 StoreResponse::Pending => LeaseDecision::Pending,
                 StoreResponse::NoUnits => LeaseDecision::Rejected(Duration::ZERO),
-                StoreResponse::Missing(reason) => self.end_unanswered(counter, reason, waits),
+                StoreResponse::Missing(reason) => self.end_unanswered(waits.group(group), reason),
             },
             (LeaseOutcome::Rejected(wait), _) => LeaseDecision::Rejected(wait),
             (LeaseOutcome::Unavailable, _) => LeaseDecision::Unavailable,
@@ -111,29 +130,25 @@ impl StoreHandle {
 
     fn start_wait(
         &self,
+        group: &mut GroupWait,
         counter: SharedCounter,
         needs_query: bool,
         left: Duration,
-        waits: &mut LeaseWaits,
     ) -> LeaseDecision {
-        let since = Instant::now();
-        let deadline = since + left;
+        let now = Instant::now();
+        let deadline = now + left;
         match self.wait_for_response(counter, needs_query, deadline) {
             Some(receiver) => {
-                waits.entry(counter).pending = Some(AwaitedResponse { receiver, since, deadline });
+                group.since.get_or_insert(now);
+                group.counter(counter).pending = Some(AwaitedResponse { receiver, deadline });
                 LeaseDecision::Pending
             }
-            None => self.end_unanswered(counter, Unanswered::QueueFull, waits),
+            None => self.end_unanswered(group, Unanswered::QueueFull),
         }
     }
 
-    fn end_unanswered(
-        &self,
-        counter: SharedCounter,
-        reason: Unanswered,
-        waits: &mut LeaseWaits,
-    ) -> LeaseDecision {
-        if !std::mem::replace(&mut waits.entry(counter).is_counted, true) {
+    fn end_unanswered(&self, group: &mut GroupWait, reason: Unanswered) -> LeaseDecision {
+        if !std::mem::replace(&mut group.is_counted, true) {
             self.count_unanswered(reason);
         }
         LeaseDecision::Unavailable
@@ -143,42 +158,41 @@ impl StoreHandle {
 impl LeaseWaits {
     /// Returns whether the request waits for a response.
     pub fn is_pending(&self) -> bool {
-        self.0.iter().any(|wait| wait.pending.is_some())
+        self.0.iter().any(GroupWait::is_pending)
     }
 
     /// Stops waiting. The request keeps what it has waited.
     pub fn stop(&mut self) {
-        for wait in &mut self.0 {
-            if let Some(pending) = wait.pending.take() {
-                wait.waited = wait.waited.saturating_add(pending.since.elapsed());
-            }
+        for group in &mut self.0 {
+            group.counters.iter_mut().for_each(|counter| counter.pending = None);
+            group.count_wait();
         }
     }
 
-    /// Returns for how long the request has waited for responses about a counter.
-    pub fn waited(&self, counter: SharedCounter) -> Duration {
-        self.0.iter().find(|wait| wait.counter == counter).map_or(Duration::ZERO, |wait| wait.waited)
+    /// Returns for how long the request has waited for responses about the counters of a group.
+    pub fn waited(&self, group: WaitGroup) -> Duration {
+        self.0.iter().find(|wait| wait.group == group).map_or(Duration::ZERO, GroupWait::waited)
     }
 
     /// Completes when the store has responded about all counters, or when the wait for one of them has elapsed. The request
     /// is then decided again, and may wait on for the others.
     pub async fn wait(&mut self) {
-        let deadlines =
-            self.0.iter().filter_map(|wait| wait.pending.as_ref()).map(|pending| pending.deadline);
-        let Some(deadline) = deadlines.min() else { return };
+        let pending =
+            self.0.iter().flat_map(|group| &group.counters).filter_map(|counter| counter.pending.as_ref());
+        let Some(deadline) = pending.map(|pending| pending.deadline).min() else { return };
         if timeout_at(deadline, poll_fn(|cx| self.poll(cx))).await.is_err() {
-            self.0.iter_mut().for_each(|wait| wait.elapse(deadline));
+            self.0.iter_mut().for_each(|group| group.elapse(deadline));
         }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.iter_mut().for_each(|wait| wait.poll(cx));
+        self.0.iter_mut().for_each(|group| group.poll(cx));
         if self.is_pending() { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    fn entry(&mut self, counter: SharedCounter) -> &mut CounterWait {
-        let position = self.0.iter().position(|wait| wait.counter == counter).unwrap_or_else(|| {
-            self.0.push(CounterWait::new(counter));
+    fn group(&mut self, group: WaitGroup) -> &mut GroupWait {
+        let position = self.0.iter().position(|wait| wait.group == group).unwrap_or_else(|| {
+            self.0.push(GroupWait::new(group));
             self.0.len() - 1
         });
         &mut self.0[position]
@@ -186,28 +200,67 @@ impl LeaseWaits {
 
     /// Returns the response about a counter for a request that may still wait for the time that is `left`. It applies to
     /// one decision.
-    fn take_response(&mut self, counter: SharedCounter, left: Duration) -> StoreResponse {
-        let Some(wait) = self.0.iter_mut().find(|wait| wait.counter == counter) else {
+    fn take_response(&mut self, group: WaitGroup, counter: SharedCounter, left: Duration) -> StoreResponse {
+        let Some(wait) = self.0.iter_mut().find(|wait| wait.group == group) else {
             return StoreResponse::None;
         };
-        if wait.pending.is_some() {
-            return StoreResponse::Pending;
-        }
-        match std::mem::take(&mut wait.response) {
+        let known = wait.counters.iter_mut().find(|wait| wait.counter == counter);
+        let response = known.map_or(StoreResponse::None, CounterWait::take_response);
+        match response {
+            // The other counters of the group have used the time.
             StoreResponse::None if left.is_zero() => StoreResponse::Missing(Unanswered::Late),
             response => response,
         }
     }
 }
 
+impl GroupWait {
+    fn new(group: WaitGroup) -> Self {
+        let (counters, waited) = (Vec::new(), Duration::ZERO);
+        Self { group, counters, waited, since: None, is_counted: false }
+    }
+
+    fn is_pending(&self) -> bool {
+        self.counters.iter().any(|counter| counter.pending.is_some())
+    }
+
+    fn waited(&self) -> Duration {
+        self.since.map_or(self.waited, |since| self.waited.saturating_add(since.elapsed()))
+    }
+
+    fn counter(&mut self, counter: SharedCounter) -> &mut CounterWait {
+        let position = self.counters.iter().position(|wait| wait.counter == counter).unwrap_or_else(|| {
+            self.counters.push(CounterWait { counter, pending: None, response: StoreResponse::None });
+            self.counters.len() - 1
+        });
+        &mut self.counters[position]
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        self.counters.iter_mut().for_each(|counter| counter.poll(cx));
+        self.count_wait();
+    }
+
+    /// Ends the waits of which this is the deadline.
+    fn elapse(&mut self, deadline: Instant) {
+        self.counters.iter_mut().for_each(|counter| counter.elapse(deadline));
+        self.count_wait();
+    }
+
+    /// Adds the time that the request has waited, once it waits for none of the counters any more.
+    fn count_wait(&mut self) {
+        if !self.is_pending() {
+            self.waited = self.waited();
+            self.since = None;
+        }
+    }
+}
+
 impl CounterWait {
-    const fn new(counter: SharedCounter) -> Self {
-        Self {
-            counter,
-            waited: Duration::ZERO,
-            pending: None,
-            response: StoreResponse::None,
-            is_counted: false,
+    fn take_response(&mut self) -> StoreResponse {
+        match self.pending {
+            Some(_) => StoreResponse::Pending,
+            None => std::mem::take(&mut self.response),
         }
     }
 
@@ -220,112 +273,15 @@ impl CounterWait {
             // The store is too slow for a response in time, or was lost, which the next decision notices first.
             Err(_) => StoreResponse::Missing(Unanswered::NotSent),
         };
-        self.waited = self.waited.saturating_add(pending.since.elapsed());
         self.pending = None;
     }
 
-    /// Ends the wait if this is its deadline.
     fn elapse(&mut self, deadline: Instant) {
-        let Some(pending) = self.pending.take_if(|pending| pending.deadline <= deadline) else { return };
-        self.waited = self.waited.saturating_add(pending.since.elapsed());
-        self.response = StoreResponse::Missing(Unanswered::Late);
+        if self.pending.take_if(|pending| pending.deadline <= deadline).is_some() {
+            self.response = StoreResponse::Missing(Unanswered::Late);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use tokio::sync::mpsc;
-
-    use super::*;
-    use crate::handle::QueuedCounter;
-    use weir_limiter::testing::limiter;
-
-    const SHORT: Duration = Duration::from_millis(10);
-    const LONG: Duration = Duration::from_secs(60);
-
-    /// A handle, its queue, and two counters that differ in their keys.
-    fn handle() -> (StoreHandle, mpsc::Receiver<QueuedCounter>, [SharedCounter; 2]) {
-        let (limiter, check) = limiter();
-        let other =
-            weir_limiter::Check { key: weir_limiter::key::KeyHasher::new([3, 4]).hash(b"b"), ..check };
-        let counters = [check, other].map(|check| limiter.shared_counter(&check));
-        let (handle, queue) = StoreHandle::new(&Arc::new(limiter));
-        (handle, queue, counters)
-    }
-
-    /// Decides a counter without units.
-    fn decide(
-        handle: &StoreHandle,
-        counter: SharedCounter,
-        max_wait: Duration,
-        waits: &mut LeaseWaits,
-    ) -> LeaseDecision {
-        let left = max_wait.saturating_sub(waits.waited(counter));
-        handle.decide_lease(counter, Some(left), waits, |source| {
-            LeaseOutcome::Requested(source == UnitSource::Store)
-        })
-    }
-
-    #[tokio::test]
-    async fn each_counter_has_its_own_wait() {
-        let (handle, mut queue, [short, long]) = handle();
-        let mut waits = LeaseWaits::default();
-        assert_eq!(decide(&handle, short, SHORT, &mut waits), LeaseDecision::Pending);
-        assert_eq!(decide(&handle, long, LONG, &mut waits), LeaseDecision::Pending);
-        waits.wait().await;
-        assert_eq!(decide(&handle, short, SHORT, &mut waits), LeaseDecision::Unavailable);
-        assert_eq!(decide(&handle, long, LONG, &mut waits), LeaseDecision::Pending, "it has time left");
-        assert_eq!(handle.take_unanswered(Unanswered::Late), 1);
-        assert!(queue.recv().await.is_some());
-        let waiter = queue.recv().await.unwrap().waiter.unwrap();
-        assert!(queue.try_recv().is_err(), "no further query for a request that waits on");
-        waiter.wake(false);
-        waits.wait().await;
-        assert_eq!(decide(&handle, long, LONG, &mut waits), LeaseDecision::Rejected(Duration::ZERO));
-    }
-
-    #[tokio::test]
-    async fn waits_for_one_counter_add_up() {
-        let (handle, mut queue, [counter, _]) = handle();
-        let mut waits = LeaseWaits::default();
-        let mut rounds = 0;
-        while decide(&handle, counter, 3 * SHORT, &mut waits) == LeaseDecision::Pending {
-            rounds += 1;
-            assert!(rounds <= 6, "waits of {SHORT:?} do not add up");
-            let waiter = queue.recv().await.unwrap().waiter.unwrap();
-            let respond = async {
-                tokio::time::sleep(SHORT).await;
-                // Another request takes the units.
-                waiter.wake(true);
-            };
-            tokio::join!(waits.wait(), respond);
-            waits.stop();
-        }
-        assert!(waits.waited(counter) >= 3 * SHORT);
-        assert_eq!(decide(&handle, counter, 3 * SHORT, &mut waits), LeaseDecision::Unavailable);
-        assert_eq!(handle.take_unanswered(Unanswered::Late), 1, "a request counts once");
-    }
-
-    #[tokio::test]
-    async fn query_that_does_not_fit_into_the_queue_is_not_waited_for() {
-        let (handle, queue, [counter, _]) = handle();
-        drop(queue);
-        let mut waits = LeaseWaits::default();
-        assert_eq!(decide(&handle, counter, LONG, &mut waits), LeaseDecision::Unavailable);
-        assert_eq!(handle.take_unanswered(Unanswered::QueueFull), 1);
-        assert!(!waits.is_pending());
-    }
-
-    #[tokio::test]
-    async fn query_that_is_not_sent_is_unanswered() {
-        let (handle, mut queue, [counter, _]) = handle();
-        let mut waits = LeaseWaits::default();
-        assert_eq!(decide(&handle, counter, LONG, &mut waits), LeaseDecision::Pending);
-        drop(queue.recv().await);
-        waits.wait().await;
-        assert_eq!(decide(&handle, counter, LONG, &mut waits), LeaseDecision::Unavailable);
-        assert_eq!(handle.take_unanswered(Unanswered::NotSent), 1);
-    }
-}
+mod tests;

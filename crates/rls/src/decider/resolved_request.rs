@@ -145,6 +145,7 @@ impl ResolvedRequest<'_> {
             let Some(native_checks) = &mut self.native_checks else { continue };
             match request_units(LeaseNeed::Check(
                 &native_checks.checks[position],
+                native_checks.rule(position),
                 native_checks.max_wait(position),
             )) {
                 LeaseAvailability::Ready => {}

@@ -1,0 +1,112 @@
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::handle::QueuedCounter;
+use weir_limiter::testing::limiter;
+
+const SHORT: Duration = Duration::from_millis(10);
+const LONG: Duration = Duration::from_secs(60);
+
+const RULE: WaitGroup = WaitGroup::Rule(RuleIndex(0));
+
+/// A handle, its queue, and two counters that differ in their keys.
+fn handle() -> (StoreHandle, mpsc::Receiver<QueuedCounter>, [SharedCounter; 2]) {
+    let (limiter, check) = limiter();
+    let other = weir_limiter::Check { key: weir_limiter::key::KeyHasher::new([3, 4]).hash(b"b"), ..check };
+    let counters = [check, other].map(|check| limiter.shared_counter(&check));
+    let (handle, queue) = StoreHandle::new(&Arc::new(limiter));
+    (handle, queue, counters)
+}
+
+/// Decides a counter without units.
+fn decide(
+    handle: &StoreHandle,
+    (group, counter): (WaitGroup, SharedCounter),
+    max_wait: Duration,
+    waits: &mut LeaseWaits,
+) -> LeaseDecision {
+    let left = max_wait.saturating_sub(waits.waited(group));
+    handle.decide_lease(group, counter, Some(left), waits, |source| {
+        LeaseOutcome::Requested(source == UnitSource::Store)
+    })
+}
+
+#[tokio::test]
+async fn each_rule_has_its_own_wait() {
+    let (handle, mut queue, [short, long]) = handle();
+    let (short, long) = ((RULE, short), (WaitGroup::Rule(RuleIndex(1)), long));
+    let mut waits = LeaseWaits::default();
+    assert_eq!(decide(&handle, short, SHORT, &mut waits), LeaseDecision::Pending);
+    assert_eq!(decide(&handle, long, LONG, &mut waits), LeaseDecision::Pending);
+    waits.wait().await;
+    assert_eq!(decide(&handle, short, SHORT, &mut waits), LeaseDecision::Unavailable);
+    assert_eq!(decide(&handle, long, LONG, &mut waits), LeaseDecision::Pending, "it has time left");
+    assert_eq!(handle.take_unanswered(Unanswered::Late), 1);
+    assert!(queue.recv().await.is_some());
+    let waiter = queue.recv().await.unwrap().waiter.unwrap();
+    assert!(queue.try_recv().is_err(), "no further query for a request that waits on");
+    waiter.wake(false);
+    waits.wait().await;
+    assert_eq!(decide(&handle, long, LONG, &mut waits), LeaseDecision::Rejected(Duration::ZERO));
+}
+
+#[tokio::test]
+async fn waits_for_the_counters_of_one_rule_add_up() {
+    let (handle, mut queue, counters) = handle();
+    let mut counters = counters.map(|counter| (RULE, counter)).into_iter().cycle();
+    let mut waits = LeaseWaits::default();
+    let mut rounds = 0;
+    while decide(&handle, counters.next().unwrap(), 3 * SHORT, &mut waits) == LeaseDecision::Pending {
+        rounds += 1;
+        assert!(rounds <= 6, "waits of {SHORT:?} do not add up");
+        let waiter = queue.recv().await.unwrap().waiter.unwrap();
+        let respond = async {
+            tokio::time::sleep(SHORT).await;
+            // Another request takes the units.
+            waiter.wake(true);
+        };
+        tokio::join!(waits.wait(), respond);
+        waits.stop();
+    }
+    assert!(waits.waited(RULE) >= 3 * SHORT);
+    for counter in counters.take(2) {
+        assert_eq!(decide(&handle, counter, 3 * SHORT, &mut waits), LeaseDecision::Unavailable);
+    }
+    assert_eq!(handle.take_unanswered(Unanswered::Late), 1, "a request counts once");
+}
+
+#[tokio::test]
+async fn query_that_does_not_fit_into_the_queue_is_not_waited_for() {
+    let (handle, queue, [counter, _]) = handle();
+    drop(queue);
+    let mut waits = LeaseWaits::default();
+    assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Unavailable);
+    assert_eq!(handle.take_unanswered(Unanswered::QueueFull), 1);
+    assert!(!waits.is_pending());
+}
+
+#[tokio::test]
+async fn query_that_is_not_sent_is_unanswered() {
+    let (handle, mut queue, [counter, _]) = handle();
+    let mut waits = LeaseWaits::default();
+    assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Pending);
+    drop(queue.recv().await);
+    waits.wait().await;
+    assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Unavailable);
+    assert_eq!(handle.take_unanswered(Unanswered::NotSent), 1);
+}
+
+#[tokio::test]
+async fn rule_waits_for_several_counters_at_the_same_time() {
+    let (handle, _queue, counters) = handle();
+    let mut waits = LeaseWaits::default();
+    let started = Instant::now();
+    for counter in counters {
+        assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Pending);
+    }
+    tokio::time::sleep(SHORT).await;
+    waits.stop();
+    assert!(waits.waited(RULE) <= started.elapsed(), "the wait counts once");
+}
