@@ -225,7 +225,8 @@ impl Limiter {
         let accounts = shard.lease_accounts_mut();
         let (Some(account), Some(quota)) = (accounts.get_mut(&key), quota) else {
             accounts.remove(&key);
-            return AppliedGrant { next: AfterGrant::Done, serves_waiting: false };
+            // The limit is gone, which requests find out when they are decided again.
+            return AppliedGrant { next: AfterGrant::Done, response: LeaseResponse::Units };
         };
         let quota = unconditional_count::quota_with_limit(quota, account.limit);
         // The wait that was computed for the previous limit says nothing about this one.
@@ -234,7 +235,11 @@ impl Limiter {
             true => LeaseGrant { wait: none, spread: none, pause: none, ..grant },
             false => grant,
         };
-        let serves_waiting = grant.covers_waiting(request) && !request.is_hopelessly_late(grant, sent, now);
+        let response = match grant.covers_waiting(request) {
+            false => LeaseResponse::NoUnits,
+            true if request.is_hopelessly_late(grant, sent, now) => LeaseResponse::Unusable,
+            true => LeaseResponse::Units,
+        };
         let held = account.apply_grant(request, grant, held, sent, now);
         let next = account.next_step(request, held, in_use, now);
         let is_stored = write_lease(&mut shard, key, meter, held, now);
@@ -244,9 +249,9 @@ impl Limiter {
         drop(shard);
         self.notify_waiting(key);
         match is_stored {
-            true => AppliedGrant { next, serves_waiting },
+            true => AppliedGrant { next, response },
             // The table is full.
-            false => AppliedGrant { next: AfterGrant::Done, serves_waiting: false },
+            false => AppliedGrant { next: AfterGrant::Done, response: LeaseResponse::Unusable },
         }
     }
 
@@ -320,8 +325,20 @@ impl LeaseAccount {
 pub struct AppliedGrant {
     /// What follows.
     pub next: AfterGrant,
-    /// Whether requests that waited for it may get units, now or with another query.
-    pub serves_waiting: bool,
+    /// What it means for the requests that waited for it.
+    pub response: LeaseResponse,
+}
+
+/// What a response of the store means for a request that waited for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseResponse {
+    /// The request may get units, now or with another query.
+    Units,
+    /// The store has none.
+    NoUnits,
+    /// The store granted units that cannot be spent: they came too late, as those of another query would, or there is no
+    /// room for them. It says nothing about the limit.
+    Unusable,
 }
 
 /// What follows a grant of the store.

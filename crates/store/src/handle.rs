@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::call_latency::MIN_WAIT;
 use weir_limiter::Limiter;
-use weir_limiter::leases::SharedCounter;
+use weir_limiter::leases::{LeaseResponse, SharedCounter};
 use weir_limiter::timestamp::Timestamp;
 use weir_telemetry::metrics::Unanswered;
 
@@ -33,17 +33,17 @@ pub struct QueuedCounter {
 /// A request that waits for the store.
 #[derive(Debug)]
 pub struct LeaseWaiter {
-    /// Completed when the store has responded: whether it had units. Dropped if the query is not sent.
-    pub sender: oneshot::Sender<bool>,
+    /// Completed when the store has responded. Dropped if the query is not sent.
+    pub sender: oneshot::Sender<LeaseResponse>,
     /// Time until which the request waits.
     pub deadline: Instant,
 }
 
 impl LeaseWaiter {
-    /// Wakes the request, which decides again. `has_units` is whether the store had units for it.
-    pub fn wake(self, has_units: bool) {
+    /// Wakes the request, which decides again.
+    pub fn wake(self, response: LeaseResponse) {
         // The request may be gone.
-        let _ = self.sender.send(has_units);
+        let _ = self.sender.send(response);
     }
 }
 
@@ -177,7 +177,7 @@ impl StoreHandle {
         counter: SharedCounter,
         needs_query: bool,
         deadline: Instant,
-    ) -> Option<oneshot::Receiver<bool>> {
+    ) -> Option<oneshot::Receiver<LeaseResponse>> {
         let (sender, receiver) = oneshot::channel();
         let waiter = Some(LeaseWaiter { sender, deadline });
         self.enqueue(QueuedCounter { counter, needs_query, waiter }).then_some(receiver)

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::handle::StoreHandle;
-use weir_limiter::leases::{LeaseOutcome, SharedCounter, UnitSource};
+use weir_limiter::leases::{LeaseOutcome, LeaseResponse, SharedCounter, UnitSource};
 use weir_policy::rules::RuleIndex;
 use weir_telemetry::metrics::Unanswered;
 
@@ -67,7 +67,7 @@ struct CounterWait {
 /// A response that has not arrived.
 #[derive(Debug)]
 struct AwaitedResponse {
-    receiver: oneshot::Receiver<bool>,
+    receiver: oneshot::Receiver<LeaseResponse>,
     deadline: Instant,
 }
 
@@ -81,6 +81,8 @@ enum StoreResponse {
     Pending,
     /// The store had no units for the request.
     NoUnits,
+    /// The store granted units that cannot be spent.
+    Unusable,
     /// There is no response in time.
     Missing(Unanswered),
 }
@@ -107,6 +109,10 @@ impl StoreHandle {
                 self.query_if(needs_query, counter);
                 LeaseDecision::Available
             }
+            // Even if the next query is due later: that is because of these units, which were granted.
+            (LeaseOutcome::Rejected(_), Some(_)) if response == StoreResponse::Unusable => {
+                self.end_unanswered(waits.group(group), Unanswered::Late)
+            }
             (LeaseOutcome::Requested(needs_query), None) => {
                 self.query_if(needs_query, counter);
                 LeaseDecision::Rejected(Duration::ZERO)
@@ -115,6 +121,7 @@ impl StoreHandle {
                 StoreResponse::None => self.start_wait(waits.group(group), counter, needs_query, left),
                 StoreResponse::Pending => LeaseDecision::Pending,
                 StoreResponse::NoUnits => LeaseDecision::Rejected(Duration::ZERO),
+                StoreResponse::Unusable => self.end_unanswered(waits.group(group), Unanswered::Late),
                 StoreResponse::Missing(reason) => self.end_unanswered(waits.group(group), reason),
             },
             (LeaseOutcome::Rejected(wait), _) => LeaseDecision::Rejected(wait),
@@ -268,8 +275,9 @@ impl CounterWait {
         let Some(pending) = &mut self.pending else { return };
         let Poll::Ready(response) = Pin::new(&mut pending.receiver).poll(cx) else { return };
         self.response = match response {
-            Ok(true) => StoreResponse::None,
-            Ok(false) => StoreResponse::NoUnits,
+            Ok(LeaseResponse::Units) => StoreResponse::None,
+            Ok(LeaseResponse::NoUnits) => StoreResponse::NoUnits,
+            Ok(LeaseResponse::Unusable) => StoreResponse::Unusable,
             // The store is too slow for a response in time, or was lost, which the next decision notices first.
             Err(_) => StoreResponse::Missing(Unanswered::NotSent),
         };

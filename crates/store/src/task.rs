@@ -18,7 +18,7 @@ use super::settings::StoreSettings;
 use weir_limiter::feedback::sharing::SharedKeyState;
 use weir_limiter::feedback::states::RuleFeedback;
 use weir_limiter::key::KeyHasher;
-use weir_limiter::leases::{AfterGrant, AppliedGrant, LeaseRequest, SharedCounter};
+use weir_limiter::leases::{AfterGrant, AppliedGrant, LeaseRequest, LeaseResponse, SharedCounter};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Fleet, Limiter};
 use weir_net::clock::Clock;
@@ -207,7 +207,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                 self.waiters.entry(counter).or_default().push(waiter);
             } else {
                 // The store has responded meanwhile.
-                waiter.wake(true);
+                waiter.wake(LeaseResponse::Units);
             }
         }
     }
@@ -292,11 +292,15 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     /// Wakes the requests that wait for these counters, so that they decide again. Those that arrived after the query wait
     /// for the next one, if there is one.
     fn wake_waiters(&mut self, applied: &[(SharedCounter, AppliedGrant)]) {
-        for (counter, AppliedGrant { next, serves_waiting }) in applied {
+        for (counter, AppliedGrant { next, response }) in applied {
             let included = self.sent_waiters.remove(counter).into_iter().flatten();
-            included.for_each(|waiter| waiter.wake(*serves_waiting));
+            included.for_each(|waiter| waiter.wake(*response));
             if *next != AfterGrant::Query {
-                self.waiters.remove(counter).into_iter().flatten().for_each(|waiter| waiter.wake(true));
+                self.waiters
+                    .remove(counter)
+                    .into_iter()
+                    .flatten()
+                    .for_each(|waiter| waiter.wake(LeaseResponse::Units));
             }
         }
     }
@@ -344,7 +348,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         self.waiters.retain(|counter, waiters| {
             let is_pending = limiter.is_request_pending(*counter);
             if !is_pending {
-                waiters.drain(..).for_each(|waiter| waiter.wake(true));
+                waiters.drain(..).for_each(|waiter| waiter.wake(LeaseResponse::Units));
             }
             is_pending
         });

@@ -320,3 +320,28 @@ impl LeaseGrant {
         valid * 7 / 8
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leases::{LeaseResponse, StoreLatency};
+    use crate::testing::{NOW, limiter};
+
+    /// Returns what waiting requests learn from a grant of `granted` units that arrives after this many milliseconds.
+    fn response(granted: u32, millis: u64) -> LeaseResponse {
+        let (limiter, check) = limiter();
+        limiter.acquire_units(&check, NOW);
+        let counter = limiter.shared_counter(&check);
+        let request = limiter.lease_request(counter, StoreLatency::default(), NOW).unwrap();
+        let grant = LeaseGrant { granted, valid: request.valid, remaining: 50, ..LeaseGrant::default() };
+        limiter.apply_grant(&request, grant, NOW, NOW.saturating_add(Duration::from_millis(millis))).response
+    }
+
+    #[test]
+    fn grant_that_comes_too_late_is_not_an_exhausted_limit() {
+        assert_eq!(response(1, 1), LeaseResponse::Units);
+        assert_eq!(response(0, 1), LeaseResponse::NoUnits);
+        assert_eq!(response(1, 1000), LeaseResponse::Unusable);
+        assert_eq!(response(0, 1000), LeaseResponse::NoUnits);
+    }
+}

@@ -47,7 +47,7 @@ async fn each_rule_has_its_own_wait() {
     assert!(queue.recv().await.is_some());
     let waiter = queue.recv().await.unwrap().waiter.unwrap();
     assert!(queue.try_recv().is_err(), "no further query for a request that waits on");
-    waiter.wake(false);
+    waiter.wake(LeaseResponse::NoUnits);
     waits.wait().await;
     assert_eq!(decide(&handle, long, LONG, &mut waits), LeaseDecision::Rejected(Duration::ZERO));
 }
@@ -65,7 +65,7 @@ async fn waits_for_the_counters_of_one_rule_add_up() {
         let respond = async {
             tokio::time::sleep(SHORT).await;
             // Another request takes the units.
-            waiter.wake(true);
+            waiter.wake(LeaseResponse::Units);
         };
         tokio::join!(waits.wait(), respond);
         waits.stop();
@@ -109,4 +109,19 @@ async fn rule_waits_for_several_counters_at_the_same_time() {
     tokio::time::sleep(SHORT).await;
     waits.stop();
     assert!(waits.waited(RULE) <= started.elapsed(), "the wait counts once");
+}
+
+#[tokio::test]
+async fn grant_that_cannot_be_spent_says_nothing_about_the_limit() {
+    let paused = LeaseOutcome::Rejected(LONG);
+    for outcome in [LeaseOutcome::Requested(false), paused] {
+        let (handle, mut queue, [counter, _]) = handle();
+        let mut waits = LeaseWaits::default();
+        assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Pending);
+        queue.recv().await.unwrap().waiter.unwrap().wake(LeaseResponse::Unusable);
+        waits.wait().await;
+        let decided = handle.decide_lease(RULE, counter, Some(LONG), &mut waits, |_| outcome);
+        assert_eq!(decided, LeaseDecision::Unavailable, "{outcome:?}");
+        assert_eq!(handle.take_unanswered(Unanswered::Late), 1);
+    }
 }

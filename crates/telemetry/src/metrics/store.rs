@@ -30,7 +30,7 @@ impl StoreOutcome {
 /// Why a request that waited for the store has no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// The store did not respond before the wait had elapsed.
+    /// The store did not respond before the wait had elapsed, or the units that it granted came too late.
     Late,
     /// The query was not sent: the response of an overloaded store would have come too late.
     NotSent,
