@@ -65,7 +65,7 @@ impl Generations {
             config.listeners.iter().map(|listener| listener.name.clone()).collect();
         let mut limit_specs = config.rls.as_ref().map(|_| UnitLimits::specs()).unwrap_or_default();
         if let Some(scope) = config.rls.as_ref().and_then(|rls| rls.shared_limit.as_ref()) {
-            limit_specs.extend(UnitLimits::shared_specs(scope.lease_policy()));
+            limit_specs.extend(UnitLimits::shared_specs(scope.lease_policy(false)));
         }
         let first = |policy: Arc<Policy>| {
             let limits = LimitTables::new(&policy, limiter.hasher(), metrics, top_keys, config.log_keys);

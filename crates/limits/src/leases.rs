@@ -21,8 +21,6 @@ use weir_store::lease_wait::{LeaseDecision, WaitGroup};
 
 /// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
 const MAX_ATTEMPTS: usize = 4;
-/// Time that a stored call waits for the store, unless its rule has a maximum of its own. No client waits for it.
-const DEFAULT_STORED_WAIT: Duration = Duration::from_secs(1);
 /// Minimum `retry-after` while the store is unreachable.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -145,10 +143,8 @@ fn acquire_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize)
     let (Some(store), Some(shared)) = (store, shared) else {
         return LeaseDecision::Unavailable;
     };
-    let max_wait = shared.wait.unwrap_or_else(|| match view.policy.rules.is_deferral(selected.rule) {
-        true => DEFAULT_STORED_WAIT,
-        false => store.default_wait(),
-    });
+    let max_wait = shared.max_wait(view.policy.rules.is_deferral(selected.rule));
+    let max_wait = max_wait.unwrap_or_else(|| store.default_wait());
     let (group, counter) = (WaitGroup::Rule(selected.rule), view.limiter.shared_counter(&selected.check));
     let left = max_wait.saturating_sub(limits.lease_waits.waited(group));
     let in_queue = limits.wait.as_ref().map_or(Duration::ZERO, |line| line.time_left(selected.rule, now));

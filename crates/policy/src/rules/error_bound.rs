@@ -27,6 +27,15 @@ pub struct FleetState {
     pub since_unanswered: Option<Duration>,
 }
 
+/// The requests that a limit counts.
+#[derive(Clone, Copy)]
+struct CountedRequests {
+    /// Maximum units of one request.
+    max_cost: u32,
+    /// Whether they are stored calls.
+    are_stored: bool,
+}
+
 impl SharedLimit {
     /// Returns the replacement of the store while it is unreachable; `None` while it is reachable, and for limits that
     /// are never counted there.
@@ -45,14 +54,14 @@ impl SharedLimit {
         }
     }
 
-    fn excess(&self, quota: &Quota, cost: u32, fleet: &FleetState) -> f64 {
+    fn excess(&self, quota: &Quota, requests: CountedRequests, fleet: &FleetState) -> f64 {
         match (self.mode, fleet.is_unreachable) {
             (Mode::Split, _) => self.split_excess(quota, fleet),
             (Mode::Lease | Mode::Exact, true) => self.store_loss_excess(quota, fleet),
             (Mode::Lease | Mode::Exact, false) if self.may_be_unanswered(quota.window(), fleet) => {
-                self.counted_excess(quota, cost, fleet) + self.store_loss_excess(quota, fleet)
+                self.counted_excess(quota, requests, fleet) + self.store_loss_excess(quota, fleet)
             }
-            (Mode::Lease | Mode::Exact, false) => self.counted_excess(quota, cost, fleet),
+            (Mode::Lease | Mode::Exact, false) => self.counted_excess(quota, requests, fleet),
         }
     }
 
@@ -64,10 +73,10 @@ impl SharedLimit {
     }
 
     /// Excess of limits that the store counts.
-    fn counted_excess(&self, quota: &Quota, cost: u32, fleet: &FleetState) -> f64 {
+    fn counted_excess(&self, quota: &Quota, requests: CountedRequests, fleet: &FleetState) -> f64 {
         let units = u32::from(quota.units_per_request().get());
-        let policy = self.lease_policy().with_wait(fleet.wait);
-        leases::excess(quota, cost.saturating_mul(units), &policy) / f64::from(units)
+        let policy = self.lease_policy(requests.are_stored).with_wait(fleet.wait);
+        leases::excess(quota, requests.max_cost.saturating_mul(units), &policy) / f64::from(units)
     }
 
     fn split_excess(&self, quota: &Quota, fleet: &FleetState) -> f64 {
@@ -96,7 +105,7 @@ impl LimitAction {
         let shared = self.shared()?;
         let limits = self.limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota));
         let quotas = limits.chain(self.in_flight.map(Quota::in_flight));
-        let cost = match &self.cost_model.cost {
+        let max_cost = match &self.cost_model.cost {
             Cost::Fixed(units) => *units,
             Cost::Header(told) => told.max_units.unwrap_or(u32::MAX),
             Cost::RequestBytes(measure) => measure.max_units.unwrap_or(u32::MAX),
@@ -104,7 +113,8 @@ impl LimitAction {
             Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
         };
-        Some(quotas.map(|quota| shared.excess(&quota, cost, fleet)).fold(0.0, f64::max))
+        let requests = CountedRequests { max_cost, are_stored: self.deferral.is_some() };
+        Some(quotas.map(|quota| shared.excess(&quota, requests, fleet)).fold(0.0, f64::max))
     }
 }
 

@@ -196,6 +196,10 @@ impl RequiredLimits {
             self.specs.push(LimitSpec { identity, quota, on_change, lease_policy });
             self.is_held.push(false);
         }
+        if let (Some(kept), Some(policy)) = (&mut self.specs[place].lease_policy, lease_policy) {
+            // A rule with stored calls may wait longer than the others.
+            kept.max_wait = kept.max_wait.max(policy.max_wait);
+        }
         self.is_held[place] |= limiting.cost_model.charge_timing() == ChargeTiming::OnResponse;
         place
     }
@@ -257,7 +261,7 @@ fn count_location(limiting: &LimitAction, quota: Quota, divisors: &InstanceCount
         return CountLocation::Local(quota.split_among(shared.instance_count(divisors)));
     }
     let Some(claimed) = quota.leased() else { return CountLocation::Local(quota) };
-    let sharing = shared.lease_policy();
+    let sharing = shared.lease_policy(limiting.deferral.is_some());
     let away = match shared.on_store_loss {
         OnStoreLoss::Split => Some(quota.split_among(divisors.members)),
         OnStoreLoss::Local | OnStoreLoss::Allow => Some(quota),

@@ -13,6 +13,9 @@ use weir_limiter::leases::LeasePolicy;
 /// Number of the lowest priority. The highest is 0.
 pub const MAX_PRIORITY: u8 = 3;
 
+/// Time that a stored call waits for the store, unless its rule has a maximum of its own. No client waits for it.
+const DEFAULT_STORED_WAIT: Duration = Duration::from_secs(1);
+
 /// Settings of a rule's limit over all instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedLimit {
@@ -85,14 +88,20 @@ pub enum InstanceSource {
 }
 
 impl SharedLimit {
-    /// Returns the settings that the limiter needs.
-    pub fn lease_policy(&self) -> LeasePolicy {
+    /// Returns the settings that the limiter needs. `sends_stored` is whether the rule sends stored calls.
+    pub fn lease_policy(&self, sends_stored: bool) -> LeasePolicy {
         LeasePolicy {
             is_exact: self.mode == Mode::Exact,
-            max_wait: self.wait,
+            max_wait: self.max_wait(sends_stored),
             priority: self.priority,
             is_max_min: self.fairness == Fairness::MaxMin,
         }
+    }
+
+    /// Returns the maximum time that a request waits for a response of the store; `None` for as long as the latency of the
+    /// store needs.
+    pub fn max_wait(&self, sends_stored: bool) -> Option<Duration> {
+        self.wait.or(sends_stored.then_some(DEFAULT_STORED_WAIT))
     }
 
     /// Whether it needs a store.

@@ -7,6 +7,9 @@ use http::StatusCode;
 
 use super::*;
 use crate::rules::deferral::{Deferral, DeferredRequest};
+use crate::rules::planned_checks::RequiredLimits;
+use crate::rules::rule::LimitSource;
+use crate::rules::shared_limit::{Fairness, Mode, OnStoreLoss, SharedLimit};
 
 /// Returns a rule for `path` that defers requests and has 5 units per hour.
 fn deferring(name: &str, path: &str, key: &[Attribute], on_missing: OnMissing) -> Rule {
@@ -82,4 +85,28 @@ fn request_without_the_key_is_treated_as_on_missing_says() {
     assert_eq!(outcome(OnMissing::Skip), Ok(None));
     assert_eq!(outcome(OnMissing::Shared).unwrap().unwrap().rule, RuleIndex(0));
     assert_eq!(outcome(OnMissing::Deny).unwrap_err().denial, Denial::Forbidden);
+}
+
+#[test]
+fn grants_for_stored_calls_may_take_as_long_as_the_calls_wait() {
+    let shared = |wait| {
+        let (fairness, on_store_loss) = (Fairness::default(), OnStoreLoss::default());
+        SharedLimit { mode: Mode::Lease, wait, on_store_loss, fairness, priority: 1, instances: None }
+    };
+    let max_waits = |mut rules: Vec<Rule>, wait| {
+        for rule in &mut rules {
+            let Action::Limit(action) = &mut rule.action else { panic!() };
+            action.source = LimitSource::Shared(shared(wait));
+            action.counter = Some("calls".into());
+        }
+        let limits = RequiredLimits::from_rules(&rules, &InstanceCounts::single());
+        limits.specs().iter().filter_map(|spec| spec.lease_policy).map(|it| it.max_wait).collect::<Vec<_>>()
+    };
+    let plain = || limit("calls", &["/now"], &[], &[5]);
+    let stored = || deferring("stored", "/*", &[], OnMissing::Skip);
+    let second = Duration::from_secs(1);
+    assert_eq!(max_waits(vec![plain()], None), [None]);
+    assert_eq!(max_waits(vec![stored()], None), [Some(second)]);
+    assert_eq!(max_waits(vec![stored()], Some(second / 10)), [Some(second / 10)]);
+    assert_eq!(max_waits(vec![plain(), stored()], None), [Some(second)], "one counter");
 }
