@@ -111,7 +111,11 @@ impl AppliedLimits {
                 }
             }
         }
-        let position = match self.attempt(view, now) {
+        // The time that the request may wait in the queue is part of its wait for the store.
+        let before_store = |limits: &mut Self| {
+            limits.wait = Some(Box::new(waiting.take().unwrap_or_else(|| new_waiting(limits))));
+        };
+        let position = match self.attempt(view, now, before_store) {
             Some((position, _)) => {
                 self.peek(view, now);
                 if self.is_rejected_by_another(view) {
@@ -122,18 +126,20 @@ impl AppliedLimits {
             }
             None => self.position_without_room(view),
         };
+        let created = self.wait.take().map(|waiting| *waiting).or(waiting);
         if let Some(position) = position {
-            self.lease_waits.stop();
-            let waiting = waiting.unwrap_or_else(|| new_waiting(self));
+            let waiting = created.unwrap_or_else(|| new_waiting(self));
             self.start_waiting(view, waiting, position);
         }
     }
 
+    /// Joins the queue of the check at `position`. A response of the store for which the request waits is that of its turn.
     fn start_waiting(&mut self, view: &LimitsView, waiting: WaitingRequest, position: usize) {
         let now = self.decided_at;
         self.wait = Some(Box::new(waiting));
         if self.join(view, position, now).is_none() {
             self.wait = None;
+            self.lease_waits.stop();
         }
     }
 
@@ -142,9 +148,14 @@ impl AppliedLimits {
         self.decision = view.limiter.peek(self.selected.iter().map(|one| one.check), now);
     }
 
-    /// Takes a place in the pace of the limits, and decides. Returns the position of a check whose pace has no room, and
-    /// the time until it has.
-    fn attempt(&mut self, view: &LimitsView, now: Timestamp) -> Option<(usize, Duration)> {
+    /// Takes a place in the pace of the limits, and decides. `before_store` is called if units have to come from the store.
+    /// Returns the position of a check whose pace has no room, and the time until it has.
+    fn attempt(
+        &mut self,
+        view: &LimitsView,
+        now: Timestamp,
+        before_store: impl FnOnce(&mut Self),
+    ) -> Option<(usize, Duration)> {
         if self.wait.is_some() {
             view.policy.rules.refresh(&mut self.selected);
         }
@@ -164,6 +175,7 @@ impl AppliedLimits {
         }
         self.check_again(view, now);
         if view.policy.rules.is_shared() && self.decision.verdicts().iter().any(Verdict::needs_lease) {
+            before_store(self);
             leases::acquire_leases(view, self);
         } else {
             self.lease_waits.stop();
@@ -321,7 +333,7 @@ impl AppliedLimits {
             return self.wait_turn(view, position, TurnEvent::First, None, now);
         }
         self.allow_charge_ahead(now);
-        if let Some((position, wait)) = self.attempt(view, now) {
+        if let Some((position, wait)) = self.attempt(view, now, |_| {}) {
             let room = Room { retry: wait, ahead: LOOKAHEAD };
             return self.wait_turn(view, position, TurnEvent::Notified, Some(room), now);
         }
@@ -407,3 +419,6 @@ impl AppliedLimits {
         self.peek(view, self.decided_at);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! Queues of shared limits, with a store that does not respond.
+
+use std::future::{pending, ready};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use http::{HeaderMap, Method, Uri};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::{LimitResources, LimitTables, PendingLimits};
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::elastic::Headroom;
+use weir_limiter::leases::StoreLatency;
+use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir_limiter::wait_queue::QueueOrder;
+use weir_limiter::{Limiter, LimiterSettings};
+use weir_net::clock::Clock;
+use weir_policy::engine::PolicySpec;
+use weir_policy::identify::{IdentifySettings, identify};
+use weir_policy::response::rejection::RejectionResponse;
+use weir_policy::rules::key::KeyTemplate;
+use weir_policy::rules::matcher::Matcher;
+use weir_policy::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit};
+use weir_policy::rules::selection::Selection;
+use weir_policy::rules::shared_limit::{Fairness, Mode, OnStoreLoss, SharedLimit};
+use weir_store::handle::{QueuedCounter, StoreHandle};
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::observe::top_keys::TopKeys;
+
+/// A rule with a queue and a shared limit of 100 an hour.
+fn queued_rule(wait: Duration) -> Rule {
+    let limit = Limit::new(NonZeroU32::new(100).unwrap(), Period::one(TimeUnit::Hour));
+    let shared = SharedLimit {
+        mode: Mode::Lease,
+        wait: Some(wait),
+        on_store_loss: OnStoreLoss::default(),
+        fairness: Fairness::default(),
+        priority: 1,
+        instances: None,
+    };
+    let queue = WaitPolicy {
+        max: Duration::from_secs(60),
+        max_queued: 100,
+        order: QueueOrder::Fifo,
+        fair_key: KeyTemplate::default(),
+        deadline: None,
+        priority: None,
+        pace: None,
+    };
+    let action = LimitAction {
+        limits: Box::new([RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())]),
+        wait: Some(Box::new(queue)),
+        source: LimitSource::Shared(shared),
+        ..LimitAction::default()
+    };
+    Rule {
+        name: "queued".into(),
+        matcher: Matcher::default(),
+        except: Box::default(),
+        action: Action::Limit(action),
+        domain: None,
+    }
+}
+
+/// A view of one rule, and what it asks the store.
+struct Worker {
+    view: Rc<LimitsView>,
+    queue: mpsc::Receiver<QueuedCounter>,
+    now: Timestamp,
+}
+
+impl Worker {
+    fn new(rule: Rule) -> Self {
+        let clock = Arc::new(Clock::start());
+        let (limiter, now) =
+            (Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [7, 11] })), clock.now());
+        let rejections = [RejectionResponse::default()].into();
+        let spec = PolicySpec { rules: [rule].into(), rejections, ..PolicySpec::default() };
+        let policy = spec.install(1, &limiter, now);
+        let (store, queue) = StoreHandle::new(&limiter);
+        store.set_unreachable(false);
+        let (metrics, top_keys) = (Metrics::new(&[]), TopKeys::default());
+        let resources = LimitResources {
+            limiter: &limiter,
+            clock: &clock,
+            metrics: &metrics,
+            store: Some(&store),
+            top_keys: &top_keys,
+            worker: top_keys.add_worker(),
+        };
+        let tables = Arc::new(LimitTables::new(&policy, limiter.hasher(), &metrics, &top_keys, None));
+        let view = Rc::new(LimitsView::new(&policy, &tables, &[], None, resources));
+        Self { view, queue, now }
+    }
+
+    fn arrive(&self) -> PendingLimits {
+        let (uri, headers, settings) = (Uri::from_static("/"), HeaderMap::new(), IdentifySettings::default());
+        let peer = [192, 0, 2, 1].into();
+        let request = identify(&Method::GET, &uri, &headers, peer, &settings, self.now).unwrap();
+        match self.view.policy.rules.select(&request, Headroom::NONE) {
+            Selection::Limited(checks, rest) => {
+                PendingLimits::check(&self.view, checks, rest, &request, self.now)
+            }
+            other @ (Selection::Exempt(_) | Selection::Denied(..)) => panic!("{other:?}"),
+        }
+    }
+
+    /// Holds a request, and returns whether the first thing that it waits for is the store.
+    async fn waits_for_store(&self, limits: &mut PendingLimits) -> bool {
+        let mut waits_for_store = None;
+        let hold = async |hold: Hold<'_>| {
+            waits_for_store.get_or_insert(matches!(hold, Hold::Lease(_)));
+            pending().await
+        };
+        tokio::select! {
+            biased;
+            done = limits.held(&self.view).unwrap().resolve(hold) => panic!("{done:?}"),
+            () = ready(()) => {}
+        }
+        waits_for_store.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn request_that_joins_a_queue_asks_the_store_once_for_its_units() {
+    let mut worker = Worker::new(queued_rule(Duration::from_secs(1)));
+    let mut limits = worker.arrive();
+    assert!(worker.waits_for_store(&mut limits).await);
+    let QueuedCounter { counter, needs_query, waiter } = worker.queue.try_recv().unwrap();
+    assert!(needs_query && !waiter.unwrap().sender.is_closed(), "it waits for the first query");
+    assert!(worker.queue.try_recv().is_err(), "and for no other");
+    let request = worker.view.limiter.lease_request(counter, StoreLatency::default(), worker.now).unwrap();
+    assert_eq!(request.needed, 1);
+}
