@@ -148,8 +148,8 @@ fn acquire_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize)
     let (group, counter) = (WaitGroup::Rule(selected.rule), view.limiter.shared_counter(&selected.check));
     let left = max_wait.saturating_sub(limits.lease_waits.waited(group));
     let in_queue = limits.wait.as_ref().map_or(Duration::ZERO, |line| line.time_left(selected.rule, now));
-    // No request waits for a check that does not reject it, or for a rule without a wait.
-    let waits = limits.decision.verdicts()[position].rejects() && !(max_wait.is_zero() && in_queue.is_zero());
+    // No request waits for a check that does not reject it, or for a rule without a wait. Its queue decides it again.
+    let waits = limits.decision.verdicts()[position].rejects() && !max_wait.is_zero();
     let left = waits.then_some(left.max(in_queue));
     store.decide_lease(group, counter, left, &mut limits.lease_waits, |source| {
         view.limiter.acquire_units_from(source, &selected.check, now)

@@ -133,3 +133,10 @@ async fn request_that_joins_a_queue_asks_the_store_once_for_its_units() {
     let request = worker.view.limiter.lease_request(counter, StoreLatency::default(), worker.now).unwrap();
     assert_eq!(request.needed, 1);
 }
+
+#[tokio::test]
+async fn queue_of_a_rule_without_a_wait_does_not_wait_for_the_store() {
+    let worker = Worker::new(queued_rule(Duration::ZERO));
+    let mut limits = worker.arrive();
+    assert!(!worker.waits_for_store(&mut limits).await);
+}
