@@ -168,10 +168,11 @@ impl LeaseWaits {
         self.0.iter().any(GroupWait::is_pending)
     }
 
-    /// Stops waiting. The request keeps what it has waited.
+    /// Stops waiting, and drops responses that were not taken: they say nothing about a later decision. The request keeps
+    /// what it has waited.
     pub fn stop(&mut self) {
         for group in &mut self.0 {
-            group.counters.iter_mut().for_each(|counter| counter.pending = None);
+            group.counters.iter_mut().for_each(CounterWait::stop);
             group.count_wait();
         }
     }
@@ -264,6 +265,10 @@ impl GroupWait {
 }
 
 impl CounterWait {
+    fn stop(&mut self) {
+        (self.pending, self.response) = (None, StoreResponse::None);
+    }
+
     fn take_response(&mut self) -> StoreResponse {
         match self.pending {
             Some(_) => StoreResponse::Pending,

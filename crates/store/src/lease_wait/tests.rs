@@ -125,3 +125,15 @@ async fn grant_that_cannot_be_spent_says_nothing_about_the_limit() {
         assert_eq!(handle.take_unanswered(Unanswered::Late), 1);
     }
 }
+
+#[tokio::test]
+async fn response_of_a_wait_that_was_stopped_does_not_apply_to_a_later_decision() {
+    let (handle, mut queue, [counter, _]) = handle();
+    let mut waits = LeaseWaits::default();
+    assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Pending);
+    queue.recv().await.unwrap().waiter.unwrap().wake(LeaseResponse::NoUnits);
+    waits.wait().await;
+    waits.stop();
+    assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Pending);
+    assert!(queue.recv().await.unwrap().needs_query);
+}
