@@ -207,7 +207,7 @@ impl LeaseWaits {
     }
 
     /// Returns the response about a counter for a request that may still wait for the time that is `left`. It applies to
-    /// one decision.
+    /// one decision; that there are no units, to all until the wait is stopped.
     fn take_response(&mut self, group: WaitGroup, counter: SharedCounter, left: Duration) -> StoreResponse {
         let Some(wait) = self.0.iter_mut().find(|wait| wait.group == group) else {
             return StoreResponse::None;
@@ -272,6 +272,8 @@ impl CounterWait {
     fn take_response(&mut self) -> StoreResponse {
         match self.pending {
             Some(_) => StoreResponse::Pending,
+            // A request that still waits for others must not ask again.
+            None if self.response == StoreResponse::NoUnits => self.response,
             None => std::mem::take(&mut self.response),
         }
     }

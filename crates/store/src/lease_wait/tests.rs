@@ -137,3 +137,24 @@ async fn response_of_a_wait_that_was_stopped_does_not_apply_to_a_later_decision(
     assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Pending);
     assert!(queue.recv().await.unwrap().needs_query);
 }
+
+#[tokio::test]
+async fn counter_without_units_is_not_asked_for_again_while_the_request_waits_for_others() {
+    let (handle, mut queue, counters) = handle();
+    let [empty, other] = [(RULE, counters[0]), (WaitGroup::Documents, counters[1])];
+    let mut waits = LeaseWaits::default();
+    assert_eq!(decide(&handle, empty, LONG, &mut waits), LeaseDecision::Pending);
+    assert_eq!(decide(&handle, other, LONG, &mut waits), LeaseDecision::Pending);
+    for response in [LeaseResponse::NoUnits, LeaseResponse::Units] {
+        queue.recv().await.unwrap().waiter.unwrap().wake(response);
+    }
+    waits.wait().await;
+    // Another request takes the units of the second counter.
+    let none = LeaseDecision::Rejected(Duration::ZERO);
+    for _ in 0..2 {
+        assert_eq!(decide(&handle, empty, LONG, &mut waits), none);
+        assert_eq!(decide(&handle, other, LONG, &mut waits), LeaseDecision::Pending);
+    }
+    assert_eq!(queue.recv().await.unwrap().counter, other.1);
+    assert!(queue.try_recv().is_err());
+}
