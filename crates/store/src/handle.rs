@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::call_latency::MIN_WAIT;
@@ -68,8 +68,8 @@ struct StoreStatus {
     unanswered: [AtomicU64; Unanswered::ALL.len()],
     /// When requests were last found to have waited without a response, in nanoseconds; 0 if never.
     unanswered_at: AtomicU64,
-    /// Whether a query was dropped for which other requests may wait.
-    has_dropped_query: AtomicBool,
+    /// Notified if a query was dropped for which other requests may wait.
+    query_dropped: Notify,
 }
 
 impl Default for StoreStatus {
@@ -82,7 +82,7 @@ impl Default for StoreStatus {
             wait_micros: AtomicU64::new(MIN_WAIT.as_micros() as u64),
             unanswered: Default::default(),
             unanswered_at: AtomicU64::new(0),
-            has_dropped_query: AtomicBool::new(false),
+            query_dropped: Notify::new(),
         }
     }
 }
@@ -148,9 +148,9 @@ impl StoreHandle {
         (nanos > 0).then(|| Timestamp::from_nanos(nanos))
     }
 
-    /// Returns whether a query was dropped since the last call. Requests may wait for it that have relied on it.
-    pub(super) fn take_dropped_query(&self) -> bool {
-        self.state.has_dropped_query.swap(false, Ordering::AcqRel)
+    /// Completes if a query was dropped since the last time. Requests may wait for it that have relied on it.
+    pub(super) async fn query_dropped(&self) {
+        self.state.query_dropped.notified().await;
     }
 
     /// Queries a counter for which no request waits.
@@ -190,7 +190,7 @@ impl StoreHandle {
         if !is_queued && needs_query {
             self.limiter.cancel_request(counter);
             // After the query is cancelled, so that the store's task finds those that wait for it.
-            self.state.has_dropped_query.store(true, Ordering::Release);
+            self.state.query_dropped.notify_one();
         }
         is_queued
     }

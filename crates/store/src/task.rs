@@ -158,7 +158,6 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             while let Ok(want) = queue.try_recv() {
                 self.handle_queued(want);
             }
-            self.wake_waiters_of_dropped_queries();
             let now = self.clock.now();
             let due = self.scheduler.review_due(&self.limiter, now);
             if !self.handle.is_unreachable() {
@@ -186,6 +185,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                         self.handle_completed(done);
                     }
                 }
+                () = self.handle.query_dropped() => self.wake_waiters_of_dropped_queries(),
                 () = sleep_until(wake) => self.send_heartbeat(),
             }
         }
@@ -341,9 +341,6 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
 
     /// Wakes requests that wait for a query which another request could not queue.
     fn wake_waiters_of_dropped_queries(&mut self) {
-        if !self.handle.take_dropped_query() {
-            return;
-        }
         let limiter = &self.limiter;
         self.waiters.retain(|counter, waiters| {
             let is_pending = limiter.is_request_pending(*counter);

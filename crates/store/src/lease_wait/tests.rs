@@ -158,3 +158,16 @@ async fn counter_without_units_is_not_asked_for_again_while_the_request_waits_fo
     assert_eq!(queue.recv().await.unwrap().counter, other.1);
     assert!(queue.try_recv().is_err());
 }
+
+#[tokio::test]
+async fn dropped_query_wakes_the_task_of_the_store() {
+    let (handle, queue, [counter, _]) = handle();
+    drop(queue);
+    let task = handle.clone();
+    let woken = tokio::spawn(async move { task.query_dropped().await });
+    // The task sleeps before the query is dropped.
+    tokio::task::yield_now().await;
+    let mut waits = LeaseWaits::default();
+    assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Unavailable);
+    woken.await.unwrap();
+}
