@@ -120,6 +120,9 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
     }
 }
 
+/// Number of numbers in the result of one query.
+pub const GRANT_NUMBERS: usize = 6;
+
 /// Decodes the result of one query. `store_time` is the store's time in microseconds. `None` if the result is
 /// invalid.
 pub fn decode_grant(reply: &[i64], store_time: u64) -> Option<LeaseGrant> {

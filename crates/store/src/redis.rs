@@ -106,6 +106,20 @@ impl RedisClient {
     /// Why the process is not known.
     pub async fn run_id(&self, key: &str) -> Result<RunId, CallError> {
         let _permit = self.call_permits.try_acquire().map_err(|_| CallError::Busy)?;
+        Ok(self.connection(key).await?.run_id().clone())
+    }
+
+    /// Closes the connection for calls with `key`, whose last reply had another form than that of its script: the next ones
+    /// may be those of other calls. Returns the reason as an error.
+    pub async fn close_malformed(&self, key: &str, what: &'static str) -> CallError {
+        let reason = CallError::Malformed(what);
+        if let Ok(connection) = self.connection(key).await {
+            connection.close(reason.clone());
+        }
+        reason
+    }
+
+    async fn connection(&self, key: &str) -> Result<Arc<RedisConnection>, CallError> {
         let connection = async {
             match &self.servers {
                 RedisServers::Single(node) => node.connection().await,
@@ -115,7 +129,7 @@ impl RedisClient {
             }
         };
         let connected = tokio::time::timeout(self.timeout, connection).await;
-        Ok(connected.map_err(|_| CallError::Timeout)??.run_id().clone())
+        connected.map_err(|_| CallError::Timeout)?
     }
 
     /// Calls a script, and returns its result and the process that executed it.

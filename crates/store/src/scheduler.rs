@@ -29,6 +29,8 @@ pub struct LeaseScheduler {
     reviews: BinaryHeap<Reverse<(Timestamp, SharedCounter)>>,
     /// When each counter is due for a review. Entries of the heap with another time are stale.
     due: BTreeMap<SharedCounter, Timestamp>,
+    /// Counters that were to be queried, but whose limits are gone.
+    removed: Vec<SharedCounter>,
     latency: CallLatency,
     /// This instance, as the store sees it.
     pub instance: InstanceInfo,
@@ -88,6 +90,14 @@ impl LeaseBatch {
     }
 }
 
+impl BatchReply {
+    /// Whether it has a result for each query of the batch.
+    pub fn fits(&self, batch: &LeaseBatch) -> bool {
+        self.grants.len() == batch.encoded.len()
+            && self.grants.iter().all(|grant| grant.len() == protocol::GRANT_NUMBERS)
+    }
+}
+
 impl CounterGroup {
     fn has_queued(&self) -> bool {
         !self.queued.is_empty() || !self.new_bans.is_empty()
@@ -116,6 +126,7 @@ impl LeaseScheduler {
             groups: (0..groups).map(|_| CounterGroup::default()).collect(),
             reviews: BinaryHeap::new(),
             due: BTreeMap::new(),
+            removed: Vec::new(),
             latency: CallLatency::default(),
             instance,
         }
@@ -197,8 +208,13 @@ impl LeaseScheduler {
         skipped.iter().for_each(|counter| limiter.cancel_request(*counter));
         let latency =
             StoreLatency { next_call: self.latency.of_next_call(now), wait: self.latency.wait(now) };
-        let requests: Vec<_> =
-            counters.into_iter().filter_map(|counter| limiter.lease_request(counter, latency, now)).collect();
+        let mut requests = Vec::with_capacity(counters.len());
+        for counter in counters {
+            match limiter.lease_request(counter, latency, now) {
+                Some(request) => requests.push(request),
+                None => self.removed.push(counter),
+            }
+        }
         let mut encoded: Vec<_> =
             requests.iter().map(|request| protocol::encode_request(request, instance, now)).collect();
         let mut bans = Vec::new();
@@ -217,6 +233,11 @@ impl LeaseScheduler {
             return self.next_batch(limiter, now, is_abandoned);
         }
         Some(LeaseBatch { group: index as u16, requests, bans, encoded, generation, sent_at: now })
+    }
+
+    /// Takes the counters that were to be queried since the last call, but whose limits are gone.
+    pub fn take_removed(&mut self) -> Vec<SharedCounter> {
+        std::mem::take(&mut self.removed)
     }
 
     /// Stores what the store has granted. Counters for which the store granted nothing, because its clock was outside

@@ -1,5 +1,7 @@
 //! Task that communicates with the store, on a thread of its own, apart from all requests.
 
+mod calls;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,10 +11,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::feedback;
+use self::calls::StoreCalls;
 use super::handle::{LeaseWaiter, QueuedCounter, StoreHandle};
 use super::protocol::{self, InstanceInfo};
-use super::redis::{CallError, RedisClient, Script, ScriptCall, Value};
+use super::redis::CallError;
 use super::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
 use super::settings::StoreSettings;
 use weir_limiter::feedback::sharing::SharedKeyState;
@@ -56,15 +58,6 @@ pub struct StoreTaskResources {
     pub secret: [u64; 2],
     /// Random number of this instance.
     pub instance_id: u32,
-}
-
-/// Client and scripts of the store.
-struct StoreCalls {
-    client: RedisClient,
-    prefix: Box<str>,
-    lease_script: Script,
-    membership_script: Script,
-    feedback_script: Script,
 }
 
 /// State of the task.
@@ -111,20 +104,13 @@ pub async fn run(
 ) {
     let StoreTaskResources { limiter, clock, handle, metrics, queue, secret, instance_id } = resources;
     let instance = settings.instance.as_deref().map_or_else(|| format!("{instance_id:08x}"), str::to_owned);
-    let client = match RedisClient::new(settings, &instance) {
-        Ok(client) => client,
+    let store = match StoreCalls::new(settings, &instance) {
+        Ok(store) => Arc::new(store),
         Err(error) => {
             tracing::error!(%error, "cannot set up TLS for the store: limits are not shared");
             return;
         }
     };
-    let store = Arc::new(StoreCalls {
-        client,
-        prefix: settings.prefix.clone(),
-        lease_script: Script::new(protocol::SCRIPT),
-        membership_script: Script::new(include_str!("members.lua")),
-        feedback_script: Script::new(feedback::SCRIPT),
-    });
     let weight = f64::from(settings.weight.get());
     let task = StoreTask {
         store,
@@ -217,8 +203,9 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         let response_at = Instant::now() + self.scheduler.overload_latency(self.clock.now());
         while let Some(batch) = self.next_batch(response_at) {
             for LeaseRequest { counter, .. } in &batch.requests {
-                let waiters = self.waiters.remove(counter).unwrap_or_default();
-                self.sent_waiters.entry(*counter).or_default().extend(waiters);
+                if let Some(waiters) = self.waiters.remove(counter) {
+                    self.sent_waiters.insert(*counter, waiters);
+                }
             }
             let store = Arc::clone(&self.store);
             let generation = format!("{:016x}", self.secret[0] ^ self.clock.now().as_nanos());
@@ -226,6 +213,14 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                 let replied = store.request_leases(&batch, generation).await;
                 CompletedCall::Leased(batch, replied)
             });
+        }
+        // They find out when they are decided again.
+        for counter in self.scheduler.take_removed() {
+            self.waiters
+                .remove(&counter)
+                .into_iter()
+                .flatten()
+                .for_each(|waiter| waiter.wake(LeaseResponse::Units));
         }
     }
 
@@ -255,6 +250,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                     applied.push((request.counter, result));
                 });
                 self.wake_waiters(&applied);
+                self.repeat_waiters(&batch);
                 self.update_wait();
             }
             CompletedCall::Leased(batch, Err(error)) => {
@@ -301,6 +297,15 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                     .into_iter()
                     .flatten()
                     .for_each(|waiter| waiter.wake(LeaseResponse::Units));
+            }
+        }
+    }
+
+    /// Lets requests wait for a further query if that about their counter has to be repeated.
+    fn repeat_waiters(&mut self, batch: &LeaseBatch) {
+        for LeaseRequest { counter, .. } in &batch.requests {
+            if let Some(waiters) = self.sent_waiters.remove(counter) {
+                self.waiters.entry(*counter).or_default().extend(waiters);
             }
         }
     }
@@ -367,7 +372,6 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             return;
         }
         self.is_registering = true;
-        // A limit that was removed meanwhile has no response.
         self.waiters.retain(|_, waiters| waiters.iter().any(|waiter| !waiter.sender.is_closed()));
         let interval = self.heartbeat_interval();
         self.next_heartbeat = Instant::now() + interval;
@@ -419,83 +423,5 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     }
 }
 
-impl StoreCalls {
-    async fn request_leases(
-        &self,
-        batch: &LeaseBatch,
-        new_generation: String,
-    ) -> Result<BatchReply, CallError> {
-        let keys = batch.keys(&self.prefix);
-        let run_id = self.client.run_id(&keys[0]).await?;
-        let args: Vec<_> =
-            batch.arguments(&run_id, new_generation).into_iter().map(String::into_bytes).collect();
-        let call = ScriptCall { script: &self.lease_script, keys: &keys, args: &args };
-        let (value, executed_by) = self.client.call(call).await?;
-        if executed_by != run_id {
-            // Another process than the one named in the arguments executed the call and may lack its data. Its grant is
-            // discarded.
-            return Err(CallError::Unreachable("another server has taken over".to_owned()));
-        }
-        parse_reply(value).ok_or_else(|| CallError::Other("malformed reply of the script".to_owned()))
-    }
-
-    async fn register(
-        &self,
-        instance: &str,
-        [first, second]: [u64; 2],
-        ttl: Duration,
-    ) -> Result<([u64; 2], u32), CallError> {
-        let keys = protocol::fleet_keys(&self.prefix);
-        let secret = format!("{first:016x}{second:016x}");
-        let ttl = ttl.as_millis().to_string();
-        let args = [secret.into_bytes(), instance.as_bytes().to_vec(), ttl.into_bytes()];
-        let (value, _) = self
-            .client
-            .call(ScriptCall { script: &self.membership_script, keys: &keys, args: &args })
-            .await?;
-        parse_fleet(value).ok_or_else(|| CallError::Other("malformed secret of the fleet".to_owned()))
-    }
-}
-
-impl StoreCalls {
-    async fn exchange_feedback(
-        &self,
-        rule: &str,
-        states: &[SharedKeyState],
-    ) -> Result<Vec<SharedKeyState>, CallError> {
-        let keys = [feedback::rule_key(&self.prefix, rule)];
-        let call = ScriptCall { script: &self.feedback_script, keys: &keys, args: &feedback::encode(states) };
-        let (value, _) = self.client.call(call).await?;
-        feedback::decode(value).ok_or_else(|| CallError::Other("malformed state of a provider".to_owned()))
-    }
-}
-
-fn parse_reply(value: Value) -> Option<BatchReply> {
-    let Value::Array(values) = value else { return None };
-    let mut values = values.into_iter();
-    let generation = parse_text(values.next()?)?.into();
-    let store_time = parse_text(values.next()?)?.parse().ok()?;
-    let numbers = |value| {
-        let Value::Array(list) = value else { return None };
-        let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
-        list.into_iter().map(number).collect::<Option<Vec<_>>>()
-    };
-    let grants = values.map(numbers).collect::<Option<Vec<_>>>()?;
-    Some(BatchReply { generation, store_time, grants })
-}
-
-fn parse_text(value: Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn parse_fleet(value: Value) -> Option<([u64; 2], u32)> {
-    let Value::Array(values) = value else { return None };
-    let [secret, Value::Int(instances)] = <[Value; 2]>::try_from(values).ok()? else { return None };
-    let secret = parse_text(secret)?;
-    let word = |range| u64::from_str_radix(secret.get(range)?, 16).ok();
-    Some(([word(0..16)?, word(16..32)?], u32::try_from(instances).unwrap_or(u32::MAX)))
-}
+#[cfg(test)]
+mod tests;

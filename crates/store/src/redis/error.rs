@@ -37,6 +37,9 @@ pub enum CallError {
     /// The server runs a long script, or too many calls are in flight here.
     #[error("the store is busy")]
     Busy,
+    /// The reply of a script does not have its form.
+    #[error("malformed reply of the store: {0}")]
+    Malformed(&'static str),
     /// Any other error.
     #[error("the store failed: {0}")]
     Other(String),
@@ -99,7 +102,7 @@ impl CallError {
             | Self::NotPermitted(_)
             | Self::Moved
             | Self::Busy => StoreOutcome::Rejected,
-            Self::Other(_) => StoreOutcome::Failed,
+            Self::Malformed(_) | Self::Other(_) => StoreOutcome::Failed,
         }
     }
 }

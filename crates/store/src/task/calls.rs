@@ -1,0 +1,121 @@
+//! Calls of the scripts in the store. A reply without its form closes the connection, and is an error.
+
+use std::time::Duration;
+
+use crate::feedback;
+use crate::protocol;
+use crate::redis::{CallError, RedisClient, Script, ScriptCall, Value};
+use crate::scheduler::{BatchReply, LeaseBatch};
+use crate::settings::StoreSettings;
+use weir_limiter::feedback::sharing::SharedKeyState;
+
+/// Client and scripts of the store.
+pub(super) struct StoreCalls {
+    client: RedisClient,
+    prefix: Box<str>,
+    lease_script: Script,
+    membership_script: Script,
+    feedback_script: Script,
+}
+
+impl StoreCalls {
+    /// Creates the client of an instance with this name.
+    ///
+    /// # Errors
+    /// If TLS cannot be set up.
+    pub(super) fn new(settings: &StoreSettings, instance: &str) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            client: RedisClient::new(settings, instance)?,
+            prefix: settings.prefix.clone(),
+            lease_script: Script::new(protocol::SCRIPT),
+            membership_script: Script::new(include_str!("../members.lua")),
+            feedback_script: Script::new(feedback::SCRIPT),
+        })
+    }
+
+    pub(super) async fn request_leases(
+        &self,
+        batch: &LeaseBatch,
+        new_generation: String,
+    ) -> Result<BatchReply, CallError> {
+        let keys = batch.keys(&self.prefix);
+        let run_id = self.client.run_id(&keys[0]).await?;
+        let args: Vec<_> =
+            batch.arguments(&run_id, new_generation).into_iter().map(String::into_bytes).collect();
+        let call = ScriptCall { script: &self.lease_script, keys: &keys, args: &args };
+        let (value, executed_by) = self.client.call(call).await?;
+        if executed_by != run_id {
+            // Another process than the one named in the arguments executed the call and may lack its data. Its grant is
+            // discarded.
+            return Err(CallError::Unreachable("another server has taken over".to_owned()));
+        }
+        match parse_reply(value).filter(|reply| reply.fits(batch)) {
+            Some(reply) => Ok(reply),
+            None => Err(self.client.close_malformed(&keys[0], "grants").await),
+        }
+    }
+
+    pub(super) async fn register(
+        &self,
+        instance: &str,
+        [first, second]: [u64; 2],
+        ttl: Duration,
+    ) -> Result<([u64; 2], u32), CallError> {
+        let keys = protocol::fleet_keys(&self.prefix);
+        let secret = format!("{first:016x}{second:016x}");
+        let ttl = ttl.as_millis().to_string();
+        let args = [secret.into_bytes(), instance.as_bytes().to_vec(), ttl.into_bytes()];
+        let (value, _) = self
+            .client
+            .call(ScriptCall { script: &self.membership_script, keys: &keys, args: &args })
+            .await?;
+        match parse_fleet(value) {
+            Some(fleet) => Ok(fleet),
+            None => Err(self.client.close_malformed(&keys[0], "secret of the fleet").await),
+        }
+    }
+
+    pub(super) async fn exchange_feedback(
+        &self,
+        rule: &str,
+        states: &[SharedKeyState],
+    ) -> Result<Vec<SharedKeyState>, CallError> {
+        let keys = [feedback::rule_key(&self.prefix, rule)];
+        let call = ScriptCall { script: &self.feedback_script, keys: &keys, args: &feedback::encode(states) };
+        let (value, _) = self.client.call(call).await?;
+        match feedback::decode(value) {
+            Some(states) => Ok(states),
+            None => Err(self.client.close_malformed(&keys[0], "state of a provider").await),
+        }
+    }
+}
+
+fn parse_reply(value: Value) -> Option<BatchReply> {
+    let Value::Array(values) = value else { return None };
+    let mut values = values.into_iter();
+    let generation = parse_text(values.next()?)?.into();
+    let store_time = parse_text(values.next()?)?.parse().ok()?;
+    let numbers = |value| {
+        let Value::Array(list) = value else { return None };
+        let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
+        list.into_iter().map(number).collect::<Option<Vec<_>>>()
+    };
+    let grants = values.map(numbers).collect::<Option<Vec<_>>>()?;
+    Some(BatchReply { generation, store_time, grants })
+}
+
+fn parse_text(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn parse_fleet(value: Value) -> Option<([u64; 2], u32)> {
+    let Value::Array(values) = value else { return None };
+    let [secret, Value::Int(instances)] = <[Value; 2]>::try_from(values).ok()? else { return None };
+    let secret = parse_text(secret)?;
+    let word = |range| u64::from_str_radix(secret.get(range)?, 16).ok();
+    Some(([word(0..16)?, word(16..32)?], u32::try_from(instances).unwrap_or(u32::MAX)))
+}
