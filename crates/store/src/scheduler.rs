@@ -194,12 +194,24 @@ impl LeaseScheduler {
         now: Timestamp,
         is_abandoned: &mut impl FnMut(SharedCounter) -> bool,
     ) -> Option<LeaseBatch> {
-        let instance = self.instance;
-        let (index, group) = self
-            .groups
-            .iter_mut()
-            .enumerate()
-            .find(|(_, group)| !group.is_call_in_flight && group.has_queued())?;
+        loop {
+            let index =
+                self.groups.iter().position(|group| !group.is_call_in_flight && group.has_queued())?;
+            if let Some(batch) = self.batch_of_group(index, limiter, now, is_abandoned) {
+                return Some(batch);
+            }
+        }
+    }
+
+    /// Takes queries of a group from its queue; `None` if none of them is to be sent.
+    fn batch_of_group(
+        &mut self,
+        index: usize,
+        limiter: &Limiter,
+        now: Timestamp,
+        is_abandoned: &mut impl FnMut(SharedCounter) -> bool,
+    ) -> Option<LeaseBatch> {
+        let (instance, group) = (self.instance, &mut self.groups[index]);
         let count = group.queued.len().min(MAX_BATCH);
         let mut counters: Vec<_> = group.queued.drain(..count).collect();
         counters.sort_unstable();
@@ -229,10 +241,14 @@ impl LeaseScheduler {
         for counter in skipped {
             self.schedule_review(counter, now.saturating_add(GIVE_BACK_DELAY));
         }
-        if encoded.is_empty() {
-            return self.next_batch(limiter, now, is_abandoned);
-        }
-        Some(LeaseBatch { group: index as u16, requests, bans, encoded, generation, sent_at: now })
+        (!encoded.is_empty()).then_some(LeaseBatch {
+            group: index as u16,
+            requests,
+            bans,
+            encoded,
+            generation,
+            sent_at: now,
+        })
     }
 
     /// Takes the counters that were to be queried since the last call, but whose limits are gone.
@@ -369,6 +385,21 @@ mod tests {
         assert_eq!([needed, needed_next], [1, 1]);
         scheduler.apply_reply(&second, &reply(1), &limiter, at(3), |_, _, _| {});
         assert!(!limiter.is_request_pending(counter) && next(&mut scheduler, 3).is_none());
+    }
+
+    #[test]
+    fn any_number_of_abandoned_queries_is_skipped() {
+        let (limiter, check) = limiter();
+        let mut scheduler = scheduler();
+        for key in 0..10_000_u32 {
+            let check = weir_limiter::Check { key: limiter.hasher().hash_u32(key), ..check };
+            scheduler.enqueue(limiter.shared_counter(&check));
+        }
+        limiter.acquire_units(&check, at(0));
+        scheduler.enqueue(limiter.shared_counter(&check));
+        let batch = scheduler.next_batch(&limiter, at(0), &mut |_| false).unwrap();
+        assert_eq!(batch.requests.len(), 1);
+        assert_eq!(scheduler.take_removed().len(), 10_000);
     }
 
     #[test]
