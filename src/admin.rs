@@ -44,9 +44,9 @@ pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
 use weir_config::AdminToken;
 use weir_config::reload::ReloadStatus;
-use weir_limiter::Limiter;
 use weir_limiter::elastic::controller::Assessment;
 use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{LimitId, Limiter};
 use weir_net::drain::DrainManager;
 use weir_net::listener::ListenAddress;
 use weir_net::overload::OverloadManager;
@@ -127,8 +127,8 @@ pub trait Inspect: Send + Sync {
     fn is_store_unreachable(&self) -> Option<bool>;
     /// Returns the time that requests wait for the store by default; zero without a store.
     fn store_wait(&self) -> Duration;
-    /// Returns when a request was last found to have waited for the store without a response.
-    fn last_unanswered_wait(&self) -> Option<Timestamp>;
+    /// Returns when a request was last found to have waited without a response of the store for one of these limits.
+    fn last_unanswered_wait(&self, limits: &[LimitId]) -> Option<Timestamp>;
     /// Returns the streams of deferred calls, if there is a store.
     fn deferred(&self) -> Option<DeferredHandle>;
     /// Returns what the documents of the rate limit service would do to a descriptor; `None` without the service.

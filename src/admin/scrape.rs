@@ -13,9 +13,9 @@ use weir_limiter::timestamp::Timestamp;
 use weir_net::tls::key_pair::{CertificateValidity, validity_by_file};
 use weir_policy::engine::Policy;
 use weir_policy::engine::overrides::OverrideKind;
-use weir_policy::rules::RuleIndex;
 use weir_policy::rules::error_bound::FleetState;
 use weir_policy::rules::rule::{Action, Rule};
+use weir_policy::rules::{RuleIndex, RuleSet};
 use weir_telemetry::metrics::{
     AdaptiveLimitSample, ElasticSample, Scrape, SharedLimitSample, StateFileSample,
 };
@@ -70,7 +70,7 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
         }),
         limit_overrides: override_counts(state),
         feedback: feedback_statuses(&policy, state.process.now()),
-        shared_limits: shared_limit_samples(&policy, &fleet_state(state)).collect(),
+        shared_limits: shared_limit_samples(state, &policy, &fleet_state(state)).collect(),
         adaptive_limits: adaptive_limit_samples(&policy).collect(),
         elastic: state.process.elastic_assessment().map(|assessment| ElasticSample {
             factors: elastic_factors(&policy, assessment.headroom).collect(),
@@ -98,19 +98,30 @@ fn override_counts(state: &AdminState) -> [(OverrideKind, usize); OverrideKind::
 pub(super) fn fleet_state(state: &AdminState) -> FleetState {
     let is_away = state.process.is_store_unreachable().unwrap_or(true);
     let wait = state.process.store_wait();
-    let unanswered_at = state.process.last_unanswered_wait();
-    let since_unanswered = unanswered_at.map(|at| state.process.now().since(at));
     let instance_counts = state.limiter.instance_counts();
-    FleetState { instance_counts, is_unreachable: is_away, wait, since_unanswered }
+    FleetState { instance_counts, is_unreachable: is_away, wait }
+}
+
+/// Returns the time since a request last waited without a response of the store for a limit of the rule at `index`.
+pub(super) fn since_unanswered(state: &AdminState, rules: &RuleSet, index: RuleIndex) -> Option<Duration> {
+    let limits: Vec<_> = rules.rule_checks(index).map(|(_, handle)| handle.id).collect();
+    let last = state.process.last_unanswered_wait(&limits)?;
+    Some(state.process.now().since(last))
 }
 
 /// Yields the number of instances and the error bound of each shared limit.
-fn shared_limit_samples(policy: &Policy, fleet: &FleetState) -> impl Iterator<Item = SharedLimitSample> {
-    policy.rules.rules().iter().filter_map(move |rule| {
+fn shared_limit_samples(
+    state: &AdminState,
+    policy: &Policy,
+    fleet: &FleetState,
+) -> impl Iterator<Item = SharedLimitSample> {
+    policy.rules.rules().iter().enumerate().filter_map(move |(index, rule)| {
         let Action::Limit(limiting) = &rule.action else { return None };
         let shared = limiting.shared()?;
         let (rule, instances) = (rule.name.clone(), shared.instance_count(&fleet.instance_counts).get());
-        Some(SharedLimitSample { rule, instances, error_bound: limiting.error_bound(fleet)? })
+        let since = since_unanswered(state, &policy.rules, RuleIndex(index));
+        let error_bound = limiting.error_bound(fleet, since)?;
+        Some(SharedLimitSample { rule, instances, error_bound })
     })
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use super::AdminState;
-use super::scrape::fleet_state;
+use super::scrape::{fleet_state, since_unanswered};
 use weir_limiter::LimitId;
 use weir_limiter::algorithm::Algorithm;
 use weir_limiter::leases::{SharedCounterStatus, SharedLimitStatus};
@@ -21,6 +21,7 @@ const MAX_COUNTERS_SHOWN: usize = 10;
 
 /// The shared limits of this instance at one moment.
 pub(super) struct SharedLimitsView<'s> {
+    state: &'s AdminState,
     rules: &'s RuleSet,
     fleet: FleetState,
     has_store: bool,
@@ -29,13 +30,13 @@ pub(super) struct SharedLimitsView<'s> {
 
 impl<'s> SharedLimitsView<'s> {
     /// Reads the state of the limits of `rules`.
-    pub(super) fn from_state(state: &AdminState, rules: &'s RuleSet) -> Self {
+    pub(super) fn from_state(state: &'s AdminState, rules: &'s RuleSet) -> Self {
         let statuses = match rules.is_shared() {
             true => state.limiter.shared_limit_statuses(MAX_COUNTERS_SHOWN, state.process.now()),
             false => HashMap::new(),
         };
         let has_store = state.process.is_store_unreachable().is_some();
-        Self { rules, fleet: fleet_state(state), has_store, statuses }
+        Self { state, rules, fleet: fleet_state(state), has_store, statuses }
     }
 
     /// Returns the state of the limits of the rule at `index`; `None` if they are not shared.
@@ -60,7 +61,8 @@ impl<'s> SharedLimitsView<'s> {
             shown["limit"] = name.into();
             Some(shown)
         });
-        let bound = limiting.error_bound(&self.fleet).unwrap_or_default();
+        let since = since_unanswered(self.state, self.rules, index);
+        let bound = limiting.error_bound(&self.fleet, since).unwrap_or_default();
         Some(json!({
             "store": self.has_store.then_some(if self.fleet.is_unreachable { "away" } else { "up" }),
             "in_force": in_force,

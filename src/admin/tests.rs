@@ -15,7 +15,7 @@ use weir_limiter::algorithm::Algorithm;
 use weir_limiter::decision::Enforcement;
 use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
 use weir_limiter::reservation::ChargeTiming;
-use weir_limiter::{Check, LimiterSettings};
+use weir_limiter::{Check, LimitId, LimiterSettings};
 use weir_net::drain::DrainPhase;
 use weir_net::overload::{AvailableMemory, MemoryLimit, OverloadSettings};
 use weir_policy::engine::PolicySpec;
@@ -129,7 +129,7 @@ impl Inspect for FakeProcess {
         Duration::ZERO
     }
 
-    fn last_unanswered_wait(&self) -> Option<Timestamp> {
+    fn last_unanswered_wait(&self, _: &[LimitId]) -> Option<Timestamp> {
         None
     }
 

@@ -14,6 +14,7 @@ use crate::explain_command::document_report;
 use crate::proxy::ProxyState;
 use weir_config::reload::{ReloadHandle, ReloadStatus};
 use weir_config::{AdminSettings, Config};
+use weir_limiter::LimitId;
 use weir_limiter::elastic::controller::Assessment;
 use weir_limiter::timestamp::Timestamp;
 use weir_net::listener::socket;
@@ -172,8 +173,8 @@ impl Inspect for ProcessInspector {
         self.shared.store.as_ref().map(store::handle::StoreHandle::default_wait).unwrap_or_default()
     }
 
-    fn last_unanswered_wait(&self) -> Option<Timestamp> {
-        self.shared.store.as_ref()?.last_unanswered()
+    fn last_unanswered_wait(&self, limits: &[LimitId]) -> Option<Timestamp> {
+        self.shared.store.as_ref()?.last_unanswered(limits)
     }
 
     fn deferred(&self) -> Option<DeferredHandle> {

@@ -16,9 +16,8 @@ use crate::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 /// Time at which the limit is installed.
 pub const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_000_000_000);
 
-/// A limiter with one shared limit of 100 an hour, and a check of one unit.
-pub fn limiter() -> (Limiter, Check) {
-    let limiter = Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] });
+/// A shared limit of 100 an hour for a rule with this name.
+pub fn shared_limit(rule: &str) -> LimitSpec {
     let count = NonZeroU32::new(100).expect("not zero");
     let limit = Limit::new(count, Period::one(TimeUnit::Hour));
     let quota = Quota::new(Algorithm::Gcra, limit, Some(count)).expect("valid").leased().expect("valid");
@@ -28,9 +27,14 @@ pub fn limiter() -> (Limiter, Check) {
         priority: 0,
         is_max_min: false,
     });
-    let identity = LimitIdentity { rule: "shared".into(), key: "key".into() };
-    let spec = LimitSpec { identity, quota, on_change: OnChange::Keep, lease_policy };
-    let handle = limiter.install(&[spec], NOW)[0];
+    let identity = LimitIdentity { rule: rule.into(), key: "key".into() };
+    LimitSpec { identity, quota, on_change: OnChange::Keep, lease_policy }
+}
+
+/// A limiter with one shared limit of 100 an hour, and a check of one unit.
+pub fn limiter() -> (Limiter, Check) {
+    let limiter = Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] });
+    let handle = limiter.install(&[shared_limit("shared")], NOW)[0];
     let check = Check {
         handle,
         key: KeyHasher::new([3, 4]).hash(b"a"),

@@ -1,6 +1,7 @@
 //! The workers' handle to the store: a queue of counters to query, whether the store is reachable, and how long to wait
 //! for it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,9 +12,9 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::call_latency::MIN_WAIT;
-use weir_limiter::Limiter;
 use weir_limiter::leases::{LeaseResponse, SharedCounter};
 use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{LimitId, Limiter};
 use weir_telemetry::metrics::Unanswered;
 
 /// Maximum number of queued queries. Further ones are dropped.
@@ -66,10 +67,19 @@ struct StoreStatus {
     wait_micros: AtomicU64,
     /// Requests whose wait has ended without a response, by the reason, since they were last taken.
     unanswered: [AtomicU64; Unanswered::ALL.len()],
-    /// When requests were last found to have waited without a response, in nanoseconds; 0 if never.
-    unanswered_at: AtomicU64,
+    /// The limits of these requests. Locked only by requests that have waited in vain.
+    unanswered_limits: Mutex<UnansweredLimits>,
     /// Notified if a query was dropped for which other requests may wait.
     query_dropped: Notify,
+}
+
+/// Limits for which requests have waited without a response.
+#[derive(Debug, Default)]
+struct UnansweredLimits {
+    /// Those since the last report.
+    new: BTreeSet<LimitId>,
+    /// When this was last reported of a limit.
+    reported: BTreeMap<LimitId, Timestamp>,
 }
 
 impl Default for StoreStatus {
@@ -81,7 +91,7 @@ impl Default for StoreStatus {
             // Nothing is measured before the first call.
             wait_micros: AtomicU64::new(MIN_WAIT.as_micros() as u64),
             unanswered: Default::default(),
-            unanswered_at: AtomicU64::new(0),
+            unanswered_limits: Mutex::default(),
             query_dropped: Notify::new(),
         }
     }
@@ -127,8 +137,9 @@ impl StoreHandle {
         self.state.wait_micros.store(micros, Ordering::Relaxed);
     }
 
-    /// Counts a request whose wait has ended without a response.
-    pub(super) fn count_unanswered(&self, reason: Unanswered) {
+    /// Counts a request whose wait for this limit has ended without a response.
+    pub(super) fn count_unanswered(&self, limit: LimitId, reason: Unanswered) {
+        self.state.unanswered_limits.lock().new.insert(limit);
         self.state.unanswered[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -137,15 +148,16 @@ impl StoreHandle {
         self.state.unanswered[reason as usize].swap(0, Ordering::Relaxed)
     }
 
-    /// Sets when requests were last found to have waited without a response.
-    pub(super) fn set_last_unanswered(&self, now: Timestamp) {
-        self.state.unanswered_at.store(now.as_nanos(), Ordering::Relaxed);
+    /// Reports at `now` the limits for which requests have waited without a response since the last report.
+    pub(super) fn report_unanswered_limits(&self, now: Timestamp) {
+        let UnansweredLimits { new, reported } = &mut *self.state.unanswered_limits.lock();
+        reported.extend(std::mem::take(new).into_iter().map(|limit| (limit, now)));
     }
 
-    /// Returns when requests were last found to have waited without a response, if ever.
-    pub fn last_unanswered(&self) -> Option<Timestamp> {
-        let nanos = self.state.unanswered_at.load(Ordering::Relaxed);
-        (nanos > 0).then(|| Timestamp::from_nanos(nanos))
+    /// Returns when a request was last reported to have waited without a response for one of these limits, if ever.
+    pub fn last_unanswered(&self, limits: &[LimitId]) -> Option<Timestamp> {
+        let reported = &self.state.unanswered_limits.lock().reported;
+        limits.iter().filter_map(|limit| reported.get(limit)).max().copied()
     }
 
     /// Completes if a query was dropped since the last time. Requests may wait for it that have relied on it.

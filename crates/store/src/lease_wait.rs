@@ -111,7 +111,7 @@ impl StoreHandle {
             }
             // Even if the next query is due later: that is because of these units, which were granted.
             (LeaseOutcome::Rejected(_), Some(_)) if response == StoreResponse::Unusable => {
-                self.end_unanswered(waits.group(group), Unanswered::Late)
+                self.end_unanswered(waits.group(group), counter, Unanswered::Late)
             }
             (LeaseOutcome::Requested(needs_query), None) => {
                 self.query_if(needs_query, counter);
@@ -121,8 +121,8 @@ impl StoreHandle {
                 StoreResponse::None => self.start_wait(waits.group(group), counter, needs_query, left),
                 StoreResponse::Pending => LeaseDecision::Pending,
                 StoreResponse::NoUnits => LeaseDecision::Rejected(Duration::ZERO),
-                StoreResponse::Unusable => self.end_unanswered(waits.group(group), Unanswered::Late),
-                StoreResponse::Missing(reason) => self.end_unanswered(waits.group(group), reason),
+                StoreResponse::Unusable => self.end_unanswered(waits.group(group), counter, Unanswered::Late),
+                StoreResponse::Missing(reason) => self.end_unanswered(waits.group(group), counter, reason),
             },
             (LeaseOutcome::Rejected(wait), _) => LeaseDecision::Rejected(wait),
             (LeaseOutcome::Unavailable, _) => LeaseDecision::Unavailable,
@@ -150,13 +150,18 @@ impl StoreHandle {
                 group.counter(counter).pending = Some(AwaitedResponse { receiver, deadline });
                 LeaseDecision::Pending
             }
-            None => self.end_unanswered(group, Unanswered::QueueFull),
+            None => self.end_unanswered(group, counter, Unanswered::QueueFull),
         }
     }
 
-    fn end_unanswered(&self, group: &mut GroupWait, reason: Unanswered) -> LeaseDecision {
+    fn end_unanswered(
+        &self,
+        group: &mut GroupWait,
+        counter: SharedCounter,
+        reason: Unanswered,
+    ) -> LeaseDecision {
         if !std::mem::replace(&mut group.is_counted, true) {
-            self.count_unanswered(reason);
+            self.count_unanswered(counter.limit, reason);
         }
         LeaseDecision::Unavailable
     }

@@ -328,7 +328,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     fn report_unanswered(&mut self) {
         let counts = Unanswered::ALL.map(|reason| (reason, self.handle.take_unanswered(reason)));
         let Some((reason, requests)) = counts.into_iter().find(|(_, requests)| *requests > 0) else { return };
-        self.handle.set_last_unanswered(self.clock.now());
+        self.handle.report_unanswered_limits(self.clock.now());
         for (reason, requests) in counts {
             self.metrics.record_unanswered(reason, requests);
         }

@@ -23,8 +23,6 @@ pub struct FleetState {
     pub is_unreachable: bool,
     /// Maximum time that a request waits for the store, unless its rule has one of its own.
     pub wait: Duration,
-    /// Time since a request last waited for the store without a response; `None` if none has.
-    pub since_unanswered: Option<Duration>,
 }
 
 /// The requests that a limit counts.
@@ -34,6 +32,8 @@ struct CountedRequests {
     max_cost: u32,
     /// Whether they are stored calls.
     are_stored: bool,
+    /// Time since one of them last waited for the store without a response; `None` if none has.
+    since_unanswered: Option<Duration>,
 }
 
 impl SharedLimit {
@@ -58,7 +58,7 @@ impl SharedLimit {
         match (self.mode, fleet.is_unreachable) {
             (Mode::Split, _) => self.split_excess(quota, fleet),
             (Mode::Lease | Mode::Exact, true) => self.store_loss_excess(quota, fleet),
-            (Mode::Lease | Mode::Exact, false) if self.may_be_unanswered(quota.window(), fleet) => {
+            (Mode::Lease | Mode::Exact, false) if self.may_be_unanswered(quota.window(), requests) => {
                 self.counted_excess(quota, requests, fleet) + self.store_loss_excess(quota, fleet)
             }
             (Mode::Lease | Mode::Exact, false) => self.counted_excess(quota, requests, fleet),
@@ -67,9 +67,10 @@ impl SharedLimit {
 
     /// Whether a request of this limit may have waited without a response within the last `period`. Such a request is
     /// decided as by an unreachable store, in addition to what the store grants.
-    fn may_be_unanswered(&self, period: Period, fleet: &FleetState) -> bool {
+    fn may_be_unanswered(&self, period: Period, requests: CountedRequests) -> bool {
         let never_waits = self.wait.is_some_and(|wait| wait.is_zero());
-        !never_waits && fleet.since_unanswered.is_some_and(|since| since.as_nanos() < period.nanos().into())
+        !never_waits
+            && requests.since_unanswered.is_some_and(|since| since.as_nanos() < period.nanos().into())
     }
 
     /// Excess of limits that the store counts.
@@ -100,8 +101,9 @@ impl SharedLimit {
 
 impl LimitAction {
     /// Returns the maximum number of units by which all instances together may exceed any of its limits; `None` if the
-    /// rule is not shared.
-    pub fn error_bound(&self, fleet: &FleetState) -> Option<f64> {
+    /// rule is not shared. `since_unanswered` is the time since one of its requests last waited for the store without a
+    /// response, if ever.
+    pub fn error_bound(&self, fleet: &FleetState, since_unanswered: Option<Duration>) -> Option<f64> {
         let shared = self.shared()?;
         let limits = self.limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota));
         let quotas = limits.chain(self.in_flight.map(Quota::in_flight));
@@ -113,7 +115,7 @@ impl LimitAction {
             Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
         };
-        let requests = CountedRequests { max_cost, are_stored: self.deferral.is_some() };
+        let requests = CountedRequests { max_cost, are_stored: self.deferral.is_some(), since_unanswered };
         Some(quotas.map(|quota| shared.excess(&quota, requests, fleet)).fold(0.0, f64::max))
     }
 }
@@ -159,12 +161,10 @@ mod tests {
         let limiting = LimitAction { limits, source, ..LimitAction::default() };
         let divisors = InstanceCounts { members: NonZeroU32::new(4).unwrap(), ..InstanceCounts::single() };
         limiting
-            .error_bound(&FleetState {
-                instance_counts: divisors,
-                is_unreachable,
-                wait: Duration::ZERO,
+            .error_bound(
+                &FleetState { instance_counts: divisors, is_unreachable, wait: Duration::ZERO },
                 since_unanswered,
-            })
+            )
             .unwrap()
     }
 

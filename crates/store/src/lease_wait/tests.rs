@@ -4,7 +4,9 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::handle::QueuedCounter;
-use weir_limiter::testing::limiter;
+use weir_limiter::LimitId;
+use weir_limiter::testing::{NOW, limiter, shared_limit};
+use weir_limiter::timestamp::Timestamp;
 
 const SHORT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_secs(60);
@@ -170,4 +172,27 @@ async fn dropped_query_wakes_the_task_of_the_store() {
     let mut waits = LeaseWaits::default();
     assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Unavailable);
     woken.await.unwrap();
+}
+
+#[tokio::test]
+async fn limits_without_a_response_are_reported_separately() {
+    let (limiter, check) = limiter();
+    let limits = limiter.install(&[shared_limit("shared"), shared_limit("other")], NOW);
+    let [counter, other] =
+        [limits[0], limits[1]].map(|handle| limiter.shared_counter(&weir_limiter::Check { handle, ..check }));
+    let (handle, queue) = StoreHandle::new(&Arc::new(limiter));
+    drop(queue);
+    let now = |seconds| Timestamp::from_secs(seconds);
+    let unavailable = |counter| {
+        let decided = decide(&handle, (RULE, counter), LONG, &mut LeaseWaits::default());
+        assert_eq!(decided, LeaseDecision::Unavailable);
+    };
+    unavailable(counter);
+    handle.report_unanswered_limits(now(1));
+    unavailable(other);
+    handle.report_unanswered_limits(now(2));
+    let last = |limits: &[LimitId]| handle.last_unanswered(limits);
+    assert_eq!([last(&[counter.limit]), last(&[other.limit])], [Some(now(1)), Some(now(2))]);
+    assert_eq!(last(&[counter.limit, other.limit]), Some(now(2)));
+    assert_eq!(last(&[]), None);
 }
