@@ -1,5 +1,4 @@
 //! The examples limit what they say they limit.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 #![expect(dead_code, reason = "the functions `main` of the examples are not called")]
 
 #[path = "../examples/axum.rs"]
