@@ -18,7 +18,7 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 use weir_net::clock::Clock;
 use weir_store::handle::StoreHandle;
-use weir_store::lease_wait::{LeaseDecision, LeaseWaits};
+use weir_store::lease_wait::{LeaseDecision, LeaseWaits, WaitGroup};
 use weir_store::settings::{self, Credentials, Topology};
 use weir_store::task::{self, StoreTaskResources};
 use weir_telemetry::metrics::Metrics;
@@ -214,7 +214,7 @@ impl LeaseInstance {
             let mut waits = LeaseWaits::default();
             let left = Some(wait).filter(|wait| !wait.is_zero());
             let acquire = |source| self.limiter.acquire_units_from(source, &check, now);
-            match self.handle.decide_lease(counter, left, &mut waits, acquire) {
+            match self.handle.decide_lease(WaitGroup::Documents, counter, left, &mut waits, acquire) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Pending => return RequestOutcome::Waits(waits),
                 LeaseDecision::Rejected(_) | LeaseDecision::Unavailable => return RequestOutcome::Rejected,

@@ -101,7 +101,7 @@ impl SharedLimit {
     /// Returns the maximum time that a request waits for a response of the store; `None` for as long as the latency of the
     /// store needs.
     pub fn max_wait(&self, sends_stored: bool) -> Option<Duration> {
-        self.wait.or(sends_stored.then_some(DEFAULT_STORED_WAIT))
+        self.wait.or_else(|| sends_stored.then_some(DEFAULT_STORED_WAIT))
     }
 
     /// Whether it needs a store.
