@@ -235,11 +235,7 @@ impl Limiter {
             true => LeaseGrant { wait: none, spread: none, pause: none, ..grant },
             false => grant,
         };
-        let response = match grant.covers_waiting(request) {
-            false => LeaseResponse::NoUnits,
-            true if request.is_hopelessly_late(grant, sent, now) => LeaseResponse::Unusable,
-            true => LeaseResponse::Units,
-        };
+        let response = request.response(grant, sent, now);
         let held = account.apply_grant(request, grant, held, sent, now);
         let next = account.next_step(request, held, in_use, now);
         let is_stored = write_lease(&mut shard, key, meter, held, now);

@@ -159,16 +159,14 @@ impl AppliedLimits {
         if self.wait.is_some() {
             view.policy.rules.refresh(&mut self.selected);
         }
-        let queues = view.limiter.queues();
-        let mut reserved = SmallVec::<[(usize, Duration); 1]>::new();
+        let (queues, mut reserved) = (view.limiter.queues(), SmallVec::<[(usize, Duration); 1]>::new());
         for (position, one) in self.selected.iter().enumerate() {
             let Some(pace) = view.pace_of(&self.selected, one, now) else { continue };
             match queues.reserve_pace(one.check.counter_id(), &pace, now) {
                 PaceSlot::Taken(delay) => reserved.push((position, delay)),
                 PaceSlot::After(wait) => {
-                    for (position, _) in reserved {
-                        queues.cancel_pace(self.selected[position].check.counter_id(), false, now);
-                    }
+                    let counter_at = |position: usize| self.selected[position].check.counter_id();
+                    reserved.iter().for_each(|(at, _)| queues.cancel_pace(counter_at(*at), false, now));
                     return Some((position, wait));
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LeasePolicy, SharedCounter};
+use super::{LeasePolicy, LeaseResponse, SharedCounter};
 use crate::algorithm::{Algorithm, fixed_window};
 use crate::quota::Quota;
 use crate::timestamp::Timestamp;
@@ -286,8 +286,17 @@ impl LeaseRequest {
         }
     }
 
+    /// What a grant that arrives at `now` means for the requests that waited for it.
+    pub(super) fn response(&self, grant: LeaseGrant, sent: Timestamp, now: Timestamp) -> LeaseResponse {
+        match grant.covers_waiting(self) {
+            false => LeaseResponse::NoUnits,
+            true if self.is_hopelessly_late(grant, sent, now) => LeaseResponse::Unusable,
+            true => LeaseResponse::Units,
+        }
+    }
+
     /// Whether the lease has expired by `now`, and that of another query would be valid no longer.
-    pub(super) fn is_hopelessly_late(&self, grant: LeaseGrant, sent: Timestamp, now: Timestamp) -> bool {
+    fn is_hopelessly_late(&self, grant: LeaseGrant, sent: Timestamp, now: Timestamp) -> bool {
         if now < sent.saturating_add(grant.spendable(self)) {
             return false;
         }
@@ -324,7 +333,7 @@ impl LeaseGrant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::leases::{LeaseResponse, StoreLatency};
+    use crate::leases::StoreLatency;
     use crate::testing::{NOW, limiter};
 
     /// Returns what waiting requests learn from a grant of `granted` units that arrives after this many milliseconds.
