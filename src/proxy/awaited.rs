@@ -3,22 +3,35 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 /// Maximum number of such requests of a worker.
 const MAX_AWAITED: u32 = 1024;
 
-/// Such requests of a worker, by the network of their clients. There are no more entries than requests.
+/// A client's network, as a hash that is small enough for each request's timer. Clients cannot choose theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct AwaitedClient(NonZeroU32);
+
+/// Such requests of a worker, by client. There are no more entries than requests.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedRequests {
     total: Cell<u32>,
-    by_client: RefCell<HashMap<IpAddr, u32>>,
+    by_client: RefCell<HashMap<AwaitedClient, u32>>,
+    hasher: RandomState,
 }
 
 impl AwaitedRequests {
+    /// Returns the key of the client with this address or network.
+    pub(super) fn client(&self, network: IpAddr) -> AwaitedClient {
+        let hash = self.hasher.hash_one(network) >> u32::BITS;
+        AwaitedClient(u32::try_from(hash).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN))
+    }
+
     /// Counts a request of `client` that is awaited from now on. Returns `false` and counts nothing if there are too many of
     /// the worker, or `max` of this client.
-    pub(super) fn add(&self, client: IpAddr, max: u32) -> bool {
+    pub(super) fn add(&self, client: AwaitedClient, max: u32) -> bool {
         let mut clients = self.by_client.borrow_mut();
         let of_client = clients.get(&client).copied().unwrap_or(0);
         if self.total.get() >= MAX_AWAITED || of_client >= max {
@@ -30,7 +43,7 @@ impl AwaitedRequests {
     }
 
     /// Counts a request of `client` that is no longer awaited.
-    pub(super) fn remove(&self, client: IpAddr) {
+    pub(super) fn remove(&self, client: AwaitedClient) {
         self.total.set(self.total.get().saturating_sub(1));
         if let Entry::Occupied(mut count) = self.by_client.borrow_mut().entry(client) {
             *count.get_mut() = count.get().saturating_sub(1);
@@ -52,7 +65,7 @@ mod tests {
         let awaited = AwaitedRequests::default();
         let clients = (1..=u32::MAX).map(|number| IpAddr::from(Ipv4Addr::from_bits(number)));
         let mut admitted = Vec::new();
-        for client in clients.take(200) {
+        for client in clients.take(200).map(|network| awaited.client(network)) {
             admitted.extend((0..12).filter(|_| awaited.add(client, 10)).map(|_| client));
         }
         assert_eq!(admitted.len(), 1024);

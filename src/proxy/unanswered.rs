@@ -4,11 +4,11 @@
 //! estimated cost. So it is awaited without the client, within bounds, and settled by its response.
 
 use std::future::poll_fn;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::awaited::AwaitedClient;
 use super::connection::DownstreamConnection;
 use super::local_reply::DownstreamResponse;
 use super::timeouts::RequestTimer;
@@ -19,14 +19,14 @@ use weir_net::drain::DrainPhase;
 const MAX_WAIT: Duration = Duration::from_secs(30);
 struct AwaitedGuard {
     connection: Rc<DownstreamConnection>,
-    client: IpAddr,
+    client: AwaitedClient,
 }
 
 impl AwaitedGuard {
     /// Counts a request. `None` if there are too many: it is charged the maximum cost at once. A client may have as many as one
     /// connection has streams, or it could take the places of all others by resetting streams and connecting again. A drain
     /// does not wait for clients that have left.
-    fn new(connection: &Rc<DownstreamConnection>, client: IpAddr) -> Option<Self> {
+    fn new(connection: &Rc<DownstreamConnection>, client: AwaitedClient) -> Option<Self> {
         let worker = &connection.worker;
         let is_counted =
             !worker.coarse_clock.is_draining() && worker.awaited.add(client, connection.limits.streams);

@@ -78,9 +78,7 @@ pub(in crate::proxy) fn attempt(
             {
                 return Err(attempt.fail(failure, context));
             }
-            let awaits_cost =
-                context.settlement.as_ref().is_some_and(|settlement| settlement.awaits_stated_cost());
-            context.timer.set_awaits_cost(awaits_cost.then_some(context.client));
+            set_awaits_cost(context);
             let answered = {
                 // Pinned in place: a future passed by value would take space in each future on the way.
                 let (interims, was_sent) = (&context.connection.interims, context.timer.attempt_sent());
@@ -121,6 +119,13 @@ pub(in crate::proxy) fn attempt(
             return answered;
         }
     }
+}
+
+/// Records whether the response to the attempt that begins states the cost.
+fn set_awaits_cost(context: &RequestContext) {
+    let awaits_cost = context.settlement.as_ref().is_some_and(|settlement| settlement.awaits_stated_cost());
+    let awaited = &context.connection.worker.awaited;
+    context.timer.set_awaits_cost(awaits_cost.then(|| awaited.client(context.client)));
 }
 
 /// Waits until the upstream's addresses are known, and returns an endpoint.

@@ -11,6 +11,7 @@ use super::request::RequestTimer;
 use super::streams::StreamTracker;
 use super::ticks::Ticks;
 use super::{ConnectionTimeouts, TICK, TimeoutKind, store, wake};
+use crate::proxy::awaited::AwaitedClient;
 
 /// Time in ticks for which a draining worker waits for the next request on an idle connection. A busy client has one in
 /// transit, and its response then carries `connection: close`.
@@ -219,8 +220,8 @@ impl ConnectionTimer {
         self.request.get().is_some_and(|request| request.awaits_response())
     }
 
-    /// HTTP/1.1: returns the client's network if the upstream has the request, and the response that it owes states the cost.
-    pub(in crate::proxy) fn awaits_cost(&self) -> Option<IpAddr> {
+    /// HTTP/1.1: returns the client if the upstream has the request, and the response that it owes states the cost.
+    pub(in crate::proxy) fn awaits_cost(&self) -> Option<AwaitedClient> {
         self.request.get().and_then(|request| request.awaits_cost())
     }
 

@@ -1,7 +1,6 @@
 //! Timer of one request: from its head to the last byte of both bodies.
 
 use std::cell::{Cell, RefCell};
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -11,6 +10,7 @@ use super::response_timeout::{ResponseTimeout, SetBy, Timeout};
 use super::streams::StreamTracker;
 use super::ticks::Ticks;
 use super::{TimeoutKind, store, wake};
+use crate::proxy::awaited::AwaitedClient;
 use weir_upstream::RequestScarcity;
 
 /// Timer of one request. Over HTTP/1.1 it is reused for the next request of the connection.
@@ -34,8 +34,8 @@ pub(in crate::proxy) struct RequestTimer {
     idle_timeout: Cell<u32>,
     min_rate: MinRate,
     has_unread_body: Cell<bool>,
-    /// The client's network while an attempt is in flight whose response states the cost.
-    awaits_cost: Cell<Option<IpAddr>>,
+    /// The client while an attempt is in flight whose response states the cost.
+    awaits_cost: Cell<Option<AwaitedClient>>,
     /// Whether an upstream may work on the current attempt, and on an earlier one.
     is_attempt_sent: Cell<bool>,
     was_earlier_sent: Cell<bool>,
@@ -94,13 +94,13 @@ impl RequestTimer {
         self.streams.is_some()
     }
 
-    /// Records whether an attempt is in flight whose response states the cost, for a client of this network.
-    pub(in crate::proxy) fn set_awaits_cost(&self, client: Option<IpAddr>) {
+    /// Records whether an attempt is in flight whose response states the cost, for this client.
+    pub(in crate::proxy) fn set_awaits_cost(&self, client: Option<AwaitedClient>) {
         self.awaits_cost.set(client);
     }
 
-    /// Returns the client's network if the upstream has some of the request, and the response that it owes states the cost.
-    pub(in crate::proxy) fn awaits_cost(&self) -> Option<IpAddr> {
+    /// Returns the client if the upstream has some of the request, and the response that it owes states the cost.
+    pub(in crate::proxy) fn awaits_cost(&self) -> Option<AwaitedClient> {
         self.awaits_cost.get().filter(|_| self.was_sent())
     }
 

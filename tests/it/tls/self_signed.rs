@@ -255,16 +255,13 @@ fn host_that_an_unreachable_endpoint_may_serve_is_not_misdirected() {
     let ca = authority.write(&directory.path().join("ca.crt"));
     let front = TlsFront::start(authority.server("a.test", H1, false), origin.address());
     let (_socket, closed) = crate::support::origin::refusing_address();
-    let weir = Weir::start(&config_with(
-        LISTENER,
-        &format!(
-            "{{ address: ['https://127.0.0.1:{}', 'https://{closed}'], tls: {{ ca: {}, server_name: from_host }} }}",
-            front.port(),
+    let serving = SocketAddr::from(([127, 0, 0, 1], front.port()));
+    for [first, second] in [[serving, closed], [closed, serving]] {
+        let upstream = format!(
+            "{{ address: ['https://{first}', 'https://{second}'], tls: {{ ca: {}, server_name: from_host }} }}",
             ca.display()
-        ),
-        "",
-    ));
-    for _ in 0..4 {
+        );
+        let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
         assert_eq!(fetch(weir.address(), &Request::get("/").host("c.test")).status, 503);
     }
 }
