@@ -34,11 +34,11 @@ fn read_command(reader: &mut impl BufRead) -> Option<Vec<String>> {
 
 impl FakeServer {
     /// Starts a server. The receiver gets the number of the connection of each query about leases.
-    fn start() -> (Self, mpsc::UnboundedReceiver<usize>) {
+    fn start() -> (Self, mpsc::Receiver<usize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = ServerAddress::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port());
         let (replies, to_send) = std_mpsc::channel();
-        let (queried, queries) = mpsc::unbounded_channel();
+        let (queried, queries) = mpsc::channel(1000);
         // Ends with the test.
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
@@ -97,7 +97,7 @@ fn serve(
     mut stream: TcpStream,
     number: usize,
     to_send: &std_mpsc::Receiver<&'static str>,
-    queried: &mpsc::UnboundedSender<usize>,
+    queried: &mpsc::Sender<usize>,
 ) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while let Some(words) = read_command(&mut reader) {
@@ -107,7 +107,7 @@ fn serve(
                 "*2\r\n$32\r\n0123456789abcdef0123456789abcdef\r\n:1\r\n"
             }
             "EVALSHA" => {
-                let _ = queried.send(number);
+                let _ = queried.try_send(number);
                 let Ok(reply) = to_send.recv() else { return };
                 reply
             }
