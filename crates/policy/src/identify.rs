@@ -16,6 +16,7 @@ pub mod lookup;
 pub mod path;
 pub mod recorded;
 pub mod via;
+pub mod words;
 
 use std::borrow::Cow;
 use std::cell::OnceCell;

@@ -8,11 +8,7 @@
 use std::borrow::Cow;
 
 use super::MalformedPath;
-
-const LOW_BITS: u64 = 0x0101_0101_0101_0101;
-const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
-/// Letters, which fill up a word.
-const FILLING: u64 = LOW_BITS * b'x' as u64;
+use super::words::{filled_up, repeat, zero_bytes};
 
 /// Returns the normal form of a request path, borrowed if the path is normal already.
 ///
@@ -40,7 +36,7 @@ fn is_normal(path: &[u8]) -> bool {
     let last = match path.last_chunk::<8>() {
         // Overlaps with the last word, in which the byte before it is.
         Some(last) => return rest.is_empty() || !is_abnormal(u64::from_le_bytes(*last), 0),
-        None => rest.iter().rfold(FILLING, |word, byte| word << 8 | u64::from(*byte)),
+        None => filled_up(rest),
     };
     !is_abnormal(last, 0)
 }
@@ -48,15 +44,10 @@ fn is_normal(path: &[u8]) -> bool {
 /// Whether eight bytes contain a percent sign, or a dot or slash behind a slash. `before` is the byte before them.
 #[inline(always)]
 const fn is_abnormal(word: u64, before: u64) -> bool {
-    const SLASHES: u64 = LOW_BITS * b'/' as u64;
+    const SLASHES: u64 = repeat(b'/');
     // Dots and slashes differ in the lowest bit.
-    let pairs = ((word << 8 | before) ^ SLASHES) | ((word | LOW_BITS) ^ SLASHES);
-    has_zero_byte(pairs) || has_zero_byte(word ^ (LOW_BITS * b'%' as u64))
-}
-
-#[inline(always)]
-const fn has_zero_byte(word: u64) -> bool {
-    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS != 0
+    let pairs = ((word << 8 | before) ^ SLASHES) | ((word | repeat(1)) ^ SLASHES);
+    zero_bytes(pairs) != 0 || zero_bytes(word ^ repeat(b'%')) != 0
 }
 
 fn decode(path: &[u8]) -> Result<String, MalformedPath> {

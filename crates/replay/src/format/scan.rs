@@ -3,18 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use memchr::memchr2;
+use weir_policy::identify::words::{HIGH_BITS, filled_up, repeat, zero_bytes};
 
-const LOW_BITS: u64 = 0x0101_0101_0101_0101;
-const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 /// Length of the longest IPv4 address.
 const MAX_IPV4_LENGTH: usize = "255.255.255.255".len();
-/// Letters, which fill up a word.
-const FILLING: u64 = LOW_BITS * b'x' as u64;
 
 /// Returns the index of the first `byte` in `text`.
 #[inline]
 pub(crate) fn find(text: &[u8], byte: u8) -> Option<usize> {
-    let pattern = LOW_BITS * u64::from(byte);
+    let pattern = repeat(byte);
     let (words, rest) = text.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
         let zeros = zero_bytes(u64::from_le_bytes(*word) ^ pattern);
@@ -29,7 +26,7 @@ pub(crate) fn find(text: &[u8], byte: u8) -> Option<usize> {
 /// Returns the index of the first `one` or `other` in `text`, where it is expected to be near.
 #[inline(never)]
 pub(super) fn find_either_near(text: &[u8], one: u8, other: u8) -> Option<usize> {
-    let (first, second) = (LOW_BITS * u64::from(one), LOW_BITS * u64::from(other));
+    let (first, second) = (repeat(one), repeat(other));
     if let Some(head) = text.first_chunk::<16>() {
         for (index, word) in head.as_chunks::<8>().0.iter().enumerate() {
             let word = u64::from_le_bytes(*word);
@@ -60,7 +57,7 @@ impl TargetBytes {
         let last = match text.last_chunk::<8>() {
             // Overlaps with the last word.
             Some(last) => u64::from_le_bytes(*last),
-            None => rest.iter().rfold(FILLING, |word, byte| word << 8 | u64::from(*byte)),
+            None => filled_up(rest),
         };
         let is_usual = |word: &[u8; 8]| !has_rare_byte(u64::from_le_bytes(*word));
         if words.iter().all(is_usual) && !has_rare_byte(last) {
@@ -76,16 +73,10 @@ impl TargetBytes {
 /// Whether a word has a space, a control character, `?`, `#`, or one of the few other characters up to `#`.
 #[inline(always)]
 const fn has_rare_byte(word: u64) -> bool {
-    let low = word.wrapping_sub(LOW_BITS * (b'#' as u64 + 1)) & !word & HIGH_BITS;
+    let low = word.wrapping_sub(repeat(b'#' + 1)) & !word & HIGH_BITS;
     // `?` and the last control character differ in one bit.
-    let high = zero_bytes((word | (LOW_BITS * 0x40)) ^ (LOW_BITS * 0x7f));
+    let high = zero_bytes((word | repeat(0x40)) ^ repeat(0x7f));
     (low | high) != 0
-}
-
-/// Sets the highest bit of every byte that is zero. Bits above the lowest of them may be wrong.
-#[inline]
-const fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
 /// Parses digits; `None` if there are none, anything else, or the number is too large.
