@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod atomic_file;
+pub mod batch_queue;
 pub mod clock;
 pub mod drain;
 pub mod http_server;

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use weir_net::batch_queue::{BatchQueue, Gathering};
 
 use super::Sink;
 use super::output::{LogOutput, OutputControl};
@@ -30,27 +30,16 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Writes lines to one destination. Its thread writes what is queued and ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct LogWriter {
-    queue: Arc<LineQueue>,
+    queue: Arc<BatchQueue<QueuedLines>>,
     control: Arc<OutputControl>,
     sink: Sink,
 }
 
 #[derive(Debug, Default)]
-struct LineQueue {
-    state: Mutex<LineQueueState>,
-    /// Wakes the thread, and at its end those that wait for that.
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct LineQueueState {
+struct QueuedLines {
     batch: Batch,
     /// Lines that the thread is writing.
-    lines_in_progress: usize,
-    /// No more lines are accepted.
-    is_closed: bool,
-    /// The thread has written everything.
-    has_ended: bool,
+    in_progress: usize,
 }
 
 /// Lines that are written together.
@@ -62,11 +51,19 @@ struct Batch {
     reopen_at: Option<usize>,
 }
 
-impl Batch {
-    fn is_full(&self) -> bool {
-        self.text.len() >= BATCH_SIZE || self.lines >= BATCH_LINES
+impl Gathering for QueuedLines {
+    fn is_empty(&self) -> bool {
+        self.batch.is_empty()
     }
 
+    /// A rotated file is closed at once.
+    fn is_full(&self) -> bool {
+        let Batch { text, lines, reopen_at } = &self.batch;
+        text.len() >= BATCH_SIZE || *lines >= BATCH_LINES || reopen_at.is_some()
+    }
+}
+
+impl Batch {
     /// Whether there is nothing to do.
     fn is_empty(&self) -> bool {
         self.lines == 0 && self.reopen_at.is_none()
@@ -93,7 +90,7 @@ impl LogWriter {
         sink: Sink,
         control: Arc<OutputControl>,
     ) -> io::Result<Self> {
-        let queue = Arc::new(LineQueue::default());
+        let queue = Arc::new(BatchQueue::new(BATCH_INTERVAL));
         let (lines, of_thread) = (Arc::clone(&queue), Arc::clone(&control));
         let writing = move || write_batches(&lines, output, &of_thread);
         thread::Builder::new().name("access-log".to_owned()).spawn(writing)?;
@@ -107,55 +104,52 @@ impl LogWriter {
 
     /// Queues a line. If the queue is full, the line is dropped and counted.
     pub(super) fn write(&self, line: &[u8]) {
-        let mut state = self.queue.state.lock();
-        let queued = state.batch.lines.saturating_add(state.lines_in_progress);
-        if state.is_closed || queued >= MAX_QUEUED_LINES {
-            drop(state);
-            return self.control.lost_lines.increment();
-        }
-        let (was_empty, was_full) = (state.batch.is_empty(), state.batch.is_full());
-        state.batch.text.extend_from_slice(line);
-        state.batch.lines += 1;
-        let wakes = was_empty || (!was_full && state.batch.is_full());
-        drop(state);
-        if wakes {
-            self.queue.changed.notify_all();
+        let is_queued = self.queue.add(|queued| {
+            let QueuedLines { batch, in_progress } = queued;
+            let has_room = batch.lines.saturating_add(*in_progress) < MAX_QUEUED_LINES;
+            if has_room {
+                batch.text.extend_from_slice(line);
+                batch.lines += 1;
+            }
+            has_room
+        });
+        if !is_queued {
+            self.control.lost_lines.increment();
         }
     }
 
     /// Reopens a file before the next line.
     pub(super) fn reopen(&self) {
-        let mut state = self.queue.state.lock();
-        state.batch.reopen_at = Some(state.batch.text.len());
-        drop(state);
-        // A rotated file is closed at once.
-        self.queue.changed.notify_all();
+        // After the end there is no next line.
+        self.queue.add(|queued| {
+            queued.batch.reopen_at = Some(queued.batch.text.len());
+            true
+        });
     }
 
     /// Writes what is queued and ends the thread. Waits for a limited time, because the destination may be stalled.
     pub(super) fn finish(&self) {
-        let mut state = self.close();
-        self.queue.changed.wait_while_for(&mut state, |state| !state.has_ended, FLUSH_TIMEOUT);
-    }
-
-    fn close(&self) -> parking_lot::MutexGuard<'_, LineQueueState> {
-        let mut state = self.queue.state.lock();
-        state.is_closed = true;
-        self.queue.changed.notify_all();
-        state
+        self.queue.finish(FLUSH_TIMEOUT);
     }
 }
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        drop(self.close());
+        self.queue.close();
     }
 }
 
 /// Writes lines until the queue is closed and empty.
-fn write_batches(queue: &LineQueue, mut output: impl Write, control: &OutputControl) {
+fn write_batches(queue: &BatchQueue<QueuedLines>, mut output: impl Write, control: &OutputControl) {
     let mut batch = Batch::default();
-    while queue.next_batch(&mut batch) {
+    loop {
+        queue.next(|queued| {
+            std::mem::swap(&mut queued.batch, &mut batch);
+            queued.in_progress = batch.lines;
+        });
+        if batch.is_empty() {
+            break;
+        }
         // The output counts what it cannot write.
         if let Some(at) = batch.reopen_at.take() {
             let _ = output.write_all(&batch.text[..at]);
@@ -166,23 +160,7 @@ fn write_batches(queue: &LineQueue, mut output: impl Write, control: &OutputCont
             let _ = output.write_all(&batch.text);
         }
         batch.clear();
+        queue.record(|queued| queued.in_progress = 0);
     }
-    queue.state.lock().has_ended = true;
-    queue.changed.notify_all();
-}
-
-impl LineQueue {
-    /// Waits for the next batch, and exchanges it for the `written` one, which is empty. Returns `false` at the end.
-    fn next_batch(&self, written: &mut Batch) -> bool {
-        let mut state = self.state.lock();
-        state.lines_in_progress = 0;
-        self.changed.wait_while(&mut state, |state| state.batch.is_empty() && !state.is_closed);
-        let is_gathering = |state: &mut LineQueueState| {
-            !state.batch.is_full() && state.batch.reopen_at.is_none() && !state.is_closed
-        };
-        self.changed.wait_while_for(&mut state, is_gathering, BATCH_INTERVAL);
-        std::mem::swap(&mut state.batch, written);
-        state.lines_in_progress = written.lines;
-        !written.is_empty()
-    }
+    queue.ended();
 }

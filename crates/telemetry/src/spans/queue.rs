@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use weir_net::batch_queue::{BatchQueue, Gathering};
 
 use super::otlp;
 use crate::metrics::SpanMetrics;
@@ -21,22 +21,16 @@ const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Queue of spans, and counters of exported and dropped ones.
 #[derive(Debug)]
 pub(super) struct SpanQueue {
-    state: Mutex<SpanQueueState>,
-    /// Wakes the exporter, and at its end those that wait for that.
-    changed: Condvar,
+    queue: BatchQueue<QueuedSpans>,
     metrics: SpanMetrics,
 }
 
 #[derive(Debug, Default)]
-struct SpanQueueState {
+struct QueuedSpans {
     /// All but the last are full.
     batches: VecDeque<SpanBatch>,
     /// Spans in all batches.
     spans: usize,
-    /// No more spans are accepted.
-    is_closed: bool,
-    /// The exporter has ended.
-    has_ended: bool,
 }
 
 /// Encoded spans of one request to the collector.
@@ -46,11 +40,17 @@ pub(super) struct SpanBatch {
     pub(super) spans: usize,
 }
 
-impl SpanQueueState {
-    fn has_full_batch(&self) -> bool {
-        self.batches.front().is_some_and(|batch| batch.spans >= MAX_BATCH_SIZE)
+impl Gathering for QueuedSpans {
+    fn is_empty(&self) -> bool {
+        self.spans == 0
     }
 
+    fn is_full(&self) -> bool {
+        self.batches.front().is_some_and(|batch| batch.spans >= MAX_BATCH_SIZE)
+    }
+}
+
+impl QueuedSpans {
     /// Returns the batch that the next span belongs to.
     fn open_batch(&mut self) -> &mut SpanBatch {
         match self.batches.back() {
@@ -64,37 +64,33 @@ impl SpanQueueState {
 
 impl SpanQueue {
     pub(super) fn new(metrics: SpanMetrics) -> Self {
-        Self { state: Mutex::default(), changed: Condvar::new(), metrics }
+        Self { queue: BatchQueue::new(BATCH_INTERVAL), metrics }
     }
 
     /// Queues an encoded span, or drops and counts it if the queue is full.
     pub(super) fn push(&self, span: &[u8]) {
-        let mut state = self.state.lock();
-        if state.is_closed || state.spans >= MAX_QUEUED_SPANS {
-            drop(state);
-            return self.metrics.dropped.increment(1);
-        }
-        let (was_empty, had_full) = (state.spans == 0, state.has_full_batch());
-        let batch = state.open_batch();
-        otlp::push_span(&mut batch.bytes, span);
-        batch.spans += 1;
-        state.spans += 1;
-        let wakes = was_empty || (!had_full && state.has_full_batch());
-        drop(state);
-        if wakes {
-            self.changed.notify_all();
+        let is_queued = self.queue.add(|queued| {
+            let has_room = queued.spans < MAX_QUEUED_SPANS;
+            if has_room {
+                let batch = queued.open_batch();
+                otlp::push_span(&mut batch.bytes, span);
+                batch.spans += 1;
+                queued.spans += 1;
+            }
+            has_room
+        });
+        if !is_queued {
+            self.metrics.dropped.increment(1);
         }
     }
 
     /// Waits for the next batch; `None` at the end.
     pub(super) fn next_batch(&self) -> Option<SpanBatch> {
-        let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| state.spans == 0 && !state.is_closed);
-        let is_gathering = |state: &mut SpanQueueState| !state.has_full_batch() && !state.is_closed;
-        self.changed.wait_while_for(&mut state, is_gathering, BATCH_INTERVAL);
-        let batch = state.batches.pop_front()?;
-        state.spans = state.spans.saturating_sub(batch.spans);
-        Some(batch)
+        self.queue.next(|queued| {
+            let batch = queued.batches.pop_front()?;
+            queued.spans = queued.spans.saturating_sub(batch.spans);
+            Some(batch)
+        })
     }
 
     /// Counts a batch of `total` spans, of which `dropped` were lost and the others exported.
@@ -106,20 +102,16 @@ impl SpanQueue {
 
     /// Whether no more spans are accepted.
     pub(super) fn is_closed(&self) -> bool {
-        self.state.lock().is_closed
+        self.queue.is_closed()
     }
 
     /// Accepts no more spans, and waits until the exporter has ended. Returns whether it did so within `timeout`.
     pub(super) fn close(&self, timeout: Duration) -> bool {
-        let mut state = self.state.lock();
-        state.is_closed = true;
-        self.changed.notify_all();
-        !self.changed.wait_while_for(&mut state, |state| !state.has_ended, timeout).timed_out()
+        self.queue.finish(timeout)
     }
 
     /// Records that the exporter has ended.
     pub(super) fn exporter_ended(&self) {
-        self.state.lock().has_ended = true;
-        self.changed.notify_all();
+        self.queue.ended();
     }
 }
