@@ -27,13 +27,13 @@ import proxy
 PARTS = {
     "memcpy": r"^__mem(cpy|move|set|cmp)",
     "allocation": r"malloc|free|^_int_|_rjem|rust_(de|re)?alloc|rdl_|realloc|unlink_chunk|arena_|tcache|jemalloc|extent_|sdallocx",
-    "HPACK": r"^<?weir::http2::(hpack|head)",
-    "HTTP/2": r"^<?weir::http2::",
+    "HPACK": r"^<?weir_http::http2::(hpack|head)",
+    "HTTP/2": r"^<?weir_http::http2::",
     "headers (http)": r"^<?http::",
     "bytes": r"^<?bytes::",
     "hyper": r"^<?hyper",
     "tokio, mio": r"^<?(tokio|mio)::",
-    "Weir": r"^<?weir::",
+    "Weir": r"^<?weir(_\w+)?::",
     "system": r"^(clock_gettime|__vdso|pthread|epoll|__libc|read|write|recv|send|syscall|__errno)",
 }
 HTTP1, HTTP2 = ("nginx", "haproxy", "weir"), ("haproxy", "weir")
