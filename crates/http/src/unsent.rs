@@ -48,7 +48,7 @@ impl UnsentBytes {
 
     /// Whether a connection on which `bytes` wait may add more.
     pub fn has_room(bytes: usize) -> bool {
-        bytes <= Self::FREE || UNSENT.load(Ordering::Relaxed) < MAX_UNSENT.load(Ordering::Relaxed)
+        bytes <= Self::FREE || has_room(&UNSENT, &MAX_UNSENT)
     }
 }
 
@@ -58,9 +58,19 @@ impl Drop for UnsentBytes {
     }
 }
 
+fn has_room(used: &AtomicUsize, max: &AtomicUsize) -> bool {
+    used.load(Ordering::Relaxed) < max.load(Ordering::Relaxed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn full_budget_has_no_room() {
+        let max = AtomicUsize::new(1000);
+        assert!(has_room(&AtomicUsize::new(999), &max) && !has_room(&AtomicUsize::new(1000), &max));
+    }
 
     #[test]
     fn small_amounts_are_not_counted() {

@@ -78,3 +78,13 @@ pub async fn read(
 fn with_prefix(stream: Transport, prefix: Vec<u8>, peer: SocketAddr) -> AcceptedConnection {
     AcceptedConnection { stream: Transport::with_prefix(prefix, stream), peer }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_have_their_labels() {
+        assert_eq!(ProxyProtocolOutcome::LABELS[ProxyProtocolOutcome::Incomplete as usize], "unfinished");
+    }
+}
