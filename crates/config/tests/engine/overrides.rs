@@ -1,30 +1,23 @@
 use std::convert::Infallible;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Uri};
-
 use weir_config as config;
-use weir_limiter::Limiter;
-use weir_limiter::LimiterSettings;
 use weir_limiter::elastic::Headroom;
 use weir_limiter::quota::{BoostFactor, QuotaChange};
 use weir_limiter::timestamp::Timestamp;
-use weir_policy::engine::Policy;
+use weir_limiter::{Limiter, LimiterSettings};
 use weir_policy::engine::overrides::{OverrideAction, OverrideError, OverrideKind, OverrideTarget, reset};
-use weir_policy::engine::{Engine, PolicySpec};
+use weir_policy::engine::{Engine, Policy};
 use weir_policy::identify::identify;
 use weir_policy::rules::outcome::DecisionOutcome;
 use weir_policy::rules::selection::Selection;
 
+use super::spec;
+
 const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
-
-fn spec(rules: &str) -> PolicySpec {
-    let text = format!("listeners: 127.0.0.1:0\nupstream: echo\nrules:\n{rules}");
-    config::from_text(&text, Path::new("weir.yaml"), &|_| None).unwrap().policy
-}
 
 struct Fixture {
     engine: Engine<Arc<Policy>>,

@@ -1,11 +1,7 @@
 use std::convert::Infallible;
-use std::path::Path;
-
-use http::{HeaderMap, Method, Uri};
-
 use std::sync::Arc;
 
-use weir_config as config;
+use http::{HeaderMap, Method, Uri};
 use weir_limiter::elastic::Headroom;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{LimitSpec, Limiter};
@@ -15,12 +11,9 @@ use weir_policy::rules::limit_specs;
 use weir_policy::rules::selection::Selection;
 use weir_policy::throttle::{self, ThrottleAction};
 
-const START: Timestamp = Timestamp::from_secs(1_000_000);
+use super::spec;
 
-fn spec(rules: &str) -> PolicySpec {
-    let text = format!("listeners: 127.0.0.1:0\nupstream: echo\nrules:\n{rules}");
-    config::from_text(&text, Path::new("weir.yaml"), &|_| None).unwrap().policy
-}
+const START: Timestamp = Timestamp::from_secs(1_000_000);
 
 /// An engine whose snapshot is the policy alone.
 struct PolicyEngine {
