@@ -33,7 +33,6 @@ use weir_net::watch::stamp::Stamp;
 /// Maximum number of problems that are reported for one file.
 const MAX_REPORTED_ERRORS: usize = 20;
 
-/// A kind of data file.
 #[derive(Debug)]
 pub(super) struct DataFileKind<T> {
     /// Name of the kind; unique.
@@ -149,7 +148,6 @@ impl DataFiles {
         }
     }
 
-    /// Returns the path of the file `name`.
     pub(super) fn resolve_path(&self, name: &str) -> PathBuf {
         self.base.join(name)
     }

@@ -128,7 +128,6 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Share of requests that are traced.
 pub const TRACE_SAMPLE: &str = "100%";
-/// Service name in traces.
 pub const TRACE_SERVICE_NAME: &str = "weir";
 
 /// Leading bits of an IPv6 address that identify a client: the size of a home's or host's prefix (RFC 6177).

@@ -111,7 +111,6 @@ impl ValueError {
         Self { message: message.into(), hint: None }
     }
 
-    /// Returns the error with a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
@@ -194,7 +193,6 @@ impl<'a> Diagnostics<'a> {
         result.map_err(|fault| self.add_value_error(at, fault)).ok()
     }
 
-    /// Returns the line of the value at `at`.
     pub(super) fn line_of(&self, at: ConfigPath<'_>) -> usize {
         self.texts.text_at(at).1.value_position(at).line
     }

@@ -316,7 +316,6 @@ impl EmbeddedText {
 }
 
 impl EmbeddedConfig {
-    /// Returns the key of the value.
     pub(super) fn key(&self) -> &str {
         name_of(&self.file)
     }
@@ -332,7 +331,6 @@ impl EmbeddedConfig {
         names.filter(|name| self.text.contains(name)).map(ToOwned::to_owned).collect()
     }
 
-    /// Returns the values of the ConfigMap as files.
     pub(super) fn data_files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         self.values.iter().map(|(file, value)| (file.clone(), value.text.clone().into_bytes())).collect()
     }

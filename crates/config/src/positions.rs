@@ -19,7 +19,6 @@ pub(super) struct SourceTexts<'a> {
     base_keys: HashSet<String>,
 }
 
-/// A text and its name.
 #[derive(Debug)]
 pub(super) struct SourceText<'a> {
     pub(super) name: &'a Path,

@@ -146,7 +146,6 @@ fn without_secret(fault: ValueError, at: ConfigPath<'_>) -> ValueError {
 #[derive(Debug, PartialEq, Eq)]
 struct ExpandedText {
     text: String,
-    /// Whether the text is a single reference.
     is_single_reference: bool,
 }
 

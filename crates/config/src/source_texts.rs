@@ -26,11 +26,9 @@ pub(super) enum RestOfConfig<'a> {
     Unavailable,
     /// Nothing: the file is the whole configuration of the process.
     Empty,
-    /// The fetched document.
     Document(&'a FetchedDocument),
 }
 
-/// The merged texts.
 #[derive(Debug)]
 pub(super) struct MergedTexts<'a> {
     pub(super) value: Value,

@@ -21,7 +21,6 @@ use weir_yaml::{self as yaml, Dialect, Node, Position, Scalar, ScalarKind};
 pub(super) struct ParsedText {
     /// The values, with merge keys applied.
     pub(super) value: Value,
-    /// The positions of the values.
     pub(super) positions: Positions,
 }
 

@@ -7,21 +7,18 @@ use weir_net::tls::pem::{Authorities, CertificateChain, PemError, PrivateKey};
 /// Maximum size in bytes: four times a bundle of all public authorities.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// A certificate chain.
 pub(crate) const CERTIFICATE_CHAIN: DataFileKind<CertificateChain> = DataFileKind {
     name: "certificate",
     max_size: MAX_SIZE,
     parse: |content| CertificateChain::from_pem(&content).map_err(|unusable| pem_errors(&unusable)),
 };
 
-/// A private key.
 pub(crate) const PRIVATE_KEY: DataFileKind<PrivateKey> = DataFileKind {
     name: "private key",
     max_size: MAX_SIZE,
     parse: |content| PrivateKey::from_pem(&content).map_err(|unusable| pem_errors(&unusable)),
 };
 
-/// Certificate authorities.
 pub(crate) const AUTHORITIES: DataFileKind<Authorities> = DataFileKind {
     name: "authorities",
     max_size: MAX_SIZE,

@@ -6,7 +6,6 @@ use super::members::MEMBERS;
 use super::networks::NETWORKS;
 use super::{DataFileError, DataFileKind, MAX_REPORTED_ERRORS};
 
-/// Parses `content` as a file of the kind with this number.
 pub fn parse_data_file(kind: u8, content: &[u8]) {
     match kind {
         3 => parse_and_check_errors(&NETWORKS, content),

@@ -28,7 +28,6 @@ struct MembersParser {
 
 #[derive(Debug)]
 enum ExpectedEvent {
-    /// The map.
     Map,
     /// A key, or the end of the map.
     Key,

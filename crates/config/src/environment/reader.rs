@@ -24,7 +24,6 @@ impl<'a> VariableReader<'a> {
         self.variables.get(name).map_or(default, String::as_str)
     }
 
-    /// Whether a variable has a value.
     pub(super) fn is_set(&self, name: &str) -> bool {
         !self.text(name, "").is_empty()
     }

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::reader::{VariableReader, millis};
 
-/// Source of the rules.
 pub(super) fn rules_source(env: &mut VariableReader<'_>) -> Value {
     let merge_domains = env.boolean("MERGE_DOMAIN_CONFIG", false);
     match env.text("CONFIG_TYPE", "FILE") {

@@ -60,7 +60,6 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, ValueError> {
 /// The address of an upstream, and whether connections to it use TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamUrl {
-    /// The address.
     pub address: UpstreamAddress,
     /// Whether connections use TLS.
     pub is_secure: bool,

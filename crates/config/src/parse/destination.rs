@@ -7,7 +7,6 @@ use crate::diagnostic::ValueError;
 use crate::quoting::quoted;
 use weir_policy::rules::pattern::{HostPattern, PatternError};
 
-/// Entry of a list of destinations.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DestinationEntry {
     /// Names that match a pattern, at this port or at all.

@@ -50,7 +50,6 @@ impl Reload {
 /// A valid setting that cannot be used at present, such as a file that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableSetting {
-    /// The key.
     pub key: &'static str,
     /// What is wrong.
     pub message: String,
@@ -59,7 +58,6 @@ pub struct UnusableSetting {
 /// State of the configuration, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadStatus {
-    /// Path of the file.
     pub file: PathBuf,
     /// Number of the applied configuration, from 1 at startup.
     pub generation: u64,
@@ -75,12 +73,9 @@ pub struct ReloadStatus {
     pub last_attempt: Option<ReloadAttempt>,
 }
 
-/// A reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadAttempt {
-    /// Time of the reload.
     pub time: Timestamp,
-    /// Its outcome.
     pub outcome: ReloadOutcome,
     /// The problems of a rejected configuration, as `weir check` prints them.
     pub problems: Vec<String>,

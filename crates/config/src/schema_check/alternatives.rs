@@ -38,7 +38,6 @@ impl<'a> Alternatives<'a> {
         Self { all, words: if is_any_text_allowed { Vec::new() } else { words.concat() } }
     }
 
-    /// Whether any value is allowed.
     pub(super) fn is_any_allowed(&self) -> bool {
         self.all.iter().any(|one| one.kind.is_none())
     }

@@ -13,7 +13,6 @@ const MAX_REPEATED_CHARS: usize = 80;
 /// Words in the names of keys whose values are not repeated.
 const SECRET_WORDS: [&str; 6] = ["secret", "password", "authorization", "token", "redis", "key"];
 
-/// Returns a hint for the syntax error at `at`.
 pub(super) fn syntax_hint(text: &str, at: Position) -> Option<String> {
     let line_at = |line: usize| text.lines().nth(line.checked_sub(1)?);
     // An unfinished value is reported behind the last line.
