@@ -67,7 +67,6 @@ impl FuzzedRequest {
     }
 }
 
-/// Returns the parts of the key.
 fn key_parts(parts: &[Attribute], request: &Attributes<'_>) -> Option<Vec<Vec<u8>>> {
     parts.iter().map(|part| part.read(request, Route(""), <[u8]>::to_vec).ok()).collect()
 }
