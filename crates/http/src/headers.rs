@@ -28,11 +28,8 @@ pub struct Headers {
 /// Response, or the head of one together with something else in place of its body.
 #[derive(Debug)]
 pub struct Response<B> {
-    /// Status code.
     pub status: StatusCode,
-    /// Headers.
     pub headers: Headers,
-    /// Body.
     pub body: B,
 }
 
@@ -97,7 +94,6 @@ impl Headers {
         }
     }
 
-    /// Sets a header to a number.
     #[inline]
     pub fn set_number(&mut self, name: &HeaderName, number: u64) {
         match self.raw_without(name) {
@@ -133,7 +129,6 @@ impl Headers {
         }
     }
 
-    /// Removes a header.
     pub fn remove(&mut self, name: impl AsHeaderName) {
         self.map_mut().remove(name);
     }

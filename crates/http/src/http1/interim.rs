@@ -23,7 +23,6 @@ impl Default for InterimRoom {
     }
 }
 
-/// An interim response.
 #[derive(Debug)]
 pub struct InterimResponse {
     /// Status code, from 102 to 199 but not 101.

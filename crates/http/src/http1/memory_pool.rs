@@ -21,7 +21,6 @@ const MAX_WRITE_CAPACITY: usize = 16 * 1024;
 /// Maximum capacity of a header map that is kept.
 const MAX_FIELDS: usize = 64;
 
-/// Values that are kept.
 #[derive(Debug)]
 struct Kept<T> {
     /// The last one used is at the end.

@@ -22,7 +22,6 @@ pub struct WriteBuf {
     written: usize,
     large: Bytes,
     tail: Vec<u8>,
-    /// Number of bytes written.
     bytes_written: u64,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
     needs_flush: bool,
@@ -80,7 +79,6 @@ impl WriteBuf {
         self.is_empty() && !self.needs_flush
     }
 
-    /// Returns the number of bytes written.
     pub fn bytes_written(&self) -> u64 {
         self.bytes_written
     }

@@ -55,7 +55,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ClientConnection<T> {
         self.connection.state().malformed.take()
     }
 
-    /// State of the connection.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn state(&self) -> std::cell::RefMut<'_, Http2State> {
         self.connection.state()

@@ -39,7 +39,6 @@ pub(super) struct Connection<T> {
     phase: ConnectionPhase,
 }
 
-/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionPhase {
     /// The preface of the client is expected.
@@ -71,7 +70,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         &self.frames.state
     }
 
-    /// Returns the state.
     pub(super) fn state(&self) -> RefMut<'_, Http2State> {
         self.frames.state.borrow_mut()
     }

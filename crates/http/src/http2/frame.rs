@@ -20,7 +20,6 @@ pub(super) mod flags {
     pub(in crate::http2) const PRIORITY: u8 = 0x20;
 }
 
-/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameKind {
     Data,
@@ -36,7 +35,6 @@ pub(super) enum FrameKind {
     Unknown,
 }
 
-/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     /// Size of the payload, in bytes.

@@ -56,7 +56,6 @@ trait Side {
     /// Returns streams with handles.
     fn held(&self) -> Vec<Rc<Stream>>;
 
-    /// Drops all streams.
     fn drop_streams(&mut self);
 }
 

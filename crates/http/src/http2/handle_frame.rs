@@ -19,7 +19,6 @@ use super::shared::Http2State;
 /// A request, and what sends its response.
 pub(super) type AcceptedRequest = (Request<ReceiveStream>, Responder);
 
-/// Handles frames.
 #[derive(Debug)]
 pub(super) struct FrameHandler {
     pub(super) state: Rc<RefCell<Http2State>>,

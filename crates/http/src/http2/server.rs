@@ -67,7 +67,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
         std::mem::take(&mut self.connection.state().refused)
     }
 
-    /// State of the connection.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn state(&self) -> std::cell::RefMut<'_, super::shared::Http2State> {
         self.connection.state()

@@ -83,7 +83,6 @@ impl Http2Settings {
     }
 }
 
-/// Settings of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerSettings {
     /// Maximum size of its table for header compression, in bytes.

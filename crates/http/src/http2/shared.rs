@@ -147,7 +147,6 @@ impl Http2State {
         self.recently_reset.contains(&id)
     }
 
-    /// Adds a stream.
     pub(super) fn add_stream(&mut self, id: u32, state: StreamState) -> Rc<Stream> {
         let stream = Rc::new(Stream::new(id, state));
         self.streams.insert(id, Rc::clone(&stream));

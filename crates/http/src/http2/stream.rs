@@ -9,7 +9,6 @@ use http::{HeaderMap, Response};
 
 use super::error::{Http2Error, Reason};
 
-/// A stream.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) id: u32,
@@ -18,7 +17,6 @@ pub(super) struct Stream {
     pub(super) is_queued: Cell<bool>,
     /// Number of bytes that it would send then.
     pub(super) wanted: Cell<usize>,
-    /// Number of handles.
     pub(super) handles: Cell<u32>,
 }
 
@@ -63,7 +61,6 @@ pub(super) struct StreamState {
 /// What the `content-length` of a response means (RFC 9110 section 8.6), which depends on the method of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseLength {
-    /// The length of its content.
     OfContent,
     /// The length that a response to GET would have. There is no content: HEAD.
     OfGet,

@@ -104,7 +104,6 @@ fn start_server(
     spawn_local(serve(stream, settings, echo))
 }
 
-/// Connects with the client of `h2`.
 async fn connect_h2(stream: DuplexStream) -> h2::client::SendRequest<Bytes> {
     let (sender, connection) = h2::client::handshake(stream).await.unwrap();
     drop(spawn_local(async { drop(connection.await) }));

@@ -21,10 +21,8 @@ const MAX_FIELDS: usize = 256;
 /// Maximum length of a name in a `HeaderMap`.
 const MAX_NAME_LENGTH: usize = u16::MAX as usize;
 
-/// Head of a response.
 #[derive(Debug, PartialEq)]
 pub struct ResponseHead {
-    /// Status code.
     pub status: StatusCode,
     /// Headers, in order.
     pub headers: Headers,
@@ -34,7 +32,6 @@ pub struct ResponseHead {
     pub keep_alive: bool,
 }
 
-/// Decoder of response heads.
 #[derive(Debug)]
 pub struct ResponseHeadDecoder<'a> {
     /// The request was HEAD, so the response has no body, whatever its headers say.

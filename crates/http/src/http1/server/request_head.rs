@@ -34,7 +34,6 @@ pub struct HeadLimits {
     pub fields: u32,
 }
 
-/// Head of a request.
 #[derive(Debug)]
 pub struct RequestHead {
     /// Method, target, version and headers.
@@ -45,7 +44,6 @@ pub struct RequestHead {
     pub expects_continue: bool,
     /// Properties of the request that its response depends on.
     pub info: RequestInfo,
-    /// The head as it was received.
     pub received: ReceivedHead,
 }
 
@@ -65,7 +63,6 @@ pub struct RequestInfo {
     pub is_connect: bool,
 }
 
-/// Decoder of request heads.
 #[derive(Debug)]
 pub struct RequestHeadDecoder {
     limits: HeadLimits,

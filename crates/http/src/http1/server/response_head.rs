@@ -19,7 +19,6 @@ const TYPICAL_HEAD_SIZE: usize = 1024;
 /// How a response continues after its head.
 #[derive(Debug, PartialEq)]
 pub struct WrittenHead {
-    /// Framing of the body.
     pub framing: BodyFraming,
     /// Whether a body is sent. The response to HEAD only declares one.
     pub has_body: bool,

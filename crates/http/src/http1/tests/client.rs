@@ -15,7 +15,6 @@ use super::{
 use crate::http1::client::response_head::ResponseHeadDecoder;
 use crate::http1::malformed::MalformedMessage;
 
-/// A response.
 #[derive(Debug, PartialEq)]
 struct ParsedResponse {
     status: StatusCode,

@@ -31,7 +31,6 @@ struct ParsedConnection {
     rejected: bool,
 }
 
-/// A request.
 #[derive(Debug, PartialEq)]
 struct ConnectionRequest {
     line: (Method, Uri, Version),

@@ -178,7 +178,6 @@ impl Name {
 #[derive(Debug)]
 pub(super) enum Parsed {
     Valid(HeaderField),
-    /// With its name.
     Malformed(Name),
 }
 

@@ -112,7 +112,6 @@ impl RawPeer {
         written.get()
     }
 
-    /// Sends a frame.
     pub(super) fn send(&mut self, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
         let mut frame = Vec::new();
         put_frame(&mut frame, kind, flags, stream, payload);

@@ -10,7 +10,6 @@ use std::task::{Context, Wake, Waker};
 /// Maximum polls of a test; more mean that tasks wake each other for ever.
 const MAX_POLLS: usize = 2_000_000;
 
-/// Tasks of a test.
 #[derive(Clone, Default)]
 pub(super) struct Tasks {
     tasks: Rc<RefCell<Vec<Task>>>,

@@ -198,7 +198,6 @@ struct ParsedRequest {
     content_length: Option<u64>,
 }
 
-/// Returns the request as hyper reads it.
 fn read_by_hyper(bytes: &[u8]) -> Option<ParsedRequest> {
     let seen = Rc::new(RefCell::new(None));
     let noted = Rc::clone(&seen);
