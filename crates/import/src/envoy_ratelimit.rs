@@ -75,7 +75,6 @@ pub fn import(files: &[(&str, &str)]) -> Result<Imported, Vec<ImportError>> {
     Ok(Imported::new(&header_comments(&names.join(", ")), importer.items, &remarks))
 }
 
-/// Reads all documents of a file.
 fn read_file(
     name: &str,
     text: &str,

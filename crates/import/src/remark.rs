@@ -40,7 +40,6 @@ impl Remark {
         Self { effect, text: text.into() }
     }
 
-    /// Returns the text of the comment.
     pub(super) fn comment(&self) -> String {
         format!("{}{}", self.effect.prefix(), self.text)
     }

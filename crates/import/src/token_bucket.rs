@@ -18,7 +18,6 @@ static BUCKET: Message = Message {
     other: &[],
 };
 
-/// A token bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ImportedBucket {
     /// No request ever gets a token.
@@ -27,7 +26,6 @@ pub(super) enum ImportedBucket {
     Rate {
         /// The refill rate.
         limit: String,
-        /// The capacity.
         capacity: u64,
         /// Whether the capacity differs from the count of the rate.
         is_burst: bool,

@@ -99,7 +99,6 @@ pub(super) fn scalar_text(node: &Node) -> Option<&str> {
     node.scalar_text().map(|text| &**text)
 }
 
-/// Returns the text of a field.
 pub(super) fn field_text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
     get(node, name).and_then(scalar_text)
 }

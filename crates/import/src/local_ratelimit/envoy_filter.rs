@@ -34,10 +34,8 @@ static SPEC: Message = Message {
     other: &[],
 };
 
-/// The place of a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PatchPlace {
-    /// The name of the EnvoyFilter.
     owner: String,
     context: Option<String>,
     port: Option<String>,
@@ -76,7 +74,6 @@ pub(super) struct Patches<'n> {
 }
 
 impl<'n> Patches<'n> {
-    /// Reads an `EnvoyFilter`.
     pub(super) fn read(&mut self, document: &'n Node, ledger: &Ledger) {
         let Some(spec) = get(document, "spec") else { return };
         ledger.message(spec, &SPEC);

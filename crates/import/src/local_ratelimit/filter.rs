@@ -42,7 +42,6 @@ pub(super) enum HostLimits {
     Ignore,
 }
 
-/// A descriptor of the filter.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) entries: Vec<ExpectedEntry>,

@@ -35,7 +35,6 @@ pub(super) struct RouteTable<'n> {
     pub(super) hosts: Vec<VirtualHost<'n>>,
 }
 
-/// A virtual host.
 #[derive(Debug, Default)]
 pub(super) struct VirtualHost<'n> {
     /// The requests for its domains, except those for more specific domains of others.
@@ -45,7 +44,6 @@ pub(super) struct VirtualHost<'n> {
     pub(super) routes: Vec<EnvoyRoute<'n>>,
 }
 
-/// A route.
 #[derive(Debug, Default)]
 pub(super) struct EnvoyRoute<'n> {
     /// The requests that it matches, except those that an earlier route matches.

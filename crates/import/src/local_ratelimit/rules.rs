@@ -154,7 +154,6 @@ impl<'l> FilterRuleWriter<'l> {
         (None, 1)
     }
 
-    /// Adds the rules for one descriptor.
     fn add_descriptor(
         &mut self,
         unit: &Unit<'_>,

@@ -25,7 +25,6 @@ pub(super) struct Cell {
     pub(super) redirect: Option<TryFiles>,
 }
 
-/// A server.
 #[derive(Debug)]
 pub(super) struct Server {
     /// With `Default` if it is the default server of one of its addresses.

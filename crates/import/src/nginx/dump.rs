@@ -35,7 +35,6 @@ impl<'t> Dump<'t> {
         Some(Self { files, head: &text[..*first] })
     }
 
-    /// Returns the name and the text of the main file.
     pub(super) fn main_file(&self) -> (&'t str, &'t str) {
         self.files.first().copied().unwrap_or_default()
     }

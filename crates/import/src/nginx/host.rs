@@ -8,7 +8,6 @@ use regex::Regex;
 use super::super::pattern::parse_regex;
 use super::precedence::Competing;
 
-/// A name of a server.
 #[derive(Clone, Debug)]
 pub(super) enum ServerName {
     Exact(String),

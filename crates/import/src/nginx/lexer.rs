@@ -14,7 +14,6 @@ pub(super) struct Token {
     pub(super) position: (usize, usize),
 }
 
-/// The kinds of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     /// A word without its quotes and escapes.

@@ -8,7 +8,6 @@ use regex::Regex;
 use super::super::pattern::{is_literal_path, parse_regex};
 use super::precedence::Competing;
 
-/// The pattern of a location.
 #[derive(Clone, Debug)]
 pub(super) enum LocationPattern {
     /// `location = /path`

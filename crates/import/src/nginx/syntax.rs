@@ -69,7 +69,6 @@ pub(super) struct ParsedFile {
     pub(super) directives: Vec<Directive>,
     /// Includes that were not read, with the reason.
     pub(super) notes: Vec<Remark>,
-    /// The names of the included files.
     pub(super) included: Vec<String>,
 }
 

@@ -17,7 +17,6 @@ pub(super) struct Rate {
     pub(super) seconds: u32,
 }
 
-/// A zone.
 #[derive(Clone, Debug)]
 pub(super) struct NginxZone {
     pub(super) name: String,
@@ -112,7 +111,6 @@ fn parse_rate(text: &str) -> Option<Rate> {
     Some(Rate { count, seconds })
 }
 
-/// A piece of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeyPiece {
     Literal(String),
