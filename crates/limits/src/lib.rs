@@ -302,7 +302,6 @@ impl AppliedLimits {
         }
     }
 
-    /// Returns the checks and the decision.
     pub fn checks(&self) -> (&[SelectedCheck], &Decision) {
         (&self.selected, &self.decision)
     }

@@ -20,7 +20,6 @@ pub(super) struct QuotaPolicies {
     hasher: KeyHasher,
 }
 
-/// The policies of one rule.
 #[derive(Debug, Default)]
 struct RulePolicies {
     limits: Box<[QuotaPolicy]>,

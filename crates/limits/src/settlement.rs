@@ -53,7 +53,6 @@ struct HeldPermit {
     adaptive: Option<(Arc<AdaptiveLimits>, SlotIndex)>,
 }
 
-/// One open reservation.
 #[derive(Debug)]
 struct OpenReservation {
     rule: RuleIndex,
@@ -256,7 +255,6 @@ impl HeldPermit {
 }
 
 impl OpenReservation {
-    /// Charges `due`.
     fn settle(&mut self, due: FinalCharge, limiter: &Limiter, now: Timestamp) -> Option<SettledCounter> {
         let units = match due {
             FinalCharge::Nothing => 0,

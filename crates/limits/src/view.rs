@@ -82,7 +82,6 @@ impl LimitsView {
         }
     }
 
-    /// Records the decision of a rule.
     pub fn record(&self, rule: RuleIndex, outcome: DecisionOutcome) {
         if let Some(metrics) = self.tables.metrics.get(rule.0) {
             metrics.record(outcome);
