@@ -27,12 +27,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Time for the handshakes of connections that began before the drain.
 const HANDSHAKE_TIME: Duration = Duration::from_millis(100);
 
-/// Settings of one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSettings {
     /// Name in metrics and logs; the address unless configured.
     pub name: Box<str>,
-    /// Address to listen on.
     pub address: ListenAddress,
     /// Maximum time from the first byte of a request to the end of its header section.
     pub header_timeout: Duration,
@@ -72,7 +70,6 @@ pub enum ProxyProtocol {
 /// An accepted connection, registered with the runtime of the thread that serves it.
 #[derive(Debug)]
 pub struct AcceptedConnection {
-    /// The connection.
     pub stream: Transport,
     /// Address of the peer; loopback and port 0 for a connection through a Unix socket.
     pub peer: SocketAddr,

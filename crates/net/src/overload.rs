@@ -56,7 +56,6 @@ pub enum MemoryLimit {
     Auto,
     /// Unlimited.
     Off,
-    /// In bytes.
     Bytes(u64),
     /// Percentage of the memory of the container, or of the machine if the container has no limit.
     Percent(u8),

@@ -75,7 +75,6 @@ impl SharedStage {
         self.0.is_blocked.load(Ordering::Relaxed) && self.writes() == writes
     }
 
-    /// Records the outcome of a write.
     fn record_write<T>(&self, outcome: &Poll<T>) {
         self.0.is_blocked.store(outcome.is_pending(), Ordering::Relaxed);
         if outcome.is_ready() {
@@ -94,7 +93,6 @@ impl SharedStage {
 }
 
 impl ConnectionSlots {
-    /// Adds a connection.
     pub(super) fn add(&mut self, connection: AbortHandle, stage: SharedStage) {
         self.0.push((connection, stage));
     }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
     /// IP address and TCP port; with port 0 the system chooses one.

@@ -46,7 +46,6 @@ pub struct IncomingConnections<C>(mpsc::Receiver<PlacedConnection<C>>);
 /// A connection and its place among those of the worker that is to serve it.
 #[derive(Debug)]
 pub struct PlacedConnection<C> {
-    /// The connection.
     pub connection: C,
     /// To be kept while the connection is open.
     pub place: ConnectionPlace,
@@ -160,7 +159,6 @@ impl WorkerConnectionCount {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Adds one.
     fn add(self: &Arc<Self>) -> ConnectionPlace {
         self.0.fetch_add(1, Ordering::Relaxed);
         ConnectionPlace(Arc::clone(self))

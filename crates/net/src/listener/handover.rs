@@ -11,7 +11,6 @@ use super::socket::AcceptedSocket;
 /// A connection that this thread is to serve.
 #[derive(Debug)]
 pub struct AssignedConnection<P> {
-    /// The connection.
     pub accepted: AcceptedConnection,
     /// Its permit, which the accepting worker acquired.
     pub permit: P,

@@ -22,7 +22,6 @@ const V2_FIXED_LENGTH: usize = 16;
 pub enum ParseOutcome {
     /// A complete header.
     Complete {
-        /// The parsed header.
         header: ProxyHeader,
         /// Length of the header in bytes.
         length: usize,
@@ -35,17 +34,14 @@ pub enum ParseOutcome {
     Malformed,
 }
 
-/// A PROXY protocol header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// Version of the protocol.
     pub version: Version,
     /// Address of the client that connected to the proxy; `None` if the proxy opened the connection for itself or sent
     /// no TCP address.
     pub source: Option<SocketAddr>,
 }
 
-/// Version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// A line of text.

@@ -280,7 +280,6 @@ fn accept_one(socket: &Socket) -> io::Result<AcceptedSocket> {
 pub enum AcceptedSocket {
     /// TCP, and the peer.
     Tcp(StdTcpStream, SocketAddr),
-    /// A Unix socket.
     Unix(StdUnixStream),
 }
 

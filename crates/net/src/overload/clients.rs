@@ -58,7 +58,6 @@ impl ClientConnections {
         &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or(0)]
     }
 
-    /// Returns the number of clients with a connection.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()

@@ -75,7 +75,6 @@ impl TlsClient {
         Ok(Self { settings, http1, http2, without_alpn: unnamed })
     }
 
-    /// Returns the settings of the client.
     pub fn settings(&self) -> &TlsClientSettings {
         &self.settings
     }

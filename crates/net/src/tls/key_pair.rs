@@ -18,7 +18,6 @@ pub struct CertificateKeyPair {
     pub(super) certified: Arc<CertifiedKey>,
 }
 
-/// Validity of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CertificateValidity {
     /// Its start, in seconds since 1970.

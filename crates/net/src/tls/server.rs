@@ -108,7 +108,6 @@ impl TlsServer {
         Ok(Self { settings, config: Arc::new(config), tickets })
     }
 
-    /// Returns the settings of the server.
     pub fn settings(&self) -> &TlsServerSettings {
         &self.settings
     }
@@ -166,7 +165,6 @@ pub enum ServerHandshakeError {
     ClientCertificate,
     /// The client sent an alert: it rejects the server's certificate, or found another error.
     AlertReceived,
-    /// The handshake timed out.
     TimedOut,
     /// It was aborted in favour of a queued handshake, or timed out in the queue.
     Crowded,

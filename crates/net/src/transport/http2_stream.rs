@@ -32,7 +32,6 @@ impl Http2Stream {
         self.sending.poll_reset(cx).map(drop)
     }
 
-    /// Resets the stream.
     pub fn reset(&mut self) {
         self.sending.send_reset(Reason::CANCEL);
     }

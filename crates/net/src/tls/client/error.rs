@@ -39,7 +39,6 @@ pub enum ClientHandshakeErrorKind {
 }
 
 impl ClientHandshakeErrorKind {
-    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Closed,
         Self::NotTls,

@@ -93,7 +93,6 @@ mod tests {
         CertificateKeyPair::new(Arc::new(chain), &key, host.into()).unwrap()
     }
 
-    /// Returns the index of the selected certificate.
     fn selected_index(
         pairs: &[CertificateKeyPair],
         name: Option<&str>,
