@@ -72,7 +72,6 @@ impl Default for IdentifySettings {
 pub struct Attributes<'a> {
     /// Method, compared case-sensitively (RFC 9110, section 9.1). Only a descriptor can lack it.
     pub method: Option<&'a Method>,
-    /// The host.
     pub host: RequestHost<'a>,
     /// Normalised path; empty for a descriptor without one.
     pub path: Cow<'a, str>,

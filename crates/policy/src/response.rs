@@ -49,13 +49,11 @@ impl LimitHeaderSettings {
 /// Names of the headers with a limit, and the form of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitHeaderNames {
-    /// Header with the limits.
     pub limit: HeaderName,
     /// Header with the remaining units.
     pub remaining: HeaderName,
     /// Header with the time until the quota is whole, in seconds.
     pub reset: HeaderName,
-    /// Form of the value of `limit`.
     pub form: LimitForm,
 }
 

@@ -109,7 +109,6 @@ struct RequestKey<'r> {
     route: Route<'r>,
     /// Whether every part of the key is present. All requests without some part share one key.
     is_complete: bool,
-    /// Whether the rule is enforced for this key.
     is_enforced: bool,
     hasher: KeyHasher,
 }
@@ -154,7 +153,6 @@ impl RuleSet {
         &self.rules
     }
 
-    /// Returns the rule at `index`.
     pub fn get(&self, index: RuleIndex) -> Option<&Rule> {
         self.rules.get(index.0)
     }
@@ -170,7 +168,6 @@ impl RuleSet {
         self.planned_checks(index).iter().map(|planned| (planned.role(), planned.handle()))
     }
 
-    /// Returns the checks of the rule at `index`.
     fn planned_checks(&self, index: RuleIndex) -> &[PlannedCheck] {
         self.plans.get(index.0).map_or(&[], |plan| &plan.checks)
     }

@@ -30,7 +30,6 @@ pub const MAX_OVERRIDES: usize = 10_000;
 pub struct OverrideTarget {
     /// Position of the rule.
     pub rule: RuleIndex,
-    /// The key.
     pub key: KeyHash,
     /// The parts of the key; `None` if it is known by its hash only.
     pub key_parts: Option<Box<[LabeledKeyPart]>>,
@@ -50,7 +49,6 @@ pub enum OverrideAction {
 pub enum OverrideKind {
     /// A raised limit.
     Boost,
-    /// A ban.
     Ban,
 }
 
@@ -61,7 +59,6 @@ pub struct ActiveOverride {
     pub rule: Box<str>,
     /// Names of all rules that share the counter, in file order.
     pub rules: Vec<Box<str>>,
-    /// The key.
     pub key: KeyHash,
     /// The parts of the key; `None` if it is known by its hash only.
     pub key_parts: Option<Box<[LabeledKeyPart]>>,
@@ -120,7 +117,6 @@ impl OverrideKind {
 }
 
 impl OverrideAction {
-    /// Returns its kind.
     pub const fn kind(self) -> OverrideKind {
         match self {
             Self::Boost(_) => OverrideKind::Boost,
@@ -196,7 +192,6 @@ impl OverrideBook {
         entries.values().cloned().collect()
     }
 
-    /// Returns the overrides of one key of a rule.
     pub fn of_key(&self, rule: &Rule, key: KeyHash, now: Timestamp) -> Vec<ActiveOverride> {
         let Some(lineage) = LineageId::of_rule(rule) else { return Vec::new() };
         let entries = self.0.lock();

@@ -21,7 +21,6 @@ pub struct Policy {
     pub generation: u64,
     /// How the client's address and identity are determined.
     pub identify: identify::IdentifySettings,
-    /// The rules.
     pub rules: RuleSet,
     /// The local reply of each rule's rejections, in the order of the rules.
     pub rejections: Arc<[RejectionResponse]>,

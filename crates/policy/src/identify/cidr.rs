@@ -34,12 +34,10 @@ impl CidrSet {
         Self { parts: parts.into_iter().filter(|part| !part.is_empty()).collect() }
     }
 
-    /// Whether `ip` is in the set.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.parts.iter().any(|part| part.contains(ip))
     }
 
-    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -71,7 +69,6 @@ impl FromIterator<IpNet> for CidrSet {
 }
 
 impl Ranges {
-    /// Whether `ip` is in one of the ranges.
     pub fn contains(&self, ip: IpAddr) -> bool {
         match ip.to_canonical() {
             IpAddr::V4(v4) => is_within(&self.v4, v4.to_bits()),

@@ -8,7 +8,6 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Name of the header.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Returns the hops in all header lines, nearest first; `None` for a hop that is not an address. Empty elements are

@@ -21,7 +21,6 @@ pub use self::database::{AsnDatabase, DatabaseContent, DatabaseError, LocationDa
 pub struct GeoDatabases {
     /// Countries and continents.
     pub locations: Option<Arc<LocationDatabase>>,
-    /// Autonomous systems.
     pub autonomous_systems: Option<Arc<AsnDatabase>>,
 }
 
@@ -37,22 +36,15 @@ impl PartialEq for GeoDatabases {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Country([u8; 2]);
 
-/// A continent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Continent {
-    /// Africa.
     Africa,
-    /// Antarctica.
     Antarctica,
-    /// Asia.
     Asia,
-    /// Europe.
     Europe,
     /// North America, with Central America and the Caribbean.
     NorthAmerica,
-    /// Oceania.
     Oceania,
-    /// South America.
     SouthAmerica,
 }
 

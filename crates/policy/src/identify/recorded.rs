@@ -13,7 +13,6 @@ use super::host::RequestHost;
 use super::{Attributes, IdentifySettings, MalformedPath, jwt, path};
 use weir_limiter::timestamp::Timestamp;
 
-/// An address in a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecordedAddress {
     /// The record has none.
@@ -28,17 +27,13 @@ pub enum RecordedAddress {
 /// The recorded parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedRequest<'a> {
-    /// The method.
     pub method: Option<&'a Method>,
     /// The host; empty if it is not recorded. One that is not text counts as none.
     pub host: &'a [u8],
     /// The path, without the query.
     pub path: &'a str,
-    /// The query.
     pub query: Option<&'a str>,
-    /// The recorded headers.
     pub headers: &'a HeaderMap,
-    /// The recorded address.
     pub address: RecordedAddress,
 }
 

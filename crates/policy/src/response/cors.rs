@@ -21,7 +21,6 @@ pub const CORS_HEADERS: [HeaderName; 3] =
 /// Which pages may read the local replies of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorsSettings {
-    /// Allowed origins.
     pub origins: Box<[AllowedOrigin]>,
     /// Whether pages may read replies to requests with cookies.
     pub allows_credentials: bool,

@@ -33,11 +33,8 @@ pub enum ConfiguredParts {
 /// A local reply of a rule.
 #[derive(Clone, Debug)]
 pub struct ReplyDraft {
-    /// Status code.
     pub status: StatusCode,
-    /// Headers.
     pub headers: Headers,
-    /// Body.
     pub body: Bytes,
 }
 

@@ -89,7 +89,6 @@ impl CachedResponse {
         Self { body, ..self }
     }
 
-    /// Returns the body.
     pub fn body(&self) -> &Bytes {
         &self.body
     }

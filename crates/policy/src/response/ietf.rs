@@ -17,7 +17,6 @@ use weir_limiter::quota::Period;
 
 /// Header with the remaining quota of each policy.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// Header with the policies.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Maximum Integer (RFC 9651 §3.3.1).
@@ -30,7 +29,6 @@ pub enum QuotaUnit {
     Requests,
     /// `content-bytes`; the number of bytes per unit of the limit.
     ContentBytes(NonZeroU64),
-    /// `concurrent-requests`.
     ConcurrentRequests,
 }
 
@@ -50,7 +48,6 @@ pub type PartitionKey = [u8; 8];
 /// State of one policy for the client of a response.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceLimit<'a> {
-    /// The policy.
     pub policy: &'a QuotaPolicy,
     /// The present limit, if it differs from the configured one.
     pub in_force: Option<LimitInForce>,

@@ -15,7 +15,6 @@ use weir_http::headers::Headers;
 use weir_limiter::algorithm::CounterUsage;
 use weir_limiter::quota::Quota;
 
-/// Header with the limits.
 pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 /// Header with the remaining units.
 pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -117,7 +116,6 @@ pub struct LimitInForce {
 /// State of a limit after a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'a> {
-    /// Notation of the limit.
     pub notation: &'a Notation,
     /// The present limit, if it differs from the configured one.
     pub in_force: Option<LimitInForce>,

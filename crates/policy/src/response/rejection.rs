@@ -28,7 +28,6 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 pub struct RejectionResponse {
     /// Status code; 429 unless configured.
     pub status: StatusCode,
-    /// Body of the response.
     pub body: Bytes,
     /// `content-type` and the configured headers without placeholders.
     pub headers: HeaderMap,
@@ -48,7 +47,6 @@ pub struct RejectionResponse {
 /// A degraded response: a file sent instead of a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DegradedResponse {
-    /// Status code.
     pub status: StatusCode,
     /// Content of the file.
     pub body: Bytes,
@@ -61,9 +59,7 @@ pub struct DegradedResponse {
 /// The response to a rejected request.
 #[derive(Clone, Copy, Debug)]
 pub struct RejectionReply<'a> {
-    /// Status code.
     pub status: StatusCode,
-    /// Body.
     pub body: &'a Bytes,
     /// Headers, without those about limits.
     pub headers: &'a HeaderMap,
@@ -166,7 +162,6 @@ impl PreparedHeaders {
         Some(Self { headers, raw, fixed: fixed.into(), names })
     }
 
-    /// Returns the headers of one rejection.
     pub fn fill(&self, retry_after: Duration, usage: &CounterUsage) -> HeaderMap {
         let mut headers = self.headers.clone();
         for (value, number) in headers.values_mut().zip(numbers(retry_after, usage)) {

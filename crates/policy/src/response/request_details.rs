@@ -8,11 +8,9 @@ use http::{HeaderMap, HeaderValue, Method, Uri};
 /// Values of a request for the placeholders and the CORS headers of its local reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestDetails {
-    /// ID of the request.
     pub request_id: Box<str>,
     /// Address of the client.
     pub client_ip: IpAddr,
-    /// Method.
     pub method: Method,
     /// Path as received, without the query.
     pub path: Box<str>,
@@ -25,7 +23,6 @@ pub struct RequestDetails {
 /// A CORS preflight: the request that a browser will send if the response allows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preflight {
-    /// Its method.
     pub method: HeaderValue,
     /// Names of its headers, if any need permission.
     pub headers: Option<HeaderValue>,

@@ -23,7 +23,6 @@ pub enum Placeholder {
     RequestId,
     /// Address of the client.
     ClientIp,
-    /// Method.
     Method,
     /// Path as received, without the query.
     Path,
@@ -83,7 +82,6 @@ pub enum Syntax {
     Lenient,
 }
 
-/// Error in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateError {
     /// A placeholder that does not exist; the text between the braces.

@@ -40,9 +40,7 @@ pub enum Attribute {
     Route,
     /// The normalised path.
     Path,
-    /// The method.
     Method,
-    /// The host.
     Host,
     /// The name of the listener that received the request.
     Listener,
@@ -60,7 +58,6 @@ pub enum Attribute {
     Descriptor(Box<str>),
 }
 
-/// Source of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeSource<'a> {
     /// The client's address, with these prefix lengths if the attribute sets them.
@@ -78,7 +75,6 @@ pub enum AttributeSource<'a> {
     Plans(&'a Plans),
     /// The request line, the host, or cookies.
     Head,
-    /// A header.
     Header(&'a HeaderName),
     /// The client's token.
     Token,

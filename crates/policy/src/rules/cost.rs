@@ -18,7 +18,6 @@ use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
 use weir_http::headers::Headers;
 use weir_limiter::reservation::{ChargeTiming, DebtLimit};
 
-/// The cost model of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
     /// Cost of a request that counts.
@@ -32,7 +31,6 @@ pub struct CostModel {
 /// Units that a request uses if it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// A fixed number.
     Fixed(u32),
     /// The number in a request header, at least 1.
     Header(HeaderCost),
@@ -47,7 +45,6 @@ pub enum Cost {
 /// A cost read from a header. Fractions are rounded up; a value that is not a number has the maximum cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderCost {
-    /// Name of the header.
     pub name: HeaderName,
     /// Cost if the header is absent or empty.
     pub default: u32,
@@ -58,7 +55,6 @@ pub struct HeaderCost {
 /// A cost derived from a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteCost {
-    /// Bytes per unit.
     pub bytes_per_unit: NonZeroU64,
     /// Maximum cost, in units.
     pub max_units: Option<u32>,
@@ -97,7 +93,6 @@ pub enum RequestEnd<'a> {
     Failed {
         /// Status code of the local reply.
         status: StatusCode,
-        /// Kind of failure.
         failure: UpstreamFailure,
     },
     /// Rejected after this rule's decision, by another rate limit service.
@@ -109,7 +104,6 @@ pub enum RequestEnd<'a> {
     Unanswered,
 }
 
-/// Kind of upstream failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamFailure {
     /// The connection failed.
@@ -129,7 +123,6 @@ pub enum FinalCharge {
     Nothing,
     /// The units that were reserved.
     AsReserved,
-    /// This number of units.
     Units(u32),
 }
 

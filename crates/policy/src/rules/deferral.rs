@@ -41,7 +41,6 @@ pub struct Deferral {
 /// A request that a rule defers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeferredRequest {
-    /// The rule.
     pub rule: RuleIndex,
     /// Encoding of its key.
     pub key: Box<[u8]>,
@@ -50,7 +49,6 @@ pub struct DeferredRequest {
 /// A rejection of a request that a rule would defer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeniedDeferral {
-    /// The rule.
     pub rule: RuleIndex,
     /// Why it rejects the request.
     pub denial: Denial,

@@ -30,7 +30,6 @@ impl EnforcedShare {
         Self { share, seed: seed.into(), key: [0, 1].map(|half| hash([half, 0], seed.as_bytes())) }
     }
 
-    /// Returns the share.
     pub const fn share(&self) -> Percent {
         self.share
     }

@@ -24,7 +24,6 @@ const FULL_PREFIX: u8 = 128;
 pub struct RuleExplanation<'r> {
     /// Position of the rule.
     pub index: RuleIndex,
-    /// The rule.
     pub rule: &'r Rule,
     /// Whether it applies, and why not.
     pub status: RuleStatus,
@@ -63,7 +62,6 @@ pub struct Mismatch {
 pub struct ExplainedKey {
     /// Its parts, in the order of the rule's `key`.
     pub parts: Vec<LabeledKeyPart>,
-    /// The key as text.
     pub text: String,
     /// The key of the counters; `None` if the request has none.
     pub hash: Option<KeyHash>,
@@ -107,7 +105,6 @@ impl RuleSet {
         Some(limiting.key.parse(text, ipv6_prefix, self.hasher_of(limiting)))
     }
 
-    /// Returns the position of the rule of this name.
     pub fn position(&self, name: &str) -> Option<RuleIndex> {
         self.rules.iter().position(|rule| *rule.name == *name).map(RuleIndex)
     }

@@ -41,7 +41,6 @@ pub struct GrpcStatus(u8);
 impl GrpcStatus {
     /// The call was cancelled, usually by the client.
     pub const CANCELLED: Self = Self(1);
-    /// An unknown error.
     pub const UNKNOWN: Self = Self(2);
     /// The deadline expired before the call completed.
     pub const DEADLINE_EXCEEDED: Self = Self(4);
@@ -51,7 +50,6 @@ impl GrpcStatus {
     pub const PERMISSION_DENIED: Self = Self(7);
     /// A quota is exhausted.
     pub const RESOURCE_EXHAUSTED: Self = Self(8);
-    /// An internal error.
     pub const INTERNAL: Self = Self(13);
     /// The service is unavailable.
     pub const UNAVAILABLE: Self = Self(14);
@@ -68,7 +66,6 @@ impl GrpcStatus {
         self.0 == 0
     }
 
-    /// Returns the status with this number.
     pub fn from_code(code: u64) -> Option<Self> {
         u8::try_from(code).ok().filter(|code| usize::from(*code) < STATUSES.len()).map(Self)
     }
@@ -98,7 +95,6 @@ impl GrpcStatus {
         }
     }
 
-    /// Returns the number.
     pub const fn code(self) -> u8 {
         self.0
     }

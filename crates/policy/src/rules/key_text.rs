@@ -24,7 +24,6 @@ pub enum KeyTextError {
     /// A part is missing, or not where it belongs.
     #[error("expected a key of the form `{0}`")]
     Form(String),
-    /// The rule has no key.
     #[error("the rule counts all requests together (`key: []`): leave out `key`")]
     NoKey,
     /// A value is not one of its attribute.
@@ -32,7 +31,6 @@ pub enum KeyTextError {
     Value {
         /// Label of the attribute.
         label: String,
-        /// The value.
         value: String,
     },
     /// A network has another prefix length than those that the rule counts.
@@ -43,7 +41,6 @@ pub enum KeyTextError {
     Prefix {
         /// Label of the attribute.
         label: String,
-        /// The value.
         value: String,
         /// Prefix length of the networks that the rule counts.
         counted: u8,

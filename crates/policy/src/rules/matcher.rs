@@ -34,7 +34,6 @@ pub struct Matcher {
 pub struct Condition {
     /// The attribute to compare.
     pub attribute: Attribute,
-    /// The patterns.
     pub patterns: Box<[HeaderPattern]>,
 }
 

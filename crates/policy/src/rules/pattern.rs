@@ -28,7 +28,6 @@ pub enum PatternError {
     /// The regex does not compile.
     #[error("{0}")]
     Regex(String),
-    /// The pattern is empty.
     #[error("empty")]
     Empty,
 }
@@ -192,10 +191,8 @@ fn matches_template(path: &str, segments: &[Segment], open: bool) -> bool {
     rest.next().is_some() == open
 }
 
-/// A pattern for hosts.
 #[derive(Clone, Debug)]
 pub enum HostPattern {
-    /// This host.
     Exact(Box<str>),
     /// Every subdomain; starts with a dot.
     Suffix(Box<str>),

@@ -38,7 +38,6 @@ impl PlannedCheck {
         self.template.role
     }
 
-    /// Returns the limit handle.
     pub(super) const fn handle(&self) -> LimitHandle {
         self.template.check.handle
     }

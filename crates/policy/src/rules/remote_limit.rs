@@ -38,15 +38,9 @@ pub struct RemoteLimit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryTemplate {
     /// An entry that is the same for all requests.
-    Fixed {
-        /// Key of the entry.
-        key: Box<str>,
-        /// Value of the entry.
-        value: Box<str>,
-    },
+    Fixed { key: Box<str>, value: Box<str> },
     /// An entry with a part of the rule's key as its value.
     Part {
-        /// Key of the entry.
         key: Box<str>,
         /// Position of the part in the rule's key.
         part: usize,
@@ -70,7 +64,6 @@ pub enum OnError {
 /// The query to a rule's service for one request.
 #[derive(Clone, Debug)]
 pub struct RemoteQuery {
-    /// The rule.
     pub rule: RuleIndex,
     /// Key of the request under the rule.
     pub key: KeyHash,

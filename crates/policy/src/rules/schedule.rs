@@ -87,7 +87,6 @@ impl Schedule {
         Self { spans: spans.into(), known: AtomicU64::new(0) }
     }
 
-    /// Whether `now` is in the schedule.
     #[inline]
     pub fn contains(&self, now: Timestamp) -> bool {
         let seconds = now.as_secs();

@@ -38,7 +38,6 @@ impl CheckRole {
 /// A check that the request must pass, and its rule.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectedCheck {
-    /// The rule.
     pub rule: RuleIndex,
     /// Purpose of the check within the rule.
     pub role: CheckRole,
@@ -60,7 +59,6 @@ impl SelectedCheck {
         self.needs_settlement || self.role == CheckRole::Permit
     }
 
-    /// Returns a check with a fixed cost.
     pub(super) const fn with_fixed_cost(rule: RuleIndex, part: CheckRole, check: Check) -> Self {
         Self { rule, role: part, unit_cost: NonZeroU32::MIN, check, surcharge: 0, needs_settlement: false }
     }

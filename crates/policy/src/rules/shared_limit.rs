@@ -76,7 +76,6 @@ pub enum Fairness {
     MaxMin,
 }
 
-/// Source of the number of instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstanceSource {
     /// A number in the configuration.
@@ -104,7 +103,6 @@ impl SharedLimit {
         self.wait.or_else(|| sends_stored.then_some(DEFAULT_STORED_WAIT))
     }
 
-    /// Whether it needs a store.
     pub const fn needs_store(&self) -> bool {
         matches!(
             (self.mode, &self.instances),

@@ -20,17 +20,14 @@ impl ValueList {
         Self { secret, hashes: hashes.into() }
     }
 
-    /// Whether `value` is in the list.
     pub fn contains(&self, value: &[u8]) -> bool {
         !self.hashes.is_empty() && self.hashes.binary_search(&hash(value, self.secret)).is_ok()
     }
 
-    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }

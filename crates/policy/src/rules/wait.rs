@@ -41,7 +41,6 @@ pub struct WaitPolicy {
 }
 
 impl WaitPolicy {
-    /// Returns the settings of the queue.
     pub const fn queue(&self) -> QueueSettings {
         QueueSettings { max_queued: self.max_queued, order: self.order }
     }

@@ -61,7 +61,6 @@ pub enum DatabaseError {
 pub enum DatabaseContent {
     /// Countries and continents.
     Locations,
-    /// Autonomous systems.
     AutonomousSystems,
 }
 

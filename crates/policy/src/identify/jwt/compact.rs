@@ -21,7 +21,6 @@ pub(super) struct Compact<'a> {
     signature: &'a str,
 }
 
-/// Header of a token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TokenHeader {
     pub(super) algorithm: Algorithm,
