@@ -136,7 +136,6 @@ fn explain_attributes(
     rules::report(request, peer, &rules, &prediction, context)
 }
 
-/// Returns a duration in seconds.
 fn seconds(duration: Duration) -> f64 {
     duration.as_secs_f64()
 }

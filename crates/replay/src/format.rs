@@ -35,7 +35,6 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// All formats.
     pub const ALL: [Self; 3] = [Self::Json, Self::Envoy, Self::Combined];
 
     /// Returns the name on the command line.

@@ -40,7 +40,6 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Bytes from which compression is recognised.
 const MAGIC_LENGTH: usize = 4;
 
-/// The name of standard input.
 pub(super) const STANDARD_INPUT: &str = "-";
 
 type LogReader = Box<dyn Read + Send>;
@@ -73,7 +72,6 @@ struct HeadContents {
     /// Requests with an address.
     addresses: usize,
     is_translated: bool,
-    /// Names of fields.
     fields: Vec<String>,
 }
 

@@ -34,7 +34,6 @@ pub(super) enum NeededAttribute {
     Header(HeaderName),
     /// The client's certificate.
     Certificate,
-    /// This response header.
     ResponseHeader(HeaderName),
     /// The status of gRPC calls.
     CallStatus,
@@ -53,7 +52,6 @@ enum Consequence {
     Counting,
 }
 
-/// One need of one rule.
 #[derive(Debug)]
 struct RuleNeed {
     attribute: NeededAttribute,
@@ -108,11 +106,9 @@ impl fmt::Display for Consequence {
 /// Requests that a rule decided without an attribute that the log lacks.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Undecidable {
-    /// The attribute.
     pub attribute: String,
     /// How the rule decided without it.
     pub consequence: String,
-    /// Number of requests.
     pub requests: u64,
 }
 

@@ -54,7 +54,6 @@ impl TextSpan {
 /// How the request ended, where the status code does not say it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RecordedEnd {
-    /// With a response.
     #[default]
     Response,
     /// With a local reply, because the upstream failed.
@@ -194,7 +193,6 @@ pub struct LineCounts {
 }
 
 impl LineCounts {
-    /// Adds the numbers of other lines.
     pub(super) fn add(&mut self, other: Self) {
         self.lines = self.lines.saturating_add(other.lines);
         self.unreadable = self.unreadable.saturating_add(other.unreadable);

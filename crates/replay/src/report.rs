@@ -59,14 +59,12 @@ pub struct ReplayReport {
     pub seconds: f64,
 }
 
-/// One log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogReport {
     /// Name of the file.
     pub name: String,
     /// Its format; `None` if it has no lines.
     pub format: Option<LogFormat>,
-    /// Its lines.
     #[serde(flatten)]
     pub counts: LineCounts,
     /// Its first unreadable lines.
@@ -83,7 +81,6 @@ pub struct LogReport {
 /// What one rule did.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleReport {
-    /// Name of the rule.
     pub name: String,
     /// `limit`, `allow` or `deny`.
     pub action: &'static str,
@@ -146,7 +143,6 @@ pub struct OutcomeCounts {
     pub shadow: u64,
 }
 
-/// A minute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MinuteReport {
     /// Its beginning.
@@ -216,7 +212,6 @@ pub struct SeriesReport {
     pub start: String,
     /// Length of an interval, in minutes.
     pub minutes: u64,
-    /// Names of the classes.
     pub classes: [&'static str; 4],
     /// Requests of each class in each interval.
     pub intervals: Vec<[u32; 4]>,
@@ -274,7 +269,6 @@ pub struct ComparisonReport {
 /// Rejections of one rule under two sets of rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleComparison {
-    /// Name of the rule.
     pub name: String,
     /// Rejections by the old rule; `None` if there is none of this name.
     pub before: Option<u64>,
@@ -309,7 +303,6 @@ impl OutcomeCounts {
 }
 
 impl ReplayReport {
-    /// Returns the report as JSON.
     pub fn to_json(&self) -> String {
         // Every field has a form in JSON, so this cannot fail.
         serde_json::to_string_pretty(self).unwrap_or_default()

@@ -93,7 +93,6 @@ impl Simulation {
         }
     }
 
-    /// Returns the policy.
     pub(super) fn policy(&self) -> &Policy {
         &self.policy
     }

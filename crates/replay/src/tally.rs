@@ -43,7 +43,6 @@ const MAX_KEY_LENGTH: usize = 200;
 pub(super) enum Fate {
     /// It passed, at once or after a delay.
     Passed,
-    /// This rule rejected it.
     Rejected(RuleIndex),
     /// It is not a request that the proxy would accept.
     Malformed,

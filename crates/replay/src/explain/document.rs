@@ -7,7 +7,6 @@ use super::Explanation;
 /// What the documents of the rate limit service would do to a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentReport {
-    /// Whether a document has the domain.
     pub is_known_domain: bool,
     /// Whether the limit that applies is unlimited.
     pub is_unlimited: bool,
@@ -33,7 +32,6 @@ pub struct DocumentLimitReport {
 }
 
 impl DocumentReport {
-    /// Returns the report in one line.
     pub(super) fn to_line(&self) -> String {
         match &self.limit {
             Some(limit) => {

@@ -36,7 +36,6 @@ pub struct Explanation {
     /// What the documents of the rate limit service would do, if it is a descriptor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<DocumentReport>,
-    /// Time of the explanation.
     pub time: String,
     /// Generation of the configuration that decides.
     pub generation: u64,
@@ -49,7 +48,6 @@ pub struct Explanation {
 pub struct HeaderLine {
     /// Name, in lower case.
     pub name: String,
-    /// Value.
     pub value: String,
 }
 
@@ -81,7 +79,6 @@ pub struct ExplainedClient {
 /// One rule and what it would do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExplainedRule {
-    /// Name of the rule.
     pub name: String,
     /// `allow`, `deny` or `limit`.
     pub action: String,
@@ -97,7 +94,6 @@ pub struct ExplainedRule {
     pub key: Option<ExplainedKeyText>,
     /// What the rule would do, as in `weir_decisions_total`.
     pub outcome: Option<String>,
-    /// Its limits.
     pub limits: Vec<LimitReport>,
     /// Overrides in force for the key.
     pub overrides: Vec<OverrideReport>,
@@ -106,7 +102,6 @@ pub struct ExplainedRule {
 /// A field of `match` that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MismatchReport {
-    /// The field.
     pub field: String,
     /// The request's value.
     pub actual: Option<String>,
@@ -134,7 +129,6 @@ pub struct LimitReport {
     pub role: String,
     /// The limit in force, such as `100/s`; a number for `in_flight`.
     pub limit: Option<String>,
-    /// The algorithm.
     pub algorithm: String,
     /// Maximum number of requests at once, if the algorithm has a burst.
     pub burst: Option<u32>,

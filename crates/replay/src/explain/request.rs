@@ -15,7 +15,6 @@ const DEFAULT_PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 const KNOWN: &str = "method, path, host, client_ip, listener, header.NAME, domain, descriptor.KEY, format";
 
-/// A request to explain.
 #[derive(Clone, Debug)]
 pub struct RequestDescription {
     /// The method; GET unless named.
@@ -47,7 +46,6 @@ pub enum DescriptionError {
         name: String,
         /// What is wrong.
         problem: &'static str,
-        /// The value.
         value: String,
     },
     /// Descriptor entries need a domain.

@@ -153,7 +153,6 @@ fn limit(text: &mut String, limit: &LimitReport) {
     line(text, &shown);
 }
 
-/// Returns an override as text.
 fn override_text(one: &OverrideReport) -> String {
     let change = one.change.as_ref().map(|change| format!(", {change}")).unwrap_or_default();
     format!("override: {}{change}, until {}", one.action, one.until)

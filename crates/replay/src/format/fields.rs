@@ -36,7 +36,6 @@ pub(crate) enum LogField {
     Header(u32),
 }
 
-/// Unit of a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogDurationUnit {
     Seconds,

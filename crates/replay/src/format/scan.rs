@@ -182,7 +182,6 @@ impl<'a> LineCursor<'a> {
         Self { block, at: line.start, has_escapes: false }
     }
 
-    /// Returns the rest of the line.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.block.get(self.at..).unwrap_or_default()

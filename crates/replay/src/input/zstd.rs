@@ -27,7 +27,6 @@ pub(super) struct ZstdReader<R: Read> {
 enum ZstdState<R: Read> {
     /// Before a frame.
     Between(FrameSource<R>),
-    /// Inside of a frame.
     Inside(Box<StreamingDecoder<FrameSource<R>, FrameDecoder>>),
     /// After an error, with what was decoded before.
     Broken(Box<FrameDecoder>, io::Error),

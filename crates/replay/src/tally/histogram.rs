@@ -20,7 +20,6 @@ impl Default for CountHistogram {
     }
 }
 
-/// Returns the bucket of `count`.
 const fn bucket(count: u32) -> usize {
     let octave = (31 - (count | 1).leading_zeros()).saturating_sub(PRECISION_BITS);
     octave as usize * BUCKETS_PER_OCTAVE + (count >> octave) as usize

@@ -47,7 +47,6 @@ impl KeyCount {
 /// A key on which a rule acted.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedKey {
-    /// The key as text.
     pub(crate) text: Box<str>,
     /// Requests by outcome, in the order of [`DecisionOutcome::ALL`].
     pub(crate) outcomes: [u64; DecisionOutcome::ALL.len()],

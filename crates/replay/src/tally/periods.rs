@@ -19,7 +19,6 @@ pub(crate) struct DemandPeriods {
 }
 
 impl DemandPeriods {
-    /// Returns periods of this length.
     pub(crate) fn of_length(length: Duration) -> Self {
         Self { windows: None, length: saturating_nanos(length).max(1), end: 0, number: 0 }
     }

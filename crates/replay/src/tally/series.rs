@@ -36,7 +36,6 @@ pub(crate) struct MinuteCount {
     pub(crate) rejected: u64,
 }
 
-/// Returns the class of an outcome.
 const fn class(outcome: DecisionOutcome) -> usize {
     match outcome {
         DecisionOutcome::Allowed | DecisionOutcome::Exempt => 0,

@@ -7,10 +7,13 @@ use serde_json::Value;
 /// What a wrapper contains.
 #[derive(Debug)]
 pub(super) enum Opened<'a> {
-    /// A line.
     Line(Cow<'a, [u8]>),
     /// A part of a line on standard output (0) or standard error (1).
-    Part { stream: usize, text: &'a [u8], is_last: bool },
+    Part {
+        stream: usize,
+        text: &'a [u8],
+        is_last: bool,
+    },
 }
 
 /// Members that contain the line: of Docker and Fluent Bit, Google Cloud, Vector and Filebeat, Loki, Azure, journald, AWS.
