@@ -8,7 +8,6 @@ use super::response::{Code, RlsDescriptorStatus, RlsError, RlsResponse};
 /// Maximum length of the descriptors in a line, in bytes. A request may have a megabyte of them.
 const MAX_LENGTH: usize = 8 * 1024;
 
-/// Logs a call with its result.
 pub(super) fn log_call(request: &RlsRequest, result: &Result<RlsResponse, RlsError>) {
     let domain = &*request.domain;
     match result {

@@ -24,7 +24,6 @@ pub struct LoadError {
     pub position: Option<Position>,
 }
 
-/// One document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DomainDocument {
     /// Domain of the limits.

@@ -269,7 +269,6 @@ impl RlsHandler {
         self.state.load().decider.preview(domain, entries, &self.limiter, self.clock.now())
     }
 
-    /// Returns all limits of the documents.
     pub fn document_limits(&self) -> Vec<DocumentLimit> {
         self.state.load().decider.rules.as_deref().map(DescriptorRules::limits).unwrap_or_default()
     }

@@ -115,7 +115,6 @@ impl<'p> NativeChecks<'p> {
         shared_limits::max_lease_wait(self.policy, &self.selected[position])
     }
 
-    /// Returns the rule of the check at `position`.
     pub(super) fn rule(&self, position: usize) -> RuleIndex {
         self.selected[position].rule
     }
@@ -141,7 +140,6 @@ impl<'p> NativeChecks<'p> {
         })
     }
 
-    /// Refunds the hits that the request returns.
     pub(super) fn refund_hits(&self, request: &RlsRequest, limiter: &Limiter, now: Timestamp) {
         for (outcome, descriptor) in self.outcomes.iter().zip(&request.descriptors) {
             let (NativeOutcome::Limited { checks, .. }, true) = (outcome, is_refund(request, descriptor))

@@ -24,7 +24,6 @@ pub struct RlsOptions {
     pub tls: Option<tls::server::TlsServerSettings>,
     /// Names of which a client certificate must have one; if empty, any verified certificate is accepted.
     pub client_names: Arc<[Box<str>]>,
-    /// Settings of the decisions.
     pub decision_settings: Arc<RlsSettings>,
     /// How instances share the limits of documents; `None` to count per instance. A change takes a restart.
     pub shared_limit: Option<SharedLimit>,

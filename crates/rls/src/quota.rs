@@ -38,7 +38,6 @@ pub type BucketId = BTreeMap<String, String>;
 /// Usage of a bucket since the last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketUsage {
-    /// The bucket.
     pub bucket: BucketId,
     /// Time since the last report; zero in the first one.
     pub elapsed: Duration,
@@ -55,11 +54,9 @@ pub enum AssignedStrategy {
     AllowAll,
     /// No requests.
     DenyAll,
-    /// A token bucket.
     TokenBucket {
         /// Capacity of the bucket, and tokens added per period.
         tokens: u32,
-        /// Period.
         period: Duration,
     },
 }
@@ -67,9 +64,7 @@ pub enum AssignedStrategy {
 /// An assignment of a bucket to one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The client.
     pub client: StreamId,
-    /// The bucket.
     pub bucket: BucketId,
     /// The strategy for the next [`ASSIGNMENT_TIME_TO_LIVE`]; `None` if no rule applies to the bucket any more.
     pub strategy: Option<AssignedStrategy>,
@@ -88,7 +83,6 @@ pub struct QuotaBuckets {
     buckets: HashMap<Arc<BucketKey>, QuotaBucket>,
     /// The buckets of each client.
     streams: HashMap<StreamId, HashSet<Arc<BucketKey>>>,
-    /// Number of clients of all buckets.
     total_clients: usize,
     last_sweep: Timestamp,
 }

@@ -47,7 +47,6 @@ pub struct RlsEntry {
     pub value: String,
 }
 
-/// A limit in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitOverride {
     /// Hits per unit.
@@ -68,7 +67,6 @@ impl RlsRequest {
         }
     }
 
-    /// Returns the hits of one of the descriptors.
     pub(super) fn hits(&self, descriptor: &RlsDescriptor) -> HitsAddend {
         let count = descriptor.hits_addend.unwrap_or_else(|| self.hits_addend.max(1).into());
         HitsAddend { count, is_refund: descriptor.is_negative_hits }
@@ -94,7 +92,6 @@ impl HitsAddend {
         u32::try_from(self.counted_hits()).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether the hits are refunded.
     pub(super) const fn is_refund(self) -> bool {
         self.is_refund
     }

@@ -17,7 +17,6 @@ pub enum Code {
     /// Within the limit, or no limit applies.
     #[default]
     Ok,
-    /// Over the limit.
     OverLimit,
 }
 
@@ -55,10 +54,8 @@ impl RlsResponse {
     }
 }
 
-/// The status of one descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RlsDescriptorStatus {
-    /// Code of the descriptor.
     pub code: Code,
     /// The limit that applied, if any.
     pub current_limit: Option<CurrentLimit>,
@@ -69,7 +66,6 @@ pub struct RlsDescriptorStatus {
 }
 
 impl RlsDescriptorStatus {
-    /// Returns whether the descriptor is over its limit.
     pub fn is_over_limit(&self) -> bool {
         self.code == Code::OverLimit
     }

@@ -30,7 +30,6 @@ pub struct RlsSettings {
     pub domains: HashMap<Box<str>, DomainSettings>,
 }
 
-/// Settings of one domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainSettings {
     /// What a request counts if it exceeds a limit; the service's setting if `None`.

@@ -22,14 +22,12 @@ use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::SelectedCheck;
 use weir_policy::rules::shared_limit::{OnStoreLoss, SharedLimit};
 
-/// How the limits of documents are shared.
 #[derive(Clone, Debug)]
 pub struct SharedDocumentLimits {
     /// Mode of sharing, and the behaviour while the store is unreachable.
     pub settings: SharedLimit,
     /// Limit handles whose counters hold granted units.
     pub unit_limits: UnitLimits,
-    /// The fleet.
     pub fleet: Fleet,
 }
 
@@ -51,7 +49,6 @@ pub enum LeaseAvailability {
     Requested,
     /// No units are available.
     Rejected,
-    /// The store is unreachable.
     StoreUnreachable,
 }
 

@@ -51,7 +51,6 @@ pub enum RulesError {
 /// Rules, and a hash of their source.
 #[derive(Clone, Debug)]
 pub struct LoadedRules {
-    /// The rules.
     pub rules: Arc<DescriptorRules>,
     hash: DirectoryHash,
 }
@@ -178,7 +177,6 @@ impl DirectoryFollower {
         }
     }
 
-    /// Returns a handle.
     pub fn handle(&self) -> DirectoryFollowerHandle {
         DirectoryFollowerHandle { followed: Arc::clone(&self.followed), waker: self.watch.waker() }
     }

@@ -8,7 +8,6 @@ use weir_limiter::key::KeyHash;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::outcome::DecisionOutcome;
 
-/// All values of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RlsRequestStats {
     /// Values for each descriptor with a limit, in order.
@@ -28,9 +27,7 @@ pub struct RlsRequestStats {
 /// Decision of a native rule on one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleDecision {
-    /// The rule.
     pub rule: RuleIndex,
-    /// The decision.
     pub outcome: DecisionOutcome,
     /// Position of the descriptor in the request.
     pub descriptor: usize,
@@ -49,7 +46,6 @@ pub struct KeyDecision {
     pub descriptor: usize,
     /// Key of the counter.
     pub key: KeyHash,
-    /// The decision.
     pub outcome: DecisionOutcome,
 }
 
@@ -91,7 +87,6 @@ impl LimitCrossing {
         if self.before >= limit { self.hits } else { self.after.saturating_sub(limit) }
     }
 
-    /// Returns the hits near the limit.
     pub(super) fn near_limit_hits(self) -> u64 {
         let (limit, near) = (u64::from(self.limit), u64::from(self.near_threshold));
         if self.after > limit {

@@ -49,7 +49,6 @@ impl RlsUnit {
         Self::ALL.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(name))
     }
 
-    /// Returns the unit that has this number in requests.
     pub fn from_request_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| *unit as u64 == number && *unit != Self::Week)
     }

@@ -19,7 +19,6 @@ use weir_telemetry::observe::key_writer::KeyWriter;
 pub struct DocumentCounter {
     /// Name of the limit, as in statistics.
     pub name: Arc<str>,
-    /// Key of the counter.
     pub key: KeyHash,
     /// The descriptor as operators may see it; `None` if only the key is known.
     pub text: Option<String>,

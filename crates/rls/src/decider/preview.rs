@@ -31,7 +31,6 @@ pub struct PreviewedLimit {
     pub name: Arc<str>,
     /// Hits per unit.
     pub requests_per_unit: u32,
-    /// Name of the unit.
     pub unit: &'static str,
     /// Hits that are left.
     pub remaining: u32,

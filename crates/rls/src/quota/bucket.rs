@@ -32,7 +32,6 @@ pub(super) struct QuotaBucket {
     last_division: Timestamp,
 }
 
-/// One client of a bucket.
 #[derive(Clone, Copy, Debug)]
 struct BucketClient {
     /// Demand in requests per unit of the limit; `None` before the second report.

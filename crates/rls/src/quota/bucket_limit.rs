@@ -28,7 +28,6 @@ impl BucketLimit {
         }
     }
 
-    /// Returns the period of the limit.
     pub(super) fn period(self) -> Duration {
         match self {
             Self::Unlimited => Duration::from_secs(1),

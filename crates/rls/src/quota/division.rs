@@ -9,7 +9,6 @@ use super::StreamId;
 /// Divisor of the part of a limit that all clients together keep even without demand (1/20).
 const MIN_SHARE_DIVISOR: u64 = 20;
 
-/// Demand of one client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientDemand {
     pub(super) client: StreamId,

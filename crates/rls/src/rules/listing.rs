@@ -5,10 +5,8 @@ use std::sync::Arc;
 use super::{DescriptorLevel, DescriptorNode, DescriptorRule, DescriptorRules, UnitRate};
 use crate::request::RlsEntry;
 
-/// A limit of the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentLimit {
-    /// Domain.
     pub domain: Box<str>,
     /// Keys of the descriptor, in order, each with the value that the document has; an empty value is any.
     pub entries: Vec<RlsEntry>,

@@ -17,7 +17,6 @@ const MAX_BYTES: u64 = 512 * 1024 * 1024;
 /// A directory of documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesDirectory {
-    /// Path of the directory.
     pub path: PathBuf,
     /// Only files whose names, with `.` for `/`, start with this prefix are read.
     pub prefix: Box<str>,
@@ -111,7 +110,6 @@ impl RulesDirectory {
 }
 
 impl DirectoryListing {
-    /// Returns whether `path` is one of the files.
     pub(super) fn has_file(&self, path: &Path) -> bool {
         self.files.iter().any(|file| file.path == path)
     }

@@ -41,7 +41,6 @@ const MAX_DEPTH: usize = 200;
 /// A management server and how to query it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdsSettings {
-    /// Address of the server.
     pub server: ServerAddress,
     /// TLS settings; plain text if `None`.
     pub tls: Option<client::TlsClientSettings>,
@@ -180,7 +179,6 @@ async fn run_stream(
     Ok(())
 }
 
-/// Compiles the rules of a response.
 fn compile_rules(response: &DiscoveryResponse, merge_domains: bool) -> Result<DescriptorRules, String> {
     let read = |resource: &Any| {
         if resource.type_url != RESOURCE_TYPE_URL {
