@@ -44,7 +44,6 @@ pub(super) struct CallLatency {
 }
 
 impl CallLatency {
-    /// Records a call.
     pub(super) fn record(&mut self, latency: Duration, now: Timestamp) {
         self.record_peak(latency, now);
         let mean = self.expected(now);
@@ -78,7 +77,6 @@ impl CallLatency {
         self.peak(now).saturating_mul(WAIT_MULTIPLE).clamp(MIN_WAIT, MAX_WAIT)
     }
 
-    /// Returns the latency to expect of a call.
     pub(super) fn expected(&self, now: Timestamp) -> Duration {
         let half_lives = now.since(self.recorded_at).as_nanos() / HALF_LIFE.as_nanos();
         let divisor = u32::try_from(half_lives).ok().and_then(|times| 1_u32.checked_shl(times));

@@ -23,7 +23,6 @@ const MAX_QUEUED: usize = 65_536;
 /// A counter to query, and the request that waits for the response.
 #[derive(Debug)]
 pub struct QueuedCounter {
-    /// The counter.
     pub counter: SharedCounter,
     /// Whether to query the counter; if not, a query is queued or in flight.
     pub needs_query: bool,
@@ -110,7 +109,6 @@ impl StoreHandle {
         self.state.is_unreachable.load(Ordering::Relaxed)
     }
 
-    /// Sets whether the store is unreachable.
     pub fn set_unreachable(&self, is_unreachable: bool) {
         self.state.is_unreachable.store(is_unreachable, Ordering::Relaxed);
         if !is_unreachable {

@@ -37,7 +37,6 @@ pub fn generation_key(prefix: &str, group: u16) -> String {
     format!("{prefix}:{VERSION}:{{{prefix}.{group}}}:generation")
 }
 
-/// Returns the key of a counter.
 pub fn counter_key(prefix: &str, group: u16, counter: SharedCounter) -> String {
     format!("{prefix}:{VERSION}:{{{prefix}.{group}}}:{:032x}", counter.name())
 }

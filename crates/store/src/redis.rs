@@ -66,10 +66,8 @@ pub struct Script {
     sha1: Box<str>,
 }
 
-/// One call of a script.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptCall<'a> {
-    /// The script.
     pub script: &'a Script,
     /// Keys; all in one slot.
     pub keys: &'a [String],
@@ -174,7 +172,6 @@ async fn with_deadline<F: Future>(
 }
 
 impl Script {
-    /// Creates a script from its text.
     pub fn new(text: impl Into<Box<str>>) -> Self {
         use std::fmt::Write as _;
         let text = text.into();

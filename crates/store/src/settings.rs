@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::remote::channel::ServerAddress;
 use weir_net::tls::client;
 
-/// Settings of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
     /// The servers and their roles.
@@ -29,7 +28,6 @@ pub struct StoreSettings {
 /// How the servers are organised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// One server.
     Single(SingleServer),
     /// The master that Sentinels name.
     Sentinel(SentinelSettings),
@@ -40,7 +38,6 @@ pub enum Topology {
 /// A server and its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SingleServer {
-    /// Address of the server.
     pub address: ServerAddress,
     /// Number of the database.
     pub db: u16,
@@ -51,9 +48,7 @@ pub struct SingleServer {
 pub struct SentinelSettings {
     /// Addresses of the Sentinels; at least one.
     pub sentinels: Vec<ServerAddress>,
-    /// Name of the master.
     pub master: Box<str>,
-    /// Credentials for the Sentinels.
     pub credentials: Credentials,
     /// Number of the database.
     pub db: u16,
@@ -64,7 +59,6 @@ pub struct SentinelSettings {
 pub struct Credentials {
     /// User name; `default` if `None`.
     pub username: Option<Box<str>>,
-    /// Password.
     pub password: Option<Box<str>>,
 }
 

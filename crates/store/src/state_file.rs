@@ -26,10 +26,8 @@ use weir_net::atomic_file::{self as file, LockAttempt};
 /// Maximum attempts to write the file; a reload while counters are written makes the write start again.
 const MAX_SAVE_ATTEMPTS: usize = 5;
 
-/// Settings of the state file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFileSettings {
-    /// Path of the file.
     pub file: PathBuf,
     /// Time between two writes.
     pub interval: Duration,
@@ -45,7 +43,6 @@ impl StateFileSettings {
 /// Status of the state file, for the admin interface and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateFileStatus {
-    /// Path of the file.
     pub file: PathBuf,
     /// Counters in use that were restored at the start.
     pub restored: u64,

@@ -41,7 +41,6 @@ const MAX_MISSED_HEARTBEATS: u32 = 4;
 const BASE_PROBE_DELAY: Duration = Duration::from_millis(40);
 const MAX_PROBE_DELAY: Duration = Duration::from_secs(2);
 
-/// Resources of the task.
 #[derive(Debug)]
 pub struct StoreTaskResources {
     /// The limiter with the counters.

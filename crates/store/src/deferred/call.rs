@@ -16,7 +16,6 @@ const LINE_END: &[u8] = b"\r\n";
 /// Maximum header lines of a call; more than any listener accepts.
 const MAX_HEADERS: usize = 4096;
 
-/// A deferred call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCall {
     /// Random number that identifies the call, and of which its request ID is made.
@@ -31,13 +30,11 @@ pub struct StoredCall {
     pub is_tls: bool,
     /// Verified client certificate of the peer, as the header for the upstream.
     pub certificate: Option<HeaderValue>,
-    /// Method.
     pub method: Method,
     /// Target in origin-form, or in absolute-form if it came to a forward proxy.
     pub target: Uri,
     /// Headers as received, without hop-by-hop ones.
     pub headers: HeaderMap,
-    /// Body.
     pub body: Bytes,
 }
 
@@ -47,7 +44,6 @@ impl StoredCall {
         format_id(self.id)
     }
 
-    /// Encodes the call for the store.
     pub fn encode(&self) -> Vec<u8> {
         let lines: usize =
             self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();

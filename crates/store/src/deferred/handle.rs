@@ -27,7 +27,6 @@ const NO_WORKER_PAUSE: Duration = Duration::from_millis(100);
 /// A rule that defers calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeferredRule {
-    /// Name of the rule.
     pub name: Arc<str>,
     /// Its settings.
     pub deferral: Deferral,
@@ -44,7 +43,6 @@ pub enum NotStored {
     Unavailable,
 }
 
-/// A request to the store.
 #[derive(Debug)]
 pub(super) enum StoreRequest {
     /// Appends an encoded call.
@@ -73,7 +71,6 @@ pub(super) struct AppendRequest {
 pub struct Dispatch {
     /// Name of the rule that has stored the call.
     pub rule: Arc<str>,
-    /// The call.
     pub call: Arc<StoredCall>,
     /// Receives what happens to it.
     pub reporter: Reporter,

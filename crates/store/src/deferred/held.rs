@@ -176,7 +176,6 @@ impl HeldCalls {
         }
     }
 
-    /// Returns the bytes of all calls.
     pub(super) fn bytes(&self) -> usize {
         self.all().map(|held| held.bytes).sum()
     }

@@ -24,7 +24,6 @@ pub enum SendOutcome {
     NoRoom(Duration),
     /// There is a response, from the upstream or a local reply.
     Responded {
-        /// Status code.
         status: StatusCode,
         /// Time after which the upstream wants the next attempt.
         retry_after: Option<Duration>,

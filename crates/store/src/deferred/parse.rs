@@ -22,7 +22,6 @@ pub(super) struct Taken {
     pub(super) claimed: u64,
     /// Time until the next retry is due; `None` if none is waiting.
     pub(super) next_retry: Option<Duration>,
-    /// The calls.
     pub(super) calls: Vec<TakenCall>,
 }
 

@@ -12,7 +12,6 @@ pub struct DeferredStatus {
 /// State of the stream of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeferredRuleStatus {
-    /// Name of the rule.
     pub rule: Box<str>,
     /// Whether the configuration in force has the rule with `respond`. If not, its calls are kept and not sent.
     pub is_configured: bool,

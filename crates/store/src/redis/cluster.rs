@@ -26,7 +26,6 @@ const MAX_REDIRECTS: usize = 3;
 /// Maximum masters of a Cluster, as for Redis itself.
 const MAX_NODES: usize = 1000;
 
-/// A Redis Cluster.
 #[derive(Debug)]
 pub(super) struct RedisCluster {
     state: Arc<ClusterState>,

@@ -17,7 +17,6 @@ use crate::settings::SentinelSettings;
 /// What a node connects to.
 #[derive(Clone, Debug)]
 pub(super) enum NodeTarget {
-    /// This server.
     Server(ServerAddress),
     /// The master that Sentinels name.
     Master(SentinelSettings),
@@ -32,7 +31,6 @@ pub(super) struct RedisNode {
     task: OnceLock<AbortHandle>,
 }
 
-/// State of the connection.
 #[derive(Clone, Debug)]
 enum ConnectionState {
     /// The first attempt to connect is in progress.
@@ -134,7 +132,6 @@ impl NodeSource {
     }
 }
 
-/// Maintains a connection to `target` in `state`.
 async fn maintain_connection(
     target: NodeTarget,
     connector: Arc<RedisConnector>,

@@ -1,6 +1,5 @@
 //! Mapping of keys to slots of a Redis Cluster.
 
-/// Number of slots.
 pub const SLOTS: u16 = 16_384;
 
 /// Returns the slot of `key`, computed from the part in its first braces if there is one.

@@ -39,7 +39,6 @@ const MAX_RESPONSE_SIZE: usize = 1 << 20;
 /// Address and options of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteServiceSettings {
-    /// Address of the service.
     pub address: ServerAddress,
     /// TLS settings; plain text if `None`.
     pub tls: Option<client::TlsClientSettings>,
@@ -70,11 +69,9 @@ pub enum Urgency {
 pub struct ServiceDescriptor {
     /// Keys and values, in order.
     pub entries: Vec<(String, String)>,
-    /// Number of hits.
     pub hits: u32,
 }
 
-/// The response of a service.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceResponse {
     /// Whether the request is over a limit.
@@ -89,7 +86,6 @@ pub struct ServiceResponse {
     pub body: Bytes,
 }
 
-/// Status of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceDescriptorStatus {
     /// Whether the limit is exceeded.
@@ -168,7 +164,6 @@ impl RemoteService {
         }
     }
 
-    /// Returns the settings.
     pub fn settings(&self) -> &RemoteServiceSettings {
         &self.settings
     }
