@@ -42,7 +42,6 @@ thread_local! {
     static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Settings of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLogSettings {
     /// Destination of lines.
@@ -106,7 +105,6 @@ pub enum RequestKind {
 pub struct AccessLogEntry<'a> {
     /// Arrival time of the request's header section.
     pub start: Timestamp,
-    /// Method.
     pub method: &'a Method,
     /// Request target as received, including the query.
     pub path: &'a str,
@@ -126,7 +124,6 @@ pub struct AccessLogEntry<'a> {
     pub upstream_time: Option<Duration>,
     /// X-Forwarded-For as sent upstream.
     pub x_forwarded_for: Option<&'a [u8]>,
-    /// User-Agent.
     pub user_agent: Option<&'a [u8]>,
     /// X-Request-Id as sent upstream.
     pub request_id: Option<&'a [u8]>,
@@ -147,7 +144,6 @@ pub struct AccessLogEntry<'a> {
 /// The rule that mattered most for a request, and what it did.
 #[derive(Clone, Debug)]
 pub struct LoggedRule<'a> {
-    /// Name of the rule.
     pub rule: &'a str,
     /// What it did.
     pub outcome: DecisionOutcome,

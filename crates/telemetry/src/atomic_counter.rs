@@ -17,7 +17,6 @@ impl AtomicCounter {
         self.add(1);
     }
 
-    /// Adds `amount`.
     pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
@@ -54,7 +53,6 @@ pub fn merge_all(counters: &mut [AtomicCounter], others: &[AtomicCounter]) {
     counters.iter_mut().zip(others).for_each(|(count, other)| count.merge(other));
 }
 
-/// Returns the sum of all counters.
 pub fn sum(counts: &[AtomicCounter]) -> u64 {
     counts.iter().map(AtomicCounter::get).sum()
 }

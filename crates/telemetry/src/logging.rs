@@ -15,7 +15,6 @@ use tracing_subscriber::{Layer, Registry, reload};
 /// Target of the audit log: lines about what operators have changed. They are written at any level.
 pub const AUDIT_TARGET: &str = "weir::audit";
 
-/// Format of log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogMessageFormat {
     /// A human-readable line.

@@ -15,7 +15,6 @@ use weir_http::http2::{Malformation, MalformedStreams};
 pub enum MalformedSide {
     /// A client of a listener.
     Client,
-    /// An upstream.
     Upstream,
     /// A client of the rate limit service.
     Rls,

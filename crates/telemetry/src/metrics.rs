@@ -101,7 +101,6 @@ pub struct Scrape {
     pub keys_per_rule: BTreeMap<Box<str>, u64>,
     /// Number of counters in the table.
     pub table_entries: usize,
-    /// Capacity of the table.
     pub table_capacity: usize,
     /// Number of charges to overflow counters.
     pub table_overflows: u64,
@@ -128,7 +127,6 @@ pub struct Scrape {
 /// A rule's limit that is shared with other instances.
 #[derive(Clone, Debug)]
 pub struct SharedLimitSample {
-    /// Name of the rule.
     pub rule: Box<str>,
     /// Number of instances, as far as is known.
     pub instances: u32,
@@ -139,9 +137,7 @@ pub struct SharedLimitSample {
 /// The adaptive concurrency limit of a rule.
 #[derive(Clone, Debug)]
 pub struct AdaptiveLimitSample {
-    /// Name of the rule.
     pub rule: Box<str>,
-    /// Its state.
     pub state: AdaptiveState,
 }
 
@@ -172,7 +168,6 @@ pub struct StateFileSample {
     pub failed_saves: u64,
     /// Time of the last successful write.
     pub last_saved: Option<Timestamp>,
-    /// Number of counters in the file.
     pub counters: u64,
     /// Size of the file, in bytes.
     pub bytes: u64,
@@ -181,7 +176,6 @@ pub struct StateFileSample {
 /// Sums over all workers at one moment, from which every output is rendered.
 struct MetricTotals<'a> {
     workers: usize,
-    /// Names of the listeners.
     listener_names: &'a [Box<str>],
     counts: WorkerCounts,
     upstreams: Vec<(Box<str>, UpstreamCounts)>,

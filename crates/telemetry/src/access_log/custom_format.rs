@@ -16,7 +16,6 @@ use weir_policy::identify::forwarded::write_ip;
 /// Maximum number of header names in a format that other formats do not contain.
 const MAX_OTHER_HEADERS: usize = 32;
 
-/// Text of a value that is missing.
 const MISSING: &[u8] = b"-";
 
 /// A parsed format string.
@@ -41,7 +40,6 @@ pub enum FormatError {
     /// A specifier of `%START_TIME(FORMAT)%`.
     #[error("unknown specifier {0} of START_TIME, expected one of {known}", known = known_specifiers())]
     UnknownTimeSpecifier(String),
-    /// Too many header names.
     #[error("more than {max} headers", max = MAX_OTHER_HEADERS)]
     TooManyHeaders,
 }

@@ -26,7 +26,6 @@ pub(super) struct OutputControl {
 }
 
 impl OutputControl {
-    /// Counts lost lines in `lost_lines`.
     pub(super) fn new(lost_lines: &Arc<AtomicCounter>) -> Self {
         Self { is_reopen_requested: AtomicBool::new(false), lost_lines: Arc::clone(lost_lines) }
     }

@@ -25,16 +25,13 @@ pub struct AlertSample {
     pub table_overflows: u64,
     /// Validity of each certificate file.
     pub certificates: BTreeMap<Box<str>, CertificateValidity>,
-    /// The upstreams.
     pub upstreams: Vec<UpstreamSample>,
 }
 
 /// An upstream at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamSample {
-    /// Its name.
     pub name: Box<str>,
-    /// Number of endpoints.
     pub endpoints: usize,
     /// Number of endpoints that may receive requests.
     pub healthy: usize,

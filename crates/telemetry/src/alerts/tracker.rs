@@ -34,7 +34,6 @@ struct AlertState {
     sent: Option<Timestamp>,
 }
 
-/// Phase of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AlertPhase {
     /// The condition has not held for long enough.
@@ -110,7 +109,6 @@ impl AlertTracker {
         self.truncated
     }
 
-    /// Returns the number of alerts of one kind that are firing.
     pub(super) fn firing(&self, kind: AlertKind) -> usize {
         let is_firing = |state: &AlertState| matches!(state.phase, AlertPhase::Firing(_));
         self.alerts.iter().filter(|(id, state)| id.kind == kind && is_firing(state)).count()

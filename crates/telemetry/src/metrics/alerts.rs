@@ -33,7 +33,6 @@ impl AlertMetrics {
         }
     }
 
-    /// Sets the number of alerts of one name that are firing.
     pub fn set_firing(&self, name: &str, alerts: usize) {
         if let Some(gauge) = self.firing.get(name) {
             gauge.set(alerts as f64);

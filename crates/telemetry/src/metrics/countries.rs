@@ -38,7 +38,6 @@ pub struct CountryDecisions {
 pub struct CountryLabel(Option<[u8; 2]>);
 
 impl CountryLabel {
-    /// Returns the label value.
     pub fn as_str(&self) -> &str {
         self.0.as_ref().and_then(|code| std::str::from_utf8(code).ok()).unwrap_or("unknown")
     }
@@ -105,7 +104,6 @@ fn position(country: Option<Country>) -> usize {
     country.map(Country::code).map_or(UNKNOWN, |[first, second]| letter(first) * LETTERS + letter(second))
 }
 
-/// Returns the label of the country at a position.
 fn label(position: usize) -> CountryLabel {
     // A remainder of the division by 26 fits into a byte, and so does the quotient for every code.
     let letter = |index: usize| b'A'.wrapping_add(u8::try_from(index).unwrap_or_default());

@@ -36,7 +36,6 @@ impl DeadReason {
 /// Result of accepting a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptOutcome {
-    /// It is stored.
     Stored,
     /// The maximum number of calls is stored.
     Full,

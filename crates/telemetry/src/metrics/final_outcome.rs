@@ -19,7 +19,6 @@ pub enum FinalOutcome {
     Abandoned,
 }
 
-/// Number of outcomes.
 pub(super) const OUTCOMES: usize = DecisionOutcome::ALL.len() + OTHERS.len();
 
 /// Outcomes without a decision, in the order of their positions.

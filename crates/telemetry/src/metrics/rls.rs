@@ -90,7 +90,6 @@ const HIT_FIELDS: [(&str, &Family); 5] = [
     ("within_limit", &families::RATELIMIT_WITHIN_LIMIT),
 ];
 
-/// Origin of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameOrigin {
     /// Rules only.
@@ -139,7 +138,6 @@ pub struct RlsStats {
     has_warned: AtomicBool,
 }
 
-/// Counts of one name.
 #[derive(Clone, Copy, Debug)]
 struct NamedHits {
     /// Length of the domain with which the name begins; `None` for [`OTHER_NAMES`].

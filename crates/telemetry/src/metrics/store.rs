@@ -52,7 +52,6 @@ impl Unanswered {
     }
 }
 
-/// Metrics of the store.
 #[derive(Clone, Debug)]
 pub struct StoreMetrics {
     up: Gauge,

@@ -29,7 +29,6 @@ pub struct TrafficTotals {
 /// Attempts of one upstream since the start.
 #[derive(Clone, Debug)]
 pub struct UpstreamTotals {
-    /// Name.
     pub name: Box<str>,
     /// Attempts that began.
     pub requests: u64,

@@ -90,7 +90,6 @@ impl UpstreamCounts {
         self.requests_started.get().saturating_sub(atomic_counter::sum(&self.requests_ended))
     }
 
-    /// Returns the number of open connections.
     pub fn open_connections(&self) -> u64 {
         self.connections_opened.get().saturating_sub(self.connections_closed.get())
     }
@@ -135,7 +134,6 @@ impl UpstreamCounts {
 /// Properties of an upstream other than its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
-    /// Name.
     pub name: Box<str>,
     /// Endpoints.
     pub hosts: Vec<HostView>,
@@ -199,7 +197,6 @@ impl ClusterMetrics {
         self.ejections.increment();
     }
 
-    /// Records a failed health check.
     pub fn record_failed_health_check(&self) {
         self.failed_health_checks.increment();
     }

@@ -16,7 +16,6 @@ const OTHER_RULES: &str = "other";
 /// Why a request was rejected that would have had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitRejection {
-    /// The queue was full.
     QueueFull,
     /// A request that comes first has taken its place in a full queue.
     Evicted,
@@ -69,7 +68,6 @@ impl WaitMetrics {
         self.waits.record(waited);
     }
 
-    /// Records a rejection.
     pub fn record_rejection(&self, reason: WaitRejection) {
         self.rejections[reason as usize].increment();
     }

@@ -14,7 +14,6 @@ pub struct TracedDecision<'a> {
     pub method: Option<&'a str>,
     /// Normalised path of the request.
     pub path: &'a str,
-    /// Name of the rule.
     pub rule: &'a str,
     /// Key of the request under the rule, if it has one.
     pub key: Option<&'a str>,

@@ -15,7 +15,6 @@ use super::key_sketch::MAX_KEYS_PER_SKETCH;
 /// What the keys of a sketch belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SketchOwner {
-    /// A rule.
     #[default]
     Rule,
     /// A limit of the rate limit service's documents.

@@ -40,10 +40,8 @@ pub struct DecisionEffects {
     pub delayed: u64,
 }
 
-/// One tracked key.
 #[derive(Clone, Debug)]
 pub struct TrackedKey {
-    /// Hash of the key.
     pub key: KeyHash,
     /// The key as operators may see it.
     pub text: Arc<str>,
@@ -87,7 +85,6 @@ pub struct SketchCopy {
 }
 
 impl DecisionEffects {
-    /// Counts one decision.
     pub fn record(&mut self, outcome: DecisionOutcome) {
         let count = match outcome {
             DecisionOutcome::Allowed | DecisionOutcome::Soft | DecisionOutcome::Exempt => &mut self.admitted,
@@ -103,7 +100,6 @@ impl DecisionEffects {
         *count = count.saturating_add(1);
     }
 
-    /// Returns the number of decisions.
     pub const fn total(&self) -> u64 {
         self.admitted.saturating_add(self.rejected).saturating_add(self.shadow)
     }

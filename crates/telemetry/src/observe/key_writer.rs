@@ -41,9 +41,7 @@ pub enum LogKeys {
 /// One entry of a descriptor, as part of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyEntry<'e> {
-    /// Its key.
     pub key: &'e str,
-    /// Its value.
     pub value: &'e str,
     /// Whether the configuration names the value.
     pub is_configured: bool,
@@ -56,7 +54,6 @@ pub struct KeyWriter {
     pub visibility: Option<LogKeys>,
     /// Prefix length of the IPv6 network that counts as one client.
     pub ipv6_prefix: u8,
-    /// Hasher for values.
     pub hasher: KeyHasher,
 }
 

@@ -51,7 +51,6 @@ struct NamedSketches {
     of_documents: usize,
 }
 
-/// Sketches of one rule.
 #[derive(Debug, Default)]
 struct RuleSketches {
     owner: SketchOwner,
@@ -63,7 +62,6 @@ struct RuleSketches {
 /// The heaviest keys of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleTop {
-    /// Number of keys that are tracked.
     pub tracked: usize,
     /// Maximum number by which any tracked key's decisions may be too high.
     pub max_overcount: u64,
@@ -83,11 +81,9 @@ impl RuleTop {
 /// One of the heaviest keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopKey {
-    /// Hash of the key.
     pub key: KeyHash,
     /// The key as operators may see it.
     pub text: Arc<str>,
-    /// Its decisions.
     pub counts: DecisionEffects,
     /// Maximum number by which their sum may be too high.
     pub overcount: u64,

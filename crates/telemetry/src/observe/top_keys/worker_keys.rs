@@ -35,7 +35,6 @@ pub struct WorkerSketch {
     slot: usize,
 }
 
-/// The locked sketches of a worker.
 #[derive(Debug)]
 pub struct LockedSketches<'a> {
     worker: &'a WorkerKeys,
@@ -61,7 +60,6 @@ impl WorkerKeys {
         Self { slots: Mutex::default(), budget: Arc::clone(budget) }
     }
 
-    /// Returns a new sketch.
     pub(super) fn add(self: &Arc<Self>, owner: SketchOwner) -> WorkerSketch {
         let mut slots = self.slots.lock();
         let slot = slots.free.pop().unwrap_or_else(|| {
