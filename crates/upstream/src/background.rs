@@ -10,7 +10,6 @@ use super::outlier_detection::TICK;
 use super::{health_check, resolve};
 
 impl Cluster {
-    /// Starts the background tasks on `runtime`.
     pub fn start_background_tasks(self: &Arc<Self>, runtime: &Handle) {
         let is_settled = self.is_resolved();
         if !is_settled {

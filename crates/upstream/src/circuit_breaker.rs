@@ -32,14 +32,12 @@ pub(super) struct CircuitBreaker {
     shares: Option<ClientShares>,
 }
 
-/// A counted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     /// A request waiting for a connection.
     Pending,
     /// A request in flight.
     Request,
-    /// A retry.
     Retry,
     /// A request waiting until its client is within its share.
     OverShare,
@@ -50,7 +48,6 @@ pub(super) enum Resource {
 pub(super) enum LimitReached {
     /// The maximum number of requests is in flight.
     Requests,
-    /// The client has reached its share.
     ClientShare,
 }
 

@@ -111,7 +111,6 @@ impl Cluster {
         }
     }
 
-    /// Returns the settings of the upstream.
     pub fn settings(&self) -> &UpstreamSettings {
         &self.settings
     }

@@ -16,7 +16,6 @@ use weir_telemetry::metrics::ClusterMetrics;
 pub(super) struct HandshakeName<'a> {
     /// In place of the host of the address.
     pub(super) name: Option<&'a str>,
-    /// Whether a client has chosen it.
     pub(super) is_chosen_by_client: bool,
     /// Whether a handshake with it has succeeded.
     pub(super) is_verified: bool,

@@ -92,7 +92,6 @@ impl Endpoint {
         self.cluster.record_outcome(&self.host, is_good);
     }
 
-    /// Returns the metrics of the endpoint.
     pub fn metrics(&self) -> &EndpointMetrics {
         &self.metrics
     }

@@ -24,7 +24,6 @@ pub enum UpstreamError {
     /// The connection ended before the response, or the request body ended early.
     #[error("the upstream closed the connection")]
     Reset(#[source] io::Error),
-    /// The response was malformed.
     #[error("malformed response from the upstream")]
     Malformed(#[source] MalformedResponse),
 }
@@ -55,7 +54,6 @@ impl From<NoResponse> for UpstreamError {
 #[derive(Debug, thiserror::Error)]
 #[error("no response")]
 pub struct SendError<B> {
-    /// The error.
     #[source]
     pub error: UpstreamError,
     /// The unread body, if the request may safely be sent to another endpoint: this one rejected it before processing,

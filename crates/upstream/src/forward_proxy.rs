@@ -35,7 +35,6 @@ pub const MAX_DESTINATIONS: usize = 1024;
 /// Maximum number of idle connections that one worker keeps, to all destinations together.
 const MAX_IDLE_CONNECTIONS: usize = 256;
 
-/// Settings of a forward proxy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForwardProxySettings {
     /// Clients that may use it; `None` for loopback peers only.
@@ -78,7 +77,6 @@ impl ForwardProxy {
         Ok(Arc::new(Self { settings, tls, identity: Arc::clone(identity), known, lookups }))
     }
 
-    /// Returns the settings.
     pub fn settings(&self) -> &ForwardProxySettings {
         &self.settings
     }

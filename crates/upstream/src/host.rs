@@ -15,7 +15,6 @@ pub(super) const EJECTED: u8 = 2;
 /// All hosts of an upstream at one moment.
 pub(super) type Hosts = Arc<[Arc<UpstreamHost>]>;
 
-/// One host of an upstream.
 #[derive(Debug)]
 pub struct UpstreamHost {
     /// Address in logs and metrics.

@@ -151,7 +151,6 @@ impl Http1Pool {
         wanted
     }
 
-    /// Returns the number of idle connections.
     pub(super) fn idle_connections(&self) -> usize {
         self.idle.borrow().len()
     }

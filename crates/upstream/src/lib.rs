@@ -148,7 +148,6 @@ impl Upstream {
         &self.cluster
     }
 
-    /// Returns the settings of the upstream.
     pub fn settings(&self) -> &UpstreamSettings {
         self.cluster.settings()
     }

@@ -21,7 +21,6 @@ impl From<request::Parts> for OutgoingRequest {
 }
 
 impl OutgoingRequest {
-    /// Returns all headers in a map.
     pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = self.head.headers.clone();
         self.added_headers.copy_into(&mut headers);

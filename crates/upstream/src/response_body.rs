@@ -12,7 +12,6 @@ use super::http2::response_body::Http2ResponseBody as Http2Streaming;
 use super::in_flight::InFlightRequest;
 use super::tunnel::{Tunnel, TunnelTransport};
 
-/// Body of a response.
 #[derive(Debug)]
 pub struct UpstreamResponseBody<B> {
     source: BodySource<B>,

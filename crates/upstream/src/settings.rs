@@ -9,7 +9,6 @@ use http::HeaderValue;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Settings of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamSettings {
     /// Name in metrics and logs.
@@ -57,14 +56,11 @@ pub struct HeadRewrite {
     pub hides_client: bool,
 }
 
-/// Address of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpstreamAddress {
-    /// TCP.
     Tcp {
         /// Name or address; an IPv6 address is without brackets.
         host: Box<str>,
-        /// The port.
         port: u16,
     },
     /// Unix socket.
@@ -137,7 +133,6 @@ pub struct CircuitBreakerLimits {
 pub enum ClientShare {
     /// Less than a multiple of the free capacity.
     Auto,
-    /// A fixed number.
     Fixed(NonZeroU32),
     /// The whole capacity.
     All,

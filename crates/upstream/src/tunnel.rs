@@ -18,7 +18,6 @@ pub struct Tunnel {
     _in_flight: Option<InFlightRequest>,
 }
 
-/// Transport of a tunnel.
 #[derive(Debug)]
 pub(super) enum TunnelTransport {
     Connection(Box<Http1Connection>),

@@ -30,8 +30,9 @@ pub(super) struct ClientShares {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShareLimit {
     /// Less than a multiple of the free part of this capacity.
-    Threshold { capacity: u32 },
-    /// A fixed number.
+    Threshold {
+        capacity: u32,
+    },
     Fixed(u32),
 }
 

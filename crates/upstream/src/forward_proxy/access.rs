@@ -64,7 +64,6 @@ pub enum Refusal {
 pub struct DestinationList {
     /// Patterns of names, each with its port if it has one.
     pub names: Box<[(HostPattern, Option<u16>)]>,
-    /// Networks.
     pub networks: Box<[PermittedNetwork]>,
 }
 

@@ -13,13 +13,11 @@ const MAX_LABEL_LENGTH: usize = 63;
 pub struct Destination {
     /// Whether the connection uses TLS, which Weir originates.
     pub is_secure: bool,
-    /// The host.
     pub host: DestinationHost,
     /// The port; not 0.
     pub port: u16,
 }
 
-/// Host of a destination.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DestinationHost {
     /// An address.

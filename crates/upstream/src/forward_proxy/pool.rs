@@ -42,7 +42,6 @@ impl DestinationPool {
         }
     }
 
-    /// Returns the forward proxy.
     pub fn proxy(&self) -> &Arc<ForwardProxy> {
         &self.proxy
     }

@@ -17,7 +17,6 @@ const UNKNOWN_AUTHORITY: &str = "localhost";
 /// A request in origin-form and what HTTP/2 states beside it (RFC 9113 section 8.3.1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Http2Request<'a> {
-    /// The request.
     pub(crate) outgoing: &'a OutgoingRequest,
     /// Scheme of the upstream.
     pub(crate) scheme: &'a Scheme,

@@ -70,7 +70,6 @@ pub(crate) struct Http2Pool {
     was_closed_recently: Cell<bool>,
 }
 
-/// One connection.
 #[derive(Debug)]
 struct Http2Connection {
     sender: RequestSender,

@@ -51,7 +51,6 @@ where
         self.is_complete
     }
 
-    /// Sets the stream.
     pub(super) fn set_stream(&mut self, stream: SendStream) {
         self.stream = Some(stream);
     }
