@@ -19,7 +19,6 @@ use std::rc::Rc;
 pub use self::events::{Event, Events, ScalarStyle};
 pub use self::scalar::{Scalar, ScalarKind};
 
-/// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Line, from 1.
@@ -29,7 +28,6 @@ pub struct Position {
 }
 
 impl Position {
-    /// The start of a text.
     pub const START: Self = Self { line: 1, column: 1 };
 }
 
@@ -142,7 +140,6 @@ impl Node {
     }
 }
 
-/// An error of a text.
 #[derive(Debug)]
 pub struct YamlError {
     pub position: Position,
