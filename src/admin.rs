@@ -151,9 +151,7 @@ pub struct AdminState {
     pub max_keys: usize,
     /// Graceful-shutdown state.
     pub drain: Arc<DrainManager>,
-    /// Overload state.
     pub overload: Arc<OverloadManager>,
-    /// Log levels.
     pub log_levels: LevelHandle,
     /// Access logs of all generations.
     pub access_logs: Arc<AccessLogManager>,

@@ -62,7 +62,6 @@ impl AdminRejection {
         }
     }
 
-    /// Returns the response to `request`.
     pub(super) fn response_to<B>(self, request: &Request<B>) -> FullResponse {
         match self {
             Self::Token => unauthorized(request.headers()),

@@ -214,7 +214,6 @@ fn help(_: &AdminState, _: &Query<'_>) -> FullResponse {
     response::text(StatusCode::OK, endpoint_list())
 }
 
-/// Returns the list of all endpoints as text.
 fn endpoint_list() -> String {
     let mut text = "admin commands are:\n".to_owned();
     for endpoint in &ENDPOINTS {

@@ -144,7 +144,6 @@ fn count(context: &RequestContext, duration: Duration) {
     }
 }
 
-/// Returns the final outcome of a request.
 fn outcome(context: &RequestContext) -> FinalOutcome {
     match (context.flag, context.decision) {
         (ResponseFlag::NotStored, _) => FinalOutcome::NotStored,

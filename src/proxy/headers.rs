@@ -66,7 +66,6 @@ pub(super) struct Hop<'a> {
 /// Name of this hop for requests that arrive in some version of HTTP.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HopName<'a> {
-    /// Value of `Via`.
     pub(super) via: Option<&'a HeaderValue>,
     /// Whether it is a proxy that the client has chosen, and not the gateway of a service.
     pub(super) is_proxy: bool,

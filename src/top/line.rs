@@ -22,7 +22,6 @@ pub(super) enum ColorChoice {
     Plain,
 }
 
-/// A line of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
     pieces: Vec<(Tone, String)>,

@@ -291,7 +291,6 @@ fn plot_text(view: &TopView, rule: &ReceivedRule, columns: usize) -> String {
     right_aligned(&bars, columns)
 }
 
-/// A key and its rule.
 struct RuleKey<'v> {
     rule: &'v str,
     key: &'v ReceivedKey,

@@ -51,7 +51,6 @@ pub(super) struct ReceivedClasses {
     pub(super) server_errors: u64,
 }
 
-/// A rule.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ReceivedRule {
@@ -87,7 +86,6 @@ pub(super) struct ReceivedDecisions {
     pub(super) shadow: u64,
 }
 
-/// An upstream.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ReceivedUpstream {
@@ -135,7 +133,6 @@ impl ReceivedKey {
         [self.rejected, self.shadow, self.delayed]
     }
 
-    /// Returns the number of all decisions.
     pub(super) const fn decisions(&self) -> u64 {
         self.admitted.saturating_add(self.rejected).saturating_add(self.shadow)
     }

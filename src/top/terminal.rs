@@ -76,7 +76,6 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Returns the size of the terminal.
     #[expect(clippy::unused_self, reason = "only a terminal in use has a size that matters")]
     pub(super) fn size(&self) -> ScreenSize {
         let Ok(size) = tcgetwinsize(io::stdout()) else { return DEFAULT_SIZE };

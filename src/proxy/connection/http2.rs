@@ -54,7 +54,6 @@ pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: Downstre
 enum ConnectionFailure {
     /// A header section, or another frame, was incomplete for longer than the timeout of a header section.
     Incomplete,
-    /// An error.
     Ended(Http2Error),
 }
 

@@ -13,7 +13,6 @@ use weir_net::tls::AlpnProtocol;
 /// The HTTP/2 connection preface, sent by clients with prior knowledge (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DetectedProtocol {
     /// Anything but the HTTP/2 connection preface.

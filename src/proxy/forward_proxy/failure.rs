@@ -19,7 +19,6 @@ pub(in crate::proxy) struct FailureReply {
     pub(in crate::proxy) status: StatusCode,
     pub(in crate::proxy) flag: ResponseFlag,
     pub(in crate::proxy) text: &'static str,
-    /// Value of `Proxy-Status`.
     pub(in crate::proxy) proxy_status: HeaderValue,
 }
 

@@ -19,7 +19,6 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(in crate::proxy) struct AcceptedCall {
     /// Status code of the response.
     pub(in crate::proxy) status: StatusCode,
-    /// ID of the call.
     pub(in crate::proxy) id: String,
     /// The request ID with which it will be sent.
     pub(in crate::proxy) request_id: HeaderValue,

@@ -157,18 +157,15 @@ impl RecordedTexts {
         self.bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
     }
 
-    /// Returns the request target.
     pub(in crate::proxy) fn target(&self) -> &str {
         // It was a text when it was recorded.
         std::str::from_utf8(self.get(&self.target)).unwrap_or_default()
     }
 
-    /// Returns the authority.
     pub(in crate::proxy) fn authority(&self) -> Option<&[u8]> {
         self.authority.as_ref().map(|range| self.get(range))
     }
 
-    /// Returns the User-Agent.
     pub(in crate::proxy) fn user_agent(&self) -> Option<&[u8]> {
         self.user_agent.as_ref().map(|range| self.get(range))
     }

@@ -3,7 +3,6 @@
 /// Reason for a response, as in Envoy's access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::proxy) enum ResponseFlag {
-    /// None.
     #[default]
     None,
     /// Rejected by a rate limit.

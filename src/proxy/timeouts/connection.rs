@@ -21,7 +21,6 @@ const GOAWAY_GRACE: u32 = 10;
 /// Time in ticks without a request after which a connection is quiet.
 const QUIET: u32 = 10;
 
-/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnState {
     /// Waiting for a request.
@@ -40,7 +39,6 @@ pub(super) enum ConnState {
     Draining,
 }
 
-/// Timer of one connection.
 #[derive(Debug)]
 pub(in crate::proxy) struct ConnectionTimer {
     ticks: Rc<Ticks>,

@@ -10,7 +10,6 @@ use std::rc::Rc;
 
 use weir_upstream::RequestScarcity;
 
-/// Ticks in a second.
 const TICKS_PER_SECOND: u64 = 10;
 /// Maximum time in ticks for which a client may transfer nothing. Changing from one mobile network to another takes
 /// some seconds.

@@ -152,7 +152,6 @@ impl RequestTimer {
         self.response_timeout.suspend();
     }
 
-    /// Returns whether the timeouts are paused.
     pub(in crate::proxy) fn is_paused(&self) -> bool {
         self.response_timeout.is_suspended()
     }

@@ -14,12 +14,10 @@ impl Ticks {
         self.now.get()
     }
 
-    /// Advances by one tick.
     pub(super) fn advance(&self) {
         self.now.set(self.now.get().saturating_add(1));
     }
 
-    /// Returns the number of ticks since `tick`.
     pub(super) fn since(&self, tick: u32) -> u32 {
         self.now.get().saturating_sub(tick)
     }

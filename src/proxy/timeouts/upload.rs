@@ -15,7 +15,6 @@ pub(in crate::proxy) struct UploadTimer {
 }
 
 impl UploadTimer {
-    /// Starts the upload of `request`.
     pub(in crate::proxy) fn start(request: &Rc<RequestTimer>) -> Self {
         request.upload_started();
         Self { request: Rc::clone(request), number: request.number() }

@@ -33,7 +33,6 @@ pub(super) struct OutgoingResponse {
 enum SendProgress {
     /// A part of it, with the error if no more can be sent.
     Part(Encoder<ResponseBody>, Option<Box<ConnectionError>>),
-    /// All of it.
     Whole,
 }
 

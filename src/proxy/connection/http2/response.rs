@@ -16,7 +16,6 @@ use weir_net::transport::SentBody;
 /// What remains of a response after its head.
 #[derive(Debug)]
 pub(super) enum StartedResponse {
-    /// Its body.
     Body(SentBody<ResponseBody>),
     /// The bytes of a tunnel, in both directions.
     Tunnel(SendStream),
