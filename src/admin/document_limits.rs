@@ -86,6 +86,10 @@ fn keys_json(state: &AdminState, limit: &DocumentLimit, top: &RuleTop, now: Time
     shown
 }
 
+/// Note on a reset that frees nothing.
+pub(super) const NO_COUNTER: &str =
+    "there was no counter: nothing has been counted for this key, or its time is over";
+
 /// `POST /limits/reset?domain=D&descriptor.KEY=VALUE`, or with `name=N&fingerprint=F` of a tracked key
 pub(super) fn reset(state: &AdminState, query: &Query<'_>) -> Result<Value, CommandError> {
     let service = state.process.rate_limit_service().ok_or_else(no_service)?;
@@ -104,8 +108,7 @@ pub(super) fn reset(state: &AdminState, query: &Query<'_>) -> Result<Value, Comm
         "limit of a key changed"
     );
     let notes = [
-        (freed == 0)
-            .then_some("there was no counter: nothing has been counted for this key, or its time is over"),
+        (freed == 0).then_some(NO_COUNTER),
         counter.is_shared.then_some("the limit is shared: only this instance is affected"),
     ];
     Ok(json!({

@@ -87,7 +87,7 @@ fn run(
     let policy = state.process.policy();
     let result = KeyCommand::parse(state, &policy, query, parameters).and_then(|command| {
         let mut done = act(&command)?;
-        for (name, value) in command.description(query) {
+        for (name, value) in command.description(query, &done) {
             done[name] = value;
         }
         Ok(done)
@@ -171,8 +171,8 @@ impl<'a> KeyCommand<'a> {
         self.state.limiter.hasher().fingerprint(self.target.key)
     }
 
-    /// Returns the fields that every response has.
-    fn description(&self, query: &Query<'_>) -> [(&'static str, Value); 6] {
+    /// Returns the fields that every response has besides those in `done`.
+    fn description(&self, query: &Query<'_>, done: &Value) -> [(&'static str, Value); 6] {
         let Self { state, policy, target, now, .. } = self;
         let limits = policy.rules.limits_by_key(target.rule).into_iter();
         let banned = overrides::time_banned(policy, &state.limiter, target.rule, target.key, *now);
@@ -197,13 +197,16 @@ impl<'a> KeyCommand<'a> {
             ("fingerprint", self.fingerprint().into()),
             ("limits", counters.collect()),
             ("banned_until", banned.map(end).into()),
-            ("notes", self.notes(is_unexpected).into()),
+            ("notes", self.notes(is_unexpected, done["counters_freed"] == 0).into()),
         ]
     }
 
     /// Returns what an operator might not expect.
-    fn notes(&self, is_still_banned: bool) -> Vec<String> {
+    fn notes(&self, is_still_banned: bool, had_no_counter: bool) -> Vec<String> {
         let mut notes = Vec::new();
+        if had_no_counter {
+            notes.push(document_limits::NO_COUNTER.to_owned());
+        }
         if is_still_banned {
             notes.push("still banned, POST /limits/unban lifts it".to_owned());
         }

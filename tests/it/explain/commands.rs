@@ -70,6 +70,17 @@ fn ban_rejects_one_key_and_reset_frees_its_counter() {
 }
 
 #[test]
+fn reset_of_a_key_without_a_counter_has_a_note() {
+    let weir = Weir::start(&config("echo", RULES));
+    let unused = post(&weir, &format!("/limits/reset?{KEY}"));
+    assert_eq!(unused["counters_freed"], 0);
+    assert!(unused["notes"][0].as_str().unwrap().starts_with("there was no counter"), "{unused}");
+    assert_eq!(status(&weir, "203.0.113.7"), 200);
+    let used = post(&weir, &format!("/limits/reset?{KEY}"));
+    assert_eq!((&used["counters_freed"], &used["notes"]), (&1.into(), &Value::Array(Vec::new())));
+}
+
+#[test]
 fn override_ends_by_itself() {
     let weir = Weir::start(&config("echo", RULES));
     post(&weir, &format!("/limits/ban?{KEY}&for=300ms"));
