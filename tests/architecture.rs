@@ -9,6 +9,8 @@ mod documents;
 mod imports;
 #[path = "architecture/language.rs"]
 mod language;
+#[path = "architecture/log_targets.rs"]
+mod log_targets;
 #[path = "architecture/manifests.rs"]
 mod manifests;
 #[path = "architecture/names.rs"]

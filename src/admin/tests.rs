@@ -372,9 +372,14 @@ async fn stats_have_envoys_names() {
 async fn log_levels_can_be_set_and_shown() {
     let state = state();
     assert_eq!(post(&state, "/logging?level=debug").await, "active loggers:\n  default: debug\n");
-    let shown = post(&state, "/logging?paths=weir::proxy:trace,weir::rules:off").await;
-    assert_eq!(shown, "active loggers:\n  default: debug\n  weir::proxy: trace\n  weir::rules: off\n");
-    for wrong in ["/logging?level=loud", "/logging?paths=weir", "/logging?a%0Ab=info"] {
+    let shown = post(&state, "/logging?paths=weir::proxy:trace,weir::upstream:off").await;
+    assert_eq!(shown, "active loggers:\n  default: debug\n  weir::proxy: trace\n  weir_upstream: off\n");
+    for wrong in [
+        "/logging?level=loud",
+        "/logging?paths=weir",
+        "/logging?a%0Ab=info",
+        "/logging?paths=weir::stor:debug",
+    ] {
         assert_eq!(call(&state, Method::POST, wrong).await.0, StatusCode::BAD_REQUEST, "{wrong}");
     }
     assert_eq!(post(&state, "/logging").await, shown);

@@ -217,6 +217,29 @@ fn the_log_level_can_be_changed() {
 }
 
 #[test]
+fn log_levels_of_crates_are_set_by_the_names_of_their_modules() {
+    let weir = Weir::start(&config("echo", ""));
+    assert_eq!(weir.admin_post("/logging?level=off").status, 200);
+    let levels = weir.admin_post("/logging?paths=weir::config:info,weir::store::redis:debug");
+    let shown = "active loggers:\n  default: off\n  weir_config: info\n  weir_store::redis: debug\n";
+    assert_eq!((levels.status, levels.body.text()), (200, shown.into()));
+    weir.reload(&config("echo", "rules: [{ name: all, key: [], limit: 3/d }]"));
+    until_true("a line of the crate", || weir.log().iter().any(|line| line.contains("weir_config::reload")));
+}
+
+#[test]
+fn a_log_target_that_no_line_has_is_rejected_with_a_list() {
+    let weir = Weir::start(&config("echo", ""));
+    for query in ["paths=weir::stor:debug", "paths=weir_store::redi:debug", "upstream=debug"] {
+        let rejected = weir.admin_post(&format!("/logging?{query}"));
+        let text = rejected.body.text();
+        assert_eq!(rejected.status, 400, "{query}: {text}");
+        assert!(text.contains("unknown log target") && text.contains("weir_store::redis"), "{text}");
+    }
+    assert_eq!(weir.admin_post("/logging").body.text(), "active loggers:\n  default: info\n");
+}
+
+#[test]
 fn the_probes_address_serves_probes_only() {
     let probes = "{ address: 127.0.0.1:0, probes: 127.0.0.1:0 }";
     let yaml =

@@ -3,6 +3,8 @@
 //! Messages are written synchronously, and the reader may be slow. So messages of requests must either be below the
 //! default level or be logged only once.
 
+mod targets;
+
 use std::fmt;
 use std::io::{self, IsTerminal};
 
@@ -11,6 +13,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, reload};
+
+pub use self::targets::KNOWN_TARGETS;
 
 /// Target of the audit log: lines about what operators have changed. They are written at any level.
 pub const AUDIT_TARGET: &str = "weir::audit";
@@ -33,6 +37,9 @@ pub enum LoggingError {
     /// Not in the form `target=level`.
     #[error("expected target and level as in weir::proxy=debug, got \"{0}\"")]
     InvalidTarget(String),
+    /// No log line has this target.
+    #[error("unknown log target \"{0}\", expected one of {known}, or a module below", known = targets::known_list())]
+    UnknownTarget(String),
     /// A subscriber is already installed, or has been removed.
     #[error("it is already set up")]
     AlreadyInstalled,
@@ -61,15 +68,17 @@ impl LevelHandle {
     }
 
     /// Sets the level of a module and its submodules, such as `weir::proxy`, in addition to existing levels.
+    /// `weir::store` stands for the crate `weir_store`, and so for each crate.
     ///
     /// # Errors
-    /// [`LoggingError::UnknownLevel`] if `level` is unknown, or [`LoggingError::InvalidTarget`] if `target`
-    /// is invalid.
+    /// [`LoggingError::UnknownLevel`] if `level` is unknown, [`LoggingError::InvalidTarget`] if `target` is
+    /// invalid, or [`LoggingError::UnknownTarget`] if no log line has it.
     pub fn set_target(&self, target: &str, level: &str) -> Result<(), LoggingError> {
         let level = parse_level(level)?;
         if target.is_empty() || target.len() > MAX_TARGET_LENGTH || !target.bytes().all(is_target_byte) {
             return Err(LoggingError::InvalidTarget(target.to_owned()));
         }
+        let target = targets::resolve(target)?;
         self.0
             .modify(|targets| *targets = with_audit(std::mem::take(targets).with_target(target, level)))
             .map_err(|_| LoggingError::AlreadyInstalled)
@@ -137,7 +146,9 @@ fn parse_targets(spec: &str) -> Result<Targets, LoggingError> {
     let mut targets = Targets::new();
     for part in spec.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         targets = match part.split_once('=') {
-            Some((target, level)) => targets.with_target(target.trim(), parse_level(level.trim())?),
+            Some((target, level)) => {
+                targets.with_target(targets::resolve(target.trim())?, parse_level(level.trim())?)
+            }
             None => targets.with_default(parse_level(part)?),
         };
     }
