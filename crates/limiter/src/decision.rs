@@ -32,7 +32,7 @@ pub enum Override {
     Boosted,
     /// A ban.
     Banned,
-    /// A pause.
+    /// A pause, which a provider has signalled.
     Paused,
 }
 

@@ -73,7 +73,7 @@ impl ElasticRange {
         f64::from(self.hundredths.get()) / 100.0
     }
 
-    /// Returns the factor at this headroom.
+    /// Returns the factor at this headroom: 1 without any, the maximum at full headroom, linear in between.
     pub fn factor_at(self, headroom: Headroom) -> f64 {
         1.0 + (self.max_factor() - 1.0) * headroom.fraction()
     }

@@ -48,7 +48,7 @@ impl LimitShare {
         Self::from_millionths(millionths(percent))
     }
 
-    /// Returns the share in millionths.
+    /// Returns the share in millionths of the limit, from 10 000 to 1 000 000.
     pub const fn millionths(self) -> u32 {
         self.0
     }

@@ -55,7 +55,7 @@ pub struct StoreLatency {
 /// One counter of a shared limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedCounter {
-    /// Id of the limit.
+    /// Id of the limit in this process; [`Self::name`] is the same on all instances.
     pub limit: LimitId,
     pub(super) key: Fingerprint,
 }
@@ -107,7 +107,7 @@ impl Verdict {
 }
 
 impl Limiter {
-    /// Returns the counter of `check`.
+    /// Returns the counter of `check`, for queries of the store.
     pub fn shared_counter(&self, check: &Check) -> SharedCounter {
         SharedCounter { limit: check.handle.id, key: check.key.salted(check.handle.salt) }
     }

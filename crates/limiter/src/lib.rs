@@ -84,7 +84,7 @@ pub struct LimiterSettings {
 /// One limit that one request must pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// The limit.
+    /// An installed limit, of the limiter that decides.
     pub handle: LimitHandle,
     /// Key of the counter within the limit.
     pub key: KeyHash,

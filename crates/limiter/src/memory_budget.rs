@@ -37,7 +37,7 @@ impl MemoryBudget {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives bytes back.
+    /// Gives back bytes that [`Self::take`] or [`Self::try_take`] took.
     pub fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }

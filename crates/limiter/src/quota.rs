@@ -294,7 +294,7 @@ impl Quota {
         Some(Self { algorithm: self.algorithm.leased()?, ..self })
     }
 
-    /// Returns this quota as the store counts it.
+    /// Returns this quota with the algorithm by which the store counts it, if it is leased.
     pub const fn store_quota(self) -> Self {
         if let Algorithm::Lease(origin) = self.algorithm {
             Self { algorithm: origin.algorithm(), ..self }

@@ -21,7 +21,7 @@ pub struct LimitIdentity {
 /// A limit to install.
 #[derive(Clone, Debug)]
 pub struct LimitSpec {
-    /// Identity of the limit.
+    /// Rule and key. A limit takes over the counters of an installed one with the same identity.
     pub identity: LimitIdentity,
     /// What the limit allows from now on.
     pub quota: Quota,
@@ -34,7 +34,7 @@ pub struct LimitSpec {
 /// Handle of an installed limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitHandle {
-    /// Id of the limit.
+    /// Id of the limit in this process; others have other ids.
     pub id: LimitId,
     pub(super) salt: KeyHash,
 }

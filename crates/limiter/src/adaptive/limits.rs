@@ -90,7 +90,7 @@ pub enum UpstreamSignal {
 pub struct AdaptiveState {
     /// Number of keys with a limit of their own.
     pub keys: usize,
-    /// State of the lowest limit.
+    /// State of the key that may have the fewest requests in flight.
     pub lowest: ControllerState,
 }
 

@@ -113,7 +113,7 @@ impl Trend {
 /// State of the controller at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Assessment {
-    /// The headroom.
+    /// Share of the range of factors that is in force, from 0 to 1.
     pub headroom: Headroom,
     /// Its direction.
     pub trend: Trend,

@@ -93,7 +93,7 @@ pub struct UpstreamMeasurement {
 /// A signal at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SignalLevel {
-    /// The signal.
+    /// What is measured.
     pub signal: Signal,
     /// Value, in requests, seconds, or shares of 1.
     pub value: f64,

@@ -15,7 +15,7 @@ const RECENT: Duration = Duration::from_secs(2);
 /// Status of one shared limit: its counters with leases, pauses or demand on this instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SharedLimitStatus {
-    /// Number of counters.
+    /// Number of counters with a lease, a pause or recent demand.
     pub counters: usize,
     /// Units that this instance may spend, of all counters.
     pub held: u64,

@@ -93,7 +93,7 @@ impl Period {
         self.count
     }
 
-    /// Returns the unit.
+    /// Returns the unit, of which the period has [`Self::count`].
     pub const fn unit(self) -> TimeUnit {
         self.unit
     }
@@ -123,7 +123,7 @@ impl fmt::Display for Period {
 pub struct Limit {
     /// Requests per period.
     pub count: NonZeroU32,
-    /// The period.
+    /// Time in which the count is admitted.
     pub period: Period,
 }
 

@@ -29,7 +29,7 @@ pub(super) const MAX_GRANTED: usize = 512;
 /// What is needed to decide a waiting request.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// Its checks.
+    /// Its checks, which are charged all or none.
     pub checks: SmallVec<[Check; 1]>,
     /// Position of the check in whose queue it waits.
     pub position: usize,
@@ -44,7 +44,7 @@ pub struct Offer {
 /// Decision on a request that another one has made. The request is admitted.
 #[derive(Debug)]
 pub struct Grant {
-    /// The decision.
+    /// The decision, with a verdict for each check of the offer.
     pub decision: Decision,
     /// When it was made.
     pub at: Timestamp,
