@@ -4,6 +4,7 @@
 //! every block must be decoded, in order, even if its message is rejected.
 
 mod common_values;
+mod decode_error;
 mod decoder;
 mod encode_table;
 mod encoder;
@@ -15,7 +16,8 @@ mod integer;
 mod static_table;
 mod table;
 
-pub use self::decoder::{DecodeError, FieldSink, HpackDecoder};
+pub use self::decode_error::DecodeError;
+pub use self::decoder::{FieldSink, HpackDecoder};
 pub use self::encoder::HpackEncoder;
 pub use self::field::{HeaderField, InvalidProtocol, Protocol};
 

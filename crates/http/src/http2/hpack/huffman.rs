@@ -4,7 +4,7 @@
 //! than all shorter ones. So its lengths determine it, and a long code is decoded by comparing it with the greatest
 //! code of each length. A table finds the codes of up to eight bits, which nearly all text consists of.
 
-use super::decoder::DecodeError;
+use super::decode_error::DecodeError;
 
 /// Lengths of the codes of all bytes, and of EOS, in bits.
 const LENGTHS: [u8; 257] = [

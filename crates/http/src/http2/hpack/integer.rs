@@ -1,6 +1,6 @@
 //! Integers with a prefix of some bits (RFC 7541, section 5.1).
 
-use super::decoder::DecodeError;
+use super::decode_error::DecodeError;
 
 /// Bytes that may follow the prefix. Five of them suffice for 32 bits.
 const MAX_CONTINUATION_BYTES: usize = 5;
