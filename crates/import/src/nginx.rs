@@ -4,12 +4,14 @@
 //! it matches, so a rule for some locations excepts those that take precedence over them. A limit whose key, hosts
 //! or paths rules cannot express exactly becomes a comment with the reason and the line.
 
-mod cell;
+mod addresses;
 mod composed;
 mod coverage;
 mod dump;
 mod host;
+mod http_config;
 mod include;
+mod key_piece;
 mod leftovers;
 mod level;
 mod lexer;
@@ -20,12 +22,15 @@ mod precedence;
 mod redirect;
 mod rules;
 mod selection;
+mod server;
 mod syntax;
+mod try_files;
 mod zone;
 
-use self::cell::HttpConfig;
 use self::dump::Dump;
+use self::http_config::HttpConfig;
 pub use self::include::read_files;
+use self::level::has_limits;
 use self::rules::RuleWriter;
 pub use self::syntax::{IncludeReader, IncludedFile};
 use super::ImportError;
@@ -47,7 +52,7 @@ pub fn import(file: &str, text: &str, read: IncludeReader<'_>) -> Result<Importe
         None => syntax::parse(file, text, read),
     };
     let parsed = parsed.map_err(|error| vec![error])?;
-    if !parsed.directives.iter().any(cell::has_limits) {
+    if !parsed.directives.iter().any(has_limits) {
         let notes: Vec<&str> = parsed.notes.iter().map(|note| note.text.as_str()).collect();
         let notes = if notes.is_empty() { String::new() } else { format!("; {}", notes.join("; ")) };
         let message = format!("no limit_req, limit_conn, allow or deny in the file{notes}");

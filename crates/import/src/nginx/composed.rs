@@ -5,11 +5,11 @@
 
 use super::super::pattern::parse_regex;
 use super::super::scope::{MatchField, Scope, ScopeCondition};
+use super::key_piece::{KeyPiece, split_variables};
 use super::selection::{
     Entry, SelectionPattern, Selections, ValueScope, attribute_field, look_up, read_map, rule_pattern,
 };
 use super::syntax::Directive;
-use super::zone::{KeyPiece, split_variables};
 
 /// Maximum number of combinations of values.
 const MAX_COMBINATIONS: usize = 64;

@@ -2,7 +2,8 @@
 
 use super::super::remark::{Effect, Remark};
 use super::super::scope::{MatchField, Scope, ScopeCondition};
-use super::cell::{HttpConfig, Server};
+use super::http_config::HttpConfig;
+use super::server::Server;
 
 /// The locations of a server in which something is in force.
 pub(super) struct CellUses {

@@ -254,6 +254,12 @@ fn parse_access(directive: &Directive) -> Result<AccessRule, Remark> {
     Ok(AccessRule { is_allowed: directive.name == "allow", network })
 }
 
+/// Whether a directive limits requests, or has one that does at any depth.
+pub(super) fn has_limits(directive: &Directive) -> bool {
+    ["limit_req", "limit_conn", "allow", "deny"].contains(&directive.name.as_str())
+        || directive.children().iter().any(has_limits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::syntax;

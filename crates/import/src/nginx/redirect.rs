@@ -7,25 +7,10 @@
 use std::collections::BTreeMap;
 
 use super::super::remark::{Effect, Remark};
-use super::cell::{Server, has_limits};
-use super::level::Level;
-use super::syntax::{Directive, Place};
-
-/// The last parameter of a `try_files`.
-#[derive(Clone, Debug)]
-pub(super) struct TryFiles {
-    target: String,
-    place: Place,
-}
-
-impl TryFiles {
-    /// Returns where requests go that are not for a file.
-    pub(super) fn from_directives(directives: &[Directive]) -> Option<Self> {
-        let directive = directives.iter().find(|one| one.name == "try_files" && one.arguments.len() > 1)?;
-        let target = directive.arguments.last().filter(|target| !target.starts_with('='))?;
-        Some(Self { target: target.clone(), place: directive.place.clone() })
-    }
-}
+use super::level::{Level, has_limits};
+use super::server::Server;
+use super::syntax::Directive;
+use super::try_files::TryFiles;
 
 /// Gives the locations of a server the limits of those that they redirect to. `directives` are those of the server.
 pub(super) fn follow(directives: &[Directive], level: &Level, server: &mut Server, notes: &mut Vec<Remark>) {

@@ -10,9 +10,9 @@ use super::super::pattern::parse_regex;
 use super::super::scope::{MatchField, Scope};
 use super::composed;
 use super::host::is_host_name;
+use super::key_piece::{KeyPiece, split_variables};
 use super::precedence::{Competing, exceptions};
 use super::syntax::{Directive, Place};
-use super::zone::{KeyPiece, split_variables};
 
 /// Maximum number of `map` and `geo` blocks behind one variable.
 const MAX_CHAIN: usize = 8;

@@ -3,6 +3,7 @@
 use super::super::remark::{Effect, Remark};
 use super::super::rule_text::{map, scalar};
 use super::super::scope::{MatchField, Scope};
+use super::key_piece::{KeyPiece, split_variables};
 use super::selection::Selections;
 use super::syntax::{Directive, Place};
 
@@ -109,34 +110,6 @@ fn parse_rate(text: &str) -> Option<Rate> {
     };
     let count = count.parse().ok().filter(|count| (1..=1_000_000_000).contains(count))?;
     Some(Rate { count, seconds })
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum KeyPiece {
-    Literal(String),
-    Variable(String),
-}
-
-/// Splits a key into its variables, `$name` or `${name}`, and the text between them.
-pub(super) fn split_variables(text: &str) -> Vec<KeyPiece> {
-    let mut pieces = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        if at > 0 {
-            pieces.push(KeyPiece::Literal(rest[..at].to_owned()));
-        }
-        rest = &rest[at + 1..];
-        let braced = rest.strip_prefix('{').and_then(|inner| inner.split_once('}'));
-        let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-        let (name, behind) = braced
-            .unwrap_or_else(|| rest.split_at(rest.find(|letter| !is_name(letter)).unwrap_or(rest.len())));
-        pieces.push(KeyPiece::Variable(name.to_owned()));
-        rest = behind;
-    }
-    if !rest.is_empty() {
-        pieces.push(KeyPiece::Literal(rest.to_owned()));
-    }
-    pieces
 }
 
 /// What a variable contributes to a key.
