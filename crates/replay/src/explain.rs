@@ -22,8 +22,8 @@ use http::{Method, StatusCode};
 pub use self::decide::{PredictedAction, StoreState, predict};
 pub use self::document::{DocumentLimitReport, DocumentReport};
 pub use self::report::{
-    ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, HeaderLine, LimitReport, MismatchReport,
-    OverrideReport, override_report,
+    ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, HeaderLine, LimitReport, OverrideReport,
+    override_report,
 };
 pub use self::request::{DescriptionError, RequestDescription};
 pub use self::text::render;

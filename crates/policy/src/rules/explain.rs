@@ -4,6 +4,8 @@
 //! `match` that fails, or the exception that holds. Values of headers in `match` are never part of the description,
 //! because they may be secrets.
 
+use serde::{Deserialize, Serialize};
+
 use super::attribute::{AttributeSource, IncompleteKey};
 use super::key;
 use super::key_text::{KeyTextError, LabeledKeyPart, ParsedKey, write_key};
@@ -46,8 +48,8 @@ pub enum RuleStatus {
     Ambiguous(String),
 }
 
-/// A field of `match` that does not hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A field of `match` that does not hold, as `/explain` reports it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// The field, such as `path` or `header.x-internal`.
     pub field: String,

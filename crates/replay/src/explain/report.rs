@@ -10,6 +10,7 @@ use super::{ExplainContext, MalformedRequest, RequestDescription};
 use weir_limiter::key::KeyHasher;
 use weir_policy::engine::overrides::{ActiveOverride, OverrideAction};
 use weir_policy::response::grpc_reply;
+use weir_policy::rules::explain::Mismatch;
 use weir_telemetry::rfc3339;
 
 /// What would happen to a request, and why.
@@ -87,7 +88,7 @@ pub struct ExplainedRule {
     /// Why it does not apply or is not evaluated, or what is special about it.
     pub note: Option<String>,
     /// The first field of `match` that does not hold.
-    pub mismatch: Option<MismatchReport>,
+    pub mismatch: Option<Mismatch>,
     /// The path pattern that matched, if the rule has any.
     pub route: Option<String>,
     /// The request's key, if the rule limits it.
@@ -97,16 +98,6 @@ pub struct ExplainedRule {
     pub limits: Vec<LimitReport>,
     /// Overrides in force for the key.
     pub overrides: Vec<OverrideReport>,
-}
-
-/// A field of `match` that does not hold.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MismatchReport {
-    pub field: String,
-    /// The request's value.
-    pub actual: Option<String>,
-    /// The configured values, unless they may be secrets.
-    pub expected: Option<String>,
 }
 
 /// The key of a request under one rule.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::decide::{PredictedAction, Prediction};
 use super::outcome::{explain_outcome, outcome_of};
 use super::report::{
-    ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, LimitReport, MismatchReport,
-    OverrideReport, override_report,
+    ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, LimitReport, OverrideReport,
+    override_report,
 };
 use super::{ExplainContext, seconds};
 use weir_limiter::algorithm::{Algorithm, CounterUsage};
@@ -16,7 +16,7 @@ use weir_limiter::key::KeyHasher;
 use weir_limiter::quota::Quota;
 use weir_policy::engine::overrides::ActiveOverride;
 use weir_policy::identify::Attributes;
-use weir_policy::rules::explain::{ExplainedKey, Mismatch, RuleExplanation, RuleStatus};
+use weir_policy::rules::explain::{ExplainedKey, RuleExplanation, RuleStatus};
 use weir_policy::rules::outcome::DecisionOutcome;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, OnMissing};
 use weir_policy::rules::selection::{CheckRole, SelectedCheck};
@@ -59,16 +59,13 @@ fn rule_report(
 ) -> ExplainedRule {
     let rule = explained.rule;
     let (mismatch, route) = match &explained.status {
-        RuleStatus::Mismatch(Mismatch { field, actual, expected }) => {
-            let (field, actual, expected) = (field.clone(), actual.clone(), expected.clone());
-            (Some(MismatchReport { field, actual, expected }), None)
-        }
+        RuleStatus::Mismatch(mismatch) => (Some(mismatch.clone()), None),
         RuleStatus::Applies(route) => (None, Some(route.clone()).filter(|route| !route.is_empty())),
         RuleStatus::Excepted(_) | RuleStatus::MissingKey(_) | RuleStatus::Ambiguous(_) => (None, None),
     };
     let (selected, decision) = prediction.limits.checks();
-    let of_rule = selected.iter().zip(decision.verdicts()).filter(|(one, _)| one.rule == explained.index);
-    let ban = of_rule.filter(|(one, verdict)| is_banned(one, verdict)).map(|(_, it)| it.retry_after()).max();
+    let verdicts = selected.iter().zip(decision.verdicts()).filter(|(one, _)| one.rule == explained.index);
+    let ban = verdicts.filter(|(one, verdict)| is_banned(one, verdict)).map(|(_, it)| it.retry_after()).max();
     let checks = selected.iter().zip(decision.verdicts()).zip(&prediction.usages);
     let limits =
         checks.filter(|((one, _), _)| one.rule == explained.index).filter_map(|((one, verdict), usage)| {
@@ -135,7 +132,7 @@ fn applies(explained: &RuleExplanation<'_>) -> bool {
     match &explained.status {
         RuleStatus::Applies(_) => true,
         RuleStatus::MissingKey(_) => action.limiting().is_some_and(|of| of.on_missing == OnMissing::Deny),
-        // An exemption needs a request that can be read in one way only.
+        // An ambiguous request is never exempt.
         RuleStatus::Ambiguous(_) => !matches!(action, Action::Allow),
         RuleStatus::Mismatch(_) | RuleStatus::Excepted(_) => false,
     }

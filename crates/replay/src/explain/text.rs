@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use super::report::{
-    ExplainedClient, ExplainedRule, Explanation, LimitReport, MismatchReport, OverrideReport,
-};
+use super::report::{ExplainedClient, ExplainedRule, Explanation, LimitReport, OverrideReport};
+use weir_policy::rules::explain::Mismatch;
 
 /// Maximum number of rules that do not apply and are listed; the others are counted.
 const MAX_OTHER_RULES: usize = 20;
@@ -160,7 +159,7 @@ fn override_text(one: &OverrideReport) -> String {
 
 fn why_not(rule: &ExplainedRule) -> String {
     match (&rule.mismatch, &rule.note) {
-        (Some(MismatchReport { field, actual, expected }), _) => {
+        (Some(Mismatch { field, actual, expected }), _) => {
             let mut why = format!("{field} does not match");
             if let Some(expected) = expected {
                 let _ = write!(why, " {expected}");
