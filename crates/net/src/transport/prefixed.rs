@@ -1,4 +1,4 @@
-//! Transport that reads some bytes again before it continues with the stream below.
+//! Transport that yields buffered bytes first, then reads from the inner transport.
 
 use std::io;
 use std::pin::Pin;

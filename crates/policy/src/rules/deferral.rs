@@ -92,7 +92,7 @@ impl RuleSet {
         Ok(None)
     }
 
-    /// Selects the limits of a deferred request that is to be sent: those of the rule that has stored it.
+    /// Selects the limits for sending a deferred request: only those of the rule that deferred it.
     pub fn select_deferred(
         &self,
         deferred: &DeferredRequest,

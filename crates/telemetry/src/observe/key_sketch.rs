@@ -193,7 +193,7 @@ impl KeySketch {
             return self.count(self.keys.len() - 1, outcome, now);
         }
         if self.keys.is_empty() {
-            // Without a single key there is no bound for those that are not tracked.
+            // With no tracked key, untracked keys have no upper bound.
             self.is_incomplete = true;
             return;
         }
