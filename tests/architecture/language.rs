@@ -3,13 +3,38 @@
 
 use std::collections::BTreeSet;
 
-use super::source::{display_path, documents, files, read_text, root};
+use super::assert_none;
+use super::source::{Source, all_sources, display_path, documents, files, line_of, read_text, root};
 
 /// Maximum number of words in a sentence.
 const MAX_SENTENCE_WORDS: usize = 40;
 /// Maximum number of personifying words per thousand words.
 const MAX_PERSONS_PER_MILLE: f64 = 1.0;
 const PERSON_WORDS: [&str; 6] = ["whoever", "whomever", "nobody", "somebody", "everybody", "anybody"];
+
+/// Names of variables and fields for which the field has other words, with these words.
+const OLD_NAMES: [(&str, &str); 16] = [
+    ("octets", "bytes, or count"),
+    ("heard", "resolved"),
+    ("is_nowhere", "has_no_address"),
+    ("asking", "exchange"),
+    ("answer", "response"),
+    ("answered", "result"),
+    ("untouched", "is_unread, or unread_body"),
+    ("want", "queued"),
+    ("done", "completed"),
+    ("of_rule", "what it returns"),
+    ("of_type", "what it returns"),
+    ("of_key", "what it returns"),
+    ("of_both", "what it returns"),
+    ("meter", "limit, or handle"),
+    ("meters", "handles"),
+    ("slack", "delay_policy"),
+];
+
+/// Crates without old names.
+const CRATES_WITHOUT_OLD_NAMES: [&str; 8] =
+    ["http", "import", "policy", "replay", "store", "telemetry", "upstream", "yaml"];
 
 /// Terms for which operators search the documentation.
 const REQUIRED_TERMS: [&str; 56] = [
@@ -213,6 +238,26 @@ fn comments_do_not_personify_components() {
     assert_few_person_words(sources.map(|path| (path.clone(), comments(&read_text(&path)))));
 }
 
+/// Returns the variables and fields with old names in a file. Functions, methods and paths may be named by others.
+fn old_names(source: &Source) -> Vec<String> {
+    let tokens = source.tokens();
+    let text = |index: usize| tokens.get(index).map_or("", |token| token.text);
+    let found = tokens.iter().enumerate().filter_map(|(index, token)| {
+        let (old, better) = OLD_NAMES.iter().find(|(old, _)| *old == token.text)?;
+        let is_item = index > 0 && [".", "::", "fn", "mod"].contains(&text(index - 1));
+        let is_used = ["(", "::", "!"].contains(&text(index + 1));
+        let line = line_of(&source.code, token.at);
+        (!is_item && !is_used).then(|| format!("{}:{line}: {old}, better {better}", source.path))
+    });
+    found.collect()
+}
+
+#[test]
+fn variables_have_the_words_of_the_field() {
+    let sources = CRATES_WITHOUT_OLD_NAMES.iter().flat_map(|name| all_sources(&format!("crates/{name}/src")));
+    assert_none("old names", &sources.flat_map(|source| old_names(&source)).collect::<Vec<_>>());
+}
+
 #[test]
 fn documentation_has_the_required_terms() {
     let text: String =
@@ -258,6 +303,30 @@ mod parser_tests {
             sentences("One e.g. two. Three: `four` (five). 6"),
             ["One e.g. two.", "Three:", "`four` (five).", "6"]
         );
+    }
+
+    #[test]
+    fn old_names_are_found_in_bindings_only() {
+        let found = |text: &str| old_names(&Source::new("src/one.rs", text)).len();
+        for old in [
+            "let octets = 1;",
+            "fn f(octets: usize) {}",
+            "struct S { octets: usize }",
+            "|octets| 1",
+            "for octets in x {}",
+        ] {
+            assert_eq!(found(old), 1, "{old}");
+        }
+        for fine in [
+            "ip.octets()",
+            "fn of_rule() {}",
+            "map(LineageId::of_rule)",
+            "// octets",
+            "\"octets\"",
+            "octets_read",
+        ] {
+            assert_eq!(found(fine), 0, "{fine}");
+        }
     }
 
     #[test]

@@ -205,17 +205,17 @@ impl RuleSet {
     }
 
     /// Returns the replacement of a shared limit while the store is unreachable.
-    pub fn store_loss_fallback(&self, meter: LimitHandle) -> Option<StoreLossFallback> {
-        self.store_loss_fallbacks.get(&meter.id).copied()
+    pub fn store_loss_fallback(&self, handle: LimitHandle) -> Option<StoreLossFallback> {
+        self.store_loss_fallbacks.get(&handle.id).copied()
     }
 
     /// Makes `check` count locally, as its rule requires while the store is unreachable; returns whether requests may
     /// pass.
     pub fn use_store_loss_fallback(&self, check: &mut Check) -> bool {
         match self.store_loss_fallback(check.handle) {
-            Some(StoreLossFallback::Counted(meter)) => check.handle = meter,
-            Some(StoreLossFallback::Marked(meter)) => {
-                check.handle = meter;
+            Some(StoreLossFallback::Counted(handle)) => check.handle = handle,
+            Some(StoreLossFallback::Marked(handle)) => {
+                check.handle = handle;
                 check.enforcement = Enforcement::Marking;
             }
             Some(StoreLossFallback::Denied) | None => return false,
@@ -389,8 +389,8 @@ impl RuleSet {
             (Err(IncompleteKey::Missing), OnMissing::Shared) => (key::incomplete_key(hasher), false),
             (Err(IncompleteKey::Missing), OnMissing::Deny) => return Err(Denial::Forbidden),
         };
-        let of_key = || limiting.is_enforced(is_complete.then_some((request, route)));
-        let is_enforced = plan.is_enforced.unwrap_or_else(of_key);
+        let key_is_enforced = || limiting.is_enforced(is_complete.then_some((request, route)));
+        let is_enforced = plan.is_enforced.unwrap_or_else(key_is_enforced);
         Ok(Some(RequestKey { key, route, is_complete, is_enforced, hasher }))
     }
 

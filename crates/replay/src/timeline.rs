@@ -137,13 +137,13 @@ impl Timeline {
         })
     }
 
-    /// Removes the batch, and passes the blocks that are used up to `done`, with the indices of their logs.
-    pub(super) fn clear_batch(&mut self, mut done: impl FnMut(ParsedBlock, usize)) {
+    /// Removes the batch, and passes the blocks that are used up to `recycle`, with the indices of their logs.
+    pub(super) fn clear_batch(&mut self, mut recycle: impl FnMut(ParsedBlock, usize)) {
         self.batch.clear();
         for place in self.used.drain(..) {
             self.free.push(place);
             if let Some(run) = self.runs[place].take() {
-                done(run.block, run.log);
+                recycle(run.block, run.log);
             }
         }
     }

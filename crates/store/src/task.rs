@@ -140,8 +140,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     async fn run(mut self, mut queue: mpsc::Receiver<QueuedCounter>) {
         loop {
             // Requests that are in a query must be known before its response.
-            while let Ok(want) = queue.try_recv() {
-                self.handle_queued(want);
+            while let Ok(queued) = queue.try_recv() {
+                self.handle_queued(queued);
             }
             let now = self.clock.now();
             let due = self.scheduler.review_due(&self.limiter, now);
@@ -161,13 +161,13 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             let after = if self.limiter.has_shared_bans() { after.min(MAX_BAN_REPORT_DELAY) } else { after };
             let wake = self.next_heartbeat.min(Instant::now() + after);
             tokio::select! {
-                want = queue.recv() => {
-                    let Some(want) = want else { return };
-                    self.handle_queued(want);
+                queued = queue.recv() => {
+                    let Some(queued) = queued else { return };
+                    self.handle_queued(queued);
                 }
-                Some(done) = self.in_flight.join_next() => {
-                    if let Ok(done) = done {
-                        self.handle_completed(done);
+                Some(completed) = self.in_flight.join_next() => {
+                    if let Ok(completed) = completed {
+                        self.handle_completed(completed);
                     }
                 }
                 () = self.handle.query_dropped() => self.wake_waiters_of_dropped_queries(),
@@ -176,8 +176,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         }
     }
 
-    fn handle_queued(&mut self, want: QueuedCounter) {
-        let QueuedCounter { counter, needs_query, waiter } = want;
+    fn handle_queued(&mut self, queued: QueuedCounter) {
+        let QueuedCounter { counter, needs_query, waiter } = queued;
         if self.handle.is_unreachable() {
             if needs_query {
                 self.limiter.cancel_request(counter);
@@ -238,8 +238,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         self.scheduler.next_batch(&self.limiter, self.clock.now(), &mut is_abandoned)
     }
 
-    fn handle_completed(&mut self, done: CompletedCall) {
-        match done {
+    fn handle_completed(&mut self, completed: CompletedCall) {
+        match completed {
             CompletedCall::Leased(batch, Ok(reply)) => {
                 let now = self.clock.now();
                 self.metrics.record_call(StoreOutcome::Ok, now.since(batch.sent_at));

@@ -132,7 +132,7 @@ where
     ready.await.map_err(StreamError::Unsent)?;
     let sent = request.send(&mut sender, upload.is_empty()).map_err(StreamError::Unsent)?;
     was_sent.set(true);
-    let SentRequest { response: mut answer, stream, extended } = sent;
+    let SentRequest { response: mut pending, stream, extended } = sent;
     let extended = match extended {
         Some(extended) => Some((extended, stream)),
         None => {
@@ -144,10 +144,10 @@ where
         if let Poll::Ready(Err(error)) = upload.poll(cx) {
             return Poll::Ready(Err(StreamError::Body(error)));
         }
-        while let Some(interim) = answer.take_interim() {
+        while let Some(interim) = pending.take_interim() {
             forward_interim(interim, interims);
         }
-        Pin::new(&mut answer).poll(cx).map_err(StreamError::Ended)
+        Pin::new(&mut pending).poll(cx).map_err(StreamError::Ended)
     })
     .await?;
     permit.record_response();
@@ -159,9 +159,9 @@ where
 /// Appends an interim response, to be forwarded to the client.
 fn forward_interim(interim: http::Response<()>, interims: &InterimResponses) {
     let (head, ()) = interim.into_parts();
-    let octets = head.headers.iter().map(|(name, value)| name.as_str().len().saturating_add(value.len()));
-    let octets = octets.fold(0, usize::saturating_add);
-    let Ok(()) = interims.push(head.status, octets, || {
+    let bytes = head.headers.iter().map(|(name, value)| name.as_str().len().saturating_add(value.len()));
+    let bytes = bytes.fold(0, usize::saturating_add);
+    let Ok(()) = interims.push(head.status, bytes, || {
         let mut headers = head.headers;
         headers.remove(CONTENT_LENGTH);
         Ok::<_, std::convert::Infallible>(headers)
@@ -193,16 +193,16 @@ impl StreamResponse {
         let (mut head, stream) = self.response.into_parts();
         if let Some((extended, mut sending)) = self.extended {
             if extended.convert_response(&mut head) {
-                let answer = UpstreamResponseBody::upgraded(Http2Tunnel::new(stream, sending, permit).into());
-                return response_from_parts(head, answer);
+                let body = UpstreamResponseBody::upgraded(Http2Tunnel::new(stream, sending, permit).into());
+                return response_from_parts(head, body);
             }
             let _ = sending.send_end();
         }
-        let answer = match stream.is_end_stream() {
+        let body = match stream.is_end_stream() {
             true => UpstreamResponseBody::full(Bytes::new()),
             false => UpstreamResponseBody::http2(Http2ResponseBody::new(&head, stream, upload, permit)),
         };
-        response_from_parts(head, answer)
+        response_from_parts(head, body)
     }
 }
 

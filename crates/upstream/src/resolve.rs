@@ -34,20 +34,20 @@ struct ResolvedNames {
 
 /// Keeps the endpoints of an upstream in accordance with its names.
 pub(super) async fn run_resolver(cluster: Weak<Cluster>) {
-    let mut heard = match cluster.upgrade() {
+    let mut resolved = match cluster.upgrade() {
         Some(cluster) => ResolvedNames::from_cluster(&cluster),
         None => return,
     };
     loop {
         let pause = {
             let Some(cluster) = cluster.upgrade() else { return };
-            heard.look_up_all(&cluster).await;
-            for host in cluster.set_hosts(heard.targets(&cluster), true) {
+            resolved.look_up_all(&cluster).await;
+            for host in cluster.set_hosts(resolved.targets(&cluster), true) {
                 health_check::start(&cluster, &host, &Handle::current());
             }
-            let is_nowhere = cluster.hosts().is_empty();
+            let has_no_address = cluster.hosts().is_empty();
             let refresh = cluster.settings().dns_refresh;
-            if is_nowhere { refresh.min(UNRESOLVED_RETRY_INTERVAL) } else { refresh }
+            if has_no_address { refresh.min(UNRESOLVED_RETRY_INTERVAL) } else { refresh }
         };
         tokio::time::sleep(jittered(pause)).await;
     }
@@ -56,7 +56,7 @@ pub(super) async fn run_resolver(cluster: Weak<Cluster>) {
 impl ResolvedNames {
     /// Takes over the addresses that an upstream inherited from its predecessor.
     fn from_cluster(cluster: &Cluster) -> Self {
-        let mut heard = Self::default();
+        let mut resolved = Self::default();
         let hosts = cluster.hosts();
         for (host, port) in names(cluster) {
             let hostname = UpstreamAddress::Tcp { host: host.into(), port }.to_string();
@@ -68,10 +68,10 @@ impl ResolvedNames {
                 })
                 .collect();
             if !addresses.is_empty() {
-                heard.addresses.insert((host.into(), port), addresses);
+                resolved.addresses.insert((host.into(), port), addresses);
             }
         }
-        heard
+        resolved
     }
 
     async fn look_up_all(&mut self, cluster: &Cluster) {
@@ -124,8 +124,8 @@ impl ResolvedNames {
             match (address, ConnectTarget::from_address(address)) {
                 (_, Some(target)) => targets.push((target, hostname)),
                 (UpstreamAddress::Tcp { host, port }, None) => {
-                    let heard = self.addresses.get(&(host.clone(), *port)).into_iter().flatten();
-                    targets.extend(heard.map(|address| (ConnectTarget::Ip(*address), hostname.clone())));
+                    let resolved = self.addresses.get(&(host.clone(), *port)).into_iter().flatten();
+                    targets.extend(resolved.map(|address| (ConnectTarget::Ip(*address), hostname.clone())));
                 }
                 (UpstreamAddress::Unix(_) | UpstreamAddress::Echo, None) => {}
             }
@@ -159,8 +159,8 @@ mod tests {
     use crate::testing::settings;
     use weir_telemetry::metrics::Metrics;
 
-    fn at(octets: &[u8]) -> io::Result<Vec<SocketAddr>> {
-        Ok(octets.iter().map(|octet| ([10, 0, 0, *octet], 1).into()).collect())
+    fn at(last_octets: &[u8]) -> io::Result<Vec<SocketAddr>> {
+        Ok(last_octets.iter().map(|octet| ([10, 0, 0, *octet], 1).into()).collect())
     }
 
     fn host_names(cluster: &Cluster) -> Vec<String> {
@@ -173,34 +173,34 @@ mod tests {
 
     #[test]
     fn hosts_follow_the_last_successful_lookup() {
-        let (cluster, mut heard) = (cluster_with_names(), ResolvedNames::default());
-        let mut hear = |found| {
-            let heard_of = heard.record_lookup("app.test", 1, found).is_ok();
-            cluster.set_hosts(heard.targets(&cluster), true);
-            heard_of
+        let (cluster, mut resolved) = (cluster_with_names(), ResolvedNames::default());
+        let mut record = |found| {
+            let is_ok = resolved.record_lookup("app.test", 1, found).is_ok();
+            cluster.set_hosts(resolved.targets(&cluster), true);
+            is_ok
         };
-        assert!(hear(at(&[2, 1])));
+        assert!(record(at(&[2, 1])));
         assert_eq!(host_names(&cluster), ["10.0.0.9:1", "10.0.0.1:1", "10.0.0.2:1"]);
         let kept = Arc::clone(&cluster.hosts()[2]);
         let epoch = cluster.epoch();
-        assert!(hear(at(&[1, 2])) && cluster.epoch() == epoch, "the order does not matter");
-        assert!(hear(at(&[2, 3])));
+        assert!(record(at(&[1, 2])) && cluster.epoch() == epoch, "the order does not matter");
+        assert!(record(at(&[2, 3])));
         assert_eq!(host_names(&cluster), ["10.0.0.9:1", "10.0.0.2:1", "10.0.0.3:1"]);
         assert!(Arc::ptr_eq(&kept, &cluster.hosts()[1]));
-        assert!(!hear(Err(io::ErrorKind::TimedOut.into())) && !hear(at(&[])));
+        assert!(!record(Err(io::ErrorKind::TimedOut.into())) && !record(at(&[])));
         assert_eq!(host_names(&cluster).len(), 3, "known addresses stay in use");
     }
 
     #[test]
     fn failed_lookup_after_a_reload_keeps_addresses() {
         let before = cluster_with_names();
-        let mut heard = ResolvedNames::default();
-        heard.record_lookup("app.test", 1, at(&[1])).unwrap();
-        before.set_hosts(heard.targets(&before), true);
+        let mut resolved = ResolvedNames::default();
+        resolved.record_lookup("app.test", 1, at(&[1])).unwrap();
+        before.set_hosts(resolved.targets(&before), true);
         let after = Cluster::new(before.settings().clone(), None, Some(&before), &Metrics::new(&[]));
-        let mut heard = ResolvedNames::from_cluster(&after);
-        assert!(heard.record_lookup("app.test", 1, Err(io::ErrorKind::TimedOut.into())).is_err());
-        after.set_hosts(heard.targets(&after), true);
+        let mut resolved = ResolvedNames::from_cluster(&after);
+        assert!(resolved.record_lookup("app.test", 1, Err(io::ErrorKind::TimedOut.into())).is_err());
+        after.set_hosts(resolved.targets(&after), true);
         assert_eq!(host_names(&after), ["10.0.0.9:1", "10.0.0.1:1"]);
     }
 }

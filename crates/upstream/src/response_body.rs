@@ -167,6 +167,6 @@ where
     }
 }
 
-fn exactly(octets: u64) -> SizeHint {
-    SizeHint::with_exact(octets)
+fn exactly(bytes: u64) -> SizeHint {
+    SizeHint::with_exact(bytes)
 }

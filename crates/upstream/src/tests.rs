@@ -17,11 +17,11 @@ fn upstream_of_four() -> Upstream {
 
 /// Returns the last digits of the endpoints that receive the next requests, sorted and without duplicates.
 fn used_endpoints(upstream: &Upstream) -> Vec<char> {
-    let mut octets: Vec<_> =
+    let mut last_octets: Vec<_> =
         (0..8).filter_map(|_| upstream.pick(&[])?.name().strip_suffix(":1")?.chars().last()).collect();
-    octets.sort_unstable();
-    octets.dedup();
-    octets
+    last_octets.sort_unstable();
+    last_octets.dedup();
+    last_octets
 }
 
 fn fail(upstream: &Upstream, host: usize) {
@@ -142,9 +142,9 @@ fn endpoint_with_a_request_in_flight_receives_no_other_while_one_has_none() {
 fn dns_change_keeps_endpoints_that_remain() {
     let upstream = upstream(settings(&[("app.test", 1)]));
     assert!(upstream.pick(&[]).is_none(), "no address is known yet");
-    let at = |octets: &[u8]| {
+    let at = |last_octets: &[u8]| {
         let target = |octet: &u8| (ConnectTarget::Ip(([10, 0, 0, *octet], 1).into()), "app.test:1".into());
-        upstream.cluster.set_hosts(octets.iter().map(target).collect(), true);
+        upstream.cluster.set_hosts(last_octets.iter().map(target).collect(), true);
     };
     at(&[1, 2]);
     assert_eq!(used_endpoints(&upstream), ['1', '2']);

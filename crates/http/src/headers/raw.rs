@@ -98,9 +98,9 @@ impl FieldLines {
 }
 
 impl RawHeaders {
-    /// Creates an empty header section with room for `octets` bytes and for the headers that Weir usually adds.
-    pub fn with_capacity(octets: usize) -> Self {
-        Self { lines: FieldLines(Vec::with_capacity(octets + ADDED_FIELDS_CAPACITY)), ..Self::default() }
+    /// Creates an empty header section with room for `size` bytes and for the headers that Weir usually adds.
+    pub fn with_capacity(size: usize) -> Self {
+        Self { lines: FieldLines(Vec::with_capacity(size + ADDED_FIELDS_CAPACITY)), ..Self::default() }
     }
 
     /// Appends a header. The caller guarantees that name and value are valid.
@@ -280,6 +280,6 @@ const fn bit(name: &[u8]) -> u64 {
     1 << (mixed >> 26)
 }
 
-fn offset(octets: usize) -> u32 {
-    u32::try_from(octets).unwrap_or(u32::MAX)
+fn offset(size: usize) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
 }

@@ -15,7 +15,7 @@ const MAX_LENGTH: u64 = i64::MAX as u64;
 
 /// Parses a length, which must consist of digits only.
 pub fn parse(value: &[u8]) -> Option<u64> {
-    parse_number(value).filter(|octets| *octets <= MAX_LENGTH)
+    parse_number(value).filter(|bytes| *bytes <= MAX_LENGTH)
 }
 
 /// Whether a length is in normal form: digits without leading zeros.
@@ -31,18 +31,18 @@ pub fn is_normal(value: &[u8]) -> bool {
 pub fn normalise(headers: &mut HeaderMap) -> Result<Option<u64>, MalformedMessage> {
     let mut fields = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = fields.next() else { return Ok(None) };
-    let octets = parse(first.as_bytes()).ok_or(MalformedMessage::ContentLength)?;
+    let bytes = parse(first.as_bytes()).ok_or(MalformedMessage::ContentLength)?;
     let mut is_written = is_normal(first.as_bytes());
     for other in fields {
-        if parse(other.as_bytes()) != Some(octets) {
+        if parse(other.as_bytes()) != Some(bytes) {
             return Err(MalformedMessage::ContentLength);
         }
         is_written = false;
     }
     if !is_written {
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(octets));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
     }
-    Ok(Some(octets))
+    Ok(Some(bytes))
 }
 
 #[cfg(test)]

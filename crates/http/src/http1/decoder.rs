@@ -72,10 +72,10 @@ impl BodyDecoder {
 
 /// Takes all bytes of `read`, at most `left`.
 pub fn take_data(read: &mut BytesMut, left: &mut u64) -> Piece {
-    let octets = usize::try_from(*left).unwrap_or(usize::MAX).min(read.len());
-    if octets == 0 {
+    let bytes = usize::try_from(*left).unwrap_or(usize::MAX).min(read.len());
+    if bytes == 0 {
         return Piece::NeedMore;
     }
-    *left -= octets as u64;
-    Piece::Data(read.split_to(octets).freeze())
+    *left -= bytes as u64;
+    Piece::Data(read.split_to(bytes).freeze())
 }

@@ -21,7 +21,7 @@ pub struct Encoder<B> {
     /// Whether the body has not ended yet.
     is_open: bool,
     /// Whether none of the body has been read.
-    untouched: bool,
+    is_unread: bool,
     framing: BodyFraming,
 }
 
@@ -43,7 +43,7 @@ where
     /// `coding`.
     pub fn new(write_buf: WriteBuf, coding: BodyFraming, body: B) -> Self {
         let is_open = !body.is_end_stream();
-        Self { write_buf, body: Some(body), is_open, untouched: true, framing: coding }
+        Self { write_buf, body: Some(body), is_open, is_unread: true, framing: coding }
     }
 
     /// Sends as much as the connection takes; ready when everything has been sent.
@@ -80,7 +80,7 @@ where
     /// Moves the body into the write buffer until that is full or the body has ended.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(body) = self.body.as_mut().filter(|_| self.is_open && self.write_buf.has_room()) {
-            self.untouched = false;
+            self.is_unread = false;
             let ended = match ready!(Pin::new(&mut *body).poll_frame(cx)) {
                 None => true,
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
@@ -174,7 +174,7 @@ impl<B> Encoder<B> {
 
     /// Returns the body if none of it has been read.
     pub fn into_body(self) -> Option<B> {
-        self.body.filter(|_| self.untouched)
+        self.body.filter(|_| self.is_unread)
     }
 
     /// Takes the body of a message of which nothing has been sent, so that another message can take its place.

@@ -20,9 +20,9 @@ pub enum BodyFraming {
 }
 
 /// Writes a `Content-Length` in normal form: some recipients read `0010` as eight.
-pub fn write_content_length(octets: u64, out: &mut Vec<u8>) {
+pub fn write_content_length(bytes: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"content-length: ");
-    out.extend_from_slice(itoa::Buffer::new().format(octets).as_bytes());
+    out.extend_from_slice(itoa::Buffer::new().format(bytes).as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 

@@ -55,7 +55,7 @@ impl InterimResponses {
         InterimRoom(self.remaining_size.replace(0))
     }
 
-    /// Stores an interim response with a head of `octets` bytes, or drops it if there is no room: clients must not
+    /// Stores an interim response with a head of `size` bytes, or drops it if there is no room: clients must not
     /// depend on interim responses.
     ///
     /// # Errors
@@ -63,14 +63,14 @@ impl InterimResponses {
     pub fn push<E>(
         &self,
         status: StatusCode,
-        octets: usize,
+        size: usize,
         headers: impl FnOnce() -> Result<HeaderMap, E>,
     ) -> Result<(), E> {
         let is_final = !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS;
         if is_final || status == StatusCode::CONTINUE {
             return Ok(());
         }
-        if let Some(room) = self.remaining_size.get().checked_sub(octets.max(MIN_COUNTED_SIZE)) {
+        if let Some(room) = self.remaining_size.get().checked_sub(size.max(MIN_COUNTED_SIZE)) {
             self.remaining_size.set(room);
             self.queue.borrow_mut().push(InterimResponse { status, headers: headers()? });
         }
@@ -94,20 +94,20 @@ mod tests {
 
     use super::*;
 
-    fn push(interims: &InterimResponses, status: u16, octets: usize) {
+    fn push(interims: &InterimResponses, status: u16, size: usize) {
         let made = || Ok::<_, Infallible>(HeaderMap::new());
-        interims.push(StatusCode::from_u16(status).unwrap(), octets, made).unwrap();
+        interims.push(StatusCode::from_u16(status).unwrap(), size, made).unwrap();
     }
 
     #[test]
     fn interim_responses_are_bounded_in_number_and_bytes() {
         let interims = InterimResponses::default();
-        for (octets, most) in
+        for (size, most) in
             [(10, 8), (MAX_HEADS_SIZE / 2, 2), (MAX_HEADS_SIZE, 1), (MAX_HEADS_SIZE + 1, 0), (usize::MAX, 0)]
         {
             interims.start_request(true);
-            (0..1000).for_each(|_| push(&interims, 103, octets));
-            assert_eq!(interims.take_all().len(), most, "{octets}");
+            (0..1000).for_each(|_| push(&interims, 103, size));
+            assert_eq!(interims.take_all().len(), most, "{size}");
         }
     }
 

@@ -60,14 +60,14 @@ pub fn trim() {
     HEADER_MAPS.with_borrow_mut(Kept::trim);
 }
 
-/// Makes room for `octets` bytes that are read: in a buffer that was kept, if `buffer` has no memory of its own and one
+/// Makes room for `count` bytes that are read: in a buffer that was kept, if `buffer` has no memory of its own and one
 /// read is enough.
-pub fn reserve_for_read(buffer: &mut BytesMut, octets: usize) {
-    if buffer.capacity() == 0 && octets <= READ_SIZE {
+pub fn reserve_for_read(buffer: &mut BytesMut, count: usize) {
+    if buffer.capacity() == 0 && count <= READ_SIZE {
         let kept = READ_BUFFERS.with_borrow_mut(Kept::take);
         *buffer = kept.unwrap_or_else(|| BytesMut::with_capacity(READ_SIZE));
     } else {
-        buffer.reserve(octets);
+        buffer.reserve(count);
     }
 }
 

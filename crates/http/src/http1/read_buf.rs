@@ -112,9 +112,9 @@ impl ReadBuf {
         polled
     }
 
-    /// Announces a body of which `octets` bytes are still to be read.
-    pub fn expect_body(&mut self, octets: u64) {
-        self.read_size = usize::try_from(octets).unwrap_or(usize::MAX).clamp(READ_SIZE, MAX_READ_SIZE);
+    /// Announces a body of which `count` bytes are still to be read.
+    pub fn expect_body(&mut self, count: u64) {
+        self.read_size = usize::try_from(count).unwrap_or(usize::MAX).clamp(READ_SIZE, MAX_READ_SIZE);
     }
 
     /// Whether the buffer is empty.

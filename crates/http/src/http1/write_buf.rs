@@ -118,20 +118,20 @@ impl WriteBuf {
         self.written == self.copied.len() && self.large.is_empty()
     }
 
-    fn advance(&mut self, mut octets: usize) {
-        self.bytes_written += octets as u64;
+    fn advance(&mut self, mut bytes: usize) {
+        self.bytes_written += bytes as u64;
         self.needs_flush = true;
-        let copied = octets.min(self.copied.len() - self.written);
+        let copied = bytes.min(self.copied.len() - self.written);
         self.written += copied;
-        octets -= copied;
+        bytes -= copied;
         if self.large.is_empty() {
             return;
         }
-        let large = octets.min(self.large.len());
+        let large = bytes.min(self.large.len());
         self.large.advance(large);
         if self.large.is_empty() {
             self.copied.clear();
-            self.written = octets - large;
+            self.written = bytes - large;
             // Otherwise the memory stays where the next bytes are appended.
             if !self.tail.is_empty() {
                 std::mem::swap(&mut self.copied, &mut self.tail);

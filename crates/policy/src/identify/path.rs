@@ -76,9 +76,9 @@ fn decode(path: &[u8]) -> Result<String, MalformedPath> {
 }
 
 /// Converts to text, percent-encoding bytes that are not valid UTF-8.
-fn encode_invalid(octets: &[u8]) -> String {
-    let mut text = String::with_capacity(octets.len() + 8);
-    for chunk in octets.utf8_chunks() {
+fn encode_invalid(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() + 8);
+    for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());
         let mut encoded = Vec::new();
         for octet in chunk.invalid() {

@@ -85,13 +85,13 @@ impl RuleSet {
         if !self.rules.iter().any(|rule| rule.feedback().is_some()) {
             return self;
         }
-        let of_rule = |(index, rule): (usize, &Rule)| {
+        let handle_of = |(index, rule): (usize, &Rule)| {
             let limits = self.followed_limits(index).collect();
             let is_shared = rule.shared().is_some();
             rule.feedback()
                 .map(|_| limiter.feedback().of_rule(rule.counter(), limits, is_shared, limiter, now))
         };
-        let feedback = self.rules.iter().enumerate().map(of_rule).collect();
+        let feedback = self.rules.iter().enumerate().map(handle_of).collect();
         Self { feedback, ..self }
     }
 

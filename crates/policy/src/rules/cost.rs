@@ -173,7 +173,7 @@ impl CostModel {
             Cost::Header(told) => {
                 told.units_from(headers.get_all(&told.name).into_iter().map(HeaderValue::as_bytes)).max(1)
             }
-            Cost::RequestBytes(measure) => length(headers).map_or(1, |octets| measure.units(octets)),
+            Cost::RequestBytes(measure) => length(headers).map_or(1, |bytes| measure.units(bytes)),
             Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
         }
@@ -290,8 +290,8 @@ impl HeaderCost {
 }
 
 impl ByteCost {
-    fn units(&self, octets: u64) -> u32 {
-        let units = u32::try_from(octets.div_ceil(self.bytes_per_unit.get())).unwrap_or(u32::MAX);
+    fn units(&self, bytes: u64) -> u32 {
+        let units = u32::try_from(bytes.div_ceil(self.bytes_per_unit.get())).unwrap_or(u32::MAX);
         units.min(self.max_units.unwrap_or(u32::MAX)).max(1)
     }
 }

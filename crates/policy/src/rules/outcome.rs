@@ -16,10 +16,10 @@ pub fn by_rule<'a>(
     std::iter::from_fn(move || {
         let first = rest.first()?;
         let other = rest.iter().position(|selected| selected.rule != first.rule);
-        let (of_rule, other_checks) = rest.split_at(other.unwrap_or(rest.len()));
-        let (of_checks, others) = verdicts.split_at(of_rule.len());
+        let (checks, other_checks) = rest.split_at(other.unwrap_or(rest.len()));
+        let (verdicts_of_rule, others) = verdicts.split_at(checks.len());
         (rest, verdicts) = (other_checks, others);
-        Some((of_rule, of_checks))
+        Some((checks, verdicts_of_rule))
     })
 }
 

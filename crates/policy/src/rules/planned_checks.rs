@@ -220,7 +220,7 @@ impl RequiredLimits {
         rules: &[Rule],
         handles: &[LimitHandle],
     ) -> Box<[Box<[PlannedCheck]>]> {
-        let of_rule = |(index, rule): (usize, &Rule)| {
+        let planned = |(index, rule): (usize, &Rule)| {
             let Action::Limit(limiting) = &rule.action else { return Box::default() };
             let bind = |&(part, spec, away): &(CheckRole, usize, Option<usize>)| {
                 let handle = *handles.get(spec)?;
@@ -238,7 +238,7 @@ impl RequiredLimits {
             };
             self.of_rules.get(index).into_iter().flatten().filter_map(bind).collect()
         };
-        rules.iter().enumerate().map(of_rule).collect()
+        rules.iter().enumerate().map(planned).collect()
     }
 }
 
@@ -269,11 +269,11 @@ fn count_location(limiting: &LimitAction, quota: Quota, divisors: &InstanceCount
     CountLocation::Store(claimed, sharing, away)
 }
 
-fn store_loss_fallback(limiting: &LimitAction, meter: Option<&LimitHandle>) -> Option<StoreLossFallback> {
-    Some(match (limiting.shared()?.on_store_loss, meter) {
-        (OnStoreLoss::Allow, Some(meter)) => StoreLossFallback::Marked(*meter),
-        (OnStoreLoss::Split | OnStoreLoss::Local | OnStoreLoss::Deny, Some(meter)) => {
-            StoreLossFallback::Counted(*meter)
+fn store_loss_fallback(limiting: &LimitAction, handle: Option<&LimitHandle>) -> Option<StoreLossFallback> {
+    Some(match (limiting.shared()?.on_store_loss, handle) {
+        (OnStoreLoss::Allow, Some(handle)) => StoreLossFallback::Marked(*handle),
+        (OnStoreLoss::Split | OnStoreLoss::Local | OnStoreLoss::Deny, Some(handle)) => {
+            StoreLossFallback::Counted(*handle)
         }
         (_, None) => StoreLossFallback::Denied,
     })
@@ -337,7 +337,7 @@ fn limit(limiting: &LimitAction, part: CheckRole) -> Option<&RuleLimit> {
 fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Option<CheckOptions> {
     let role = match (part, limiting.throttle) {
         (CheckRole::Ban, _) => CounterRole::Ban,
-        (CheckRole::Limit(_), Throttle::Delay(slack)) => CounterRole::Delay(slack),
+        (CheckRole::Limit(_), Throttle::Delay(delay_policy)) => CounterRole::Delay(delay_policy),
         (CheckRole::Mark(_), Throttle::Soft { delay: Some(delay), .. }) => {
             CounterRole::Delay(DelayPolicy::new(delay, None))
         }

@@ -250,7 +250,7 @@ impl fmt::Display for Throttle {
             Self::Shadow => f.write_str("shadow"),
             Self::Soft { margin, delay: None } => write!(f, "soft {margin}"),
             Self::Soft { margin, delay: Some(delay) } => write!(f, "soft {margin}, delay {delay:?}"),
-            Self::Delay(slack) => write!(f, "delay {slack}"),
+            Self::Delay(policy) => write!(f, "delay {policy}"),
             Self::Wait => f.write_str("wait"),
             Self::Elastic(stretch) => write!(f, "elastic {stretch}"),
         }

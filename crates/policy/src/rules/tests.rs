@@ -155,7 +155,7 @@ proptest! {
             }).collect()
         };
         let alone =
-            keys.iter().enumerate().flat_map(|of_rule| checks_of(selected(&bound(vec![rule(of_rule)]))));
+            keys.iter().enumerate().flat_map(|keyed| checks_of(selected(&bound(vec![rule(keyed)]))));
         prop_assert_eq!(checks_of(selected(&all)), alone.collect::<Vec<_>>());
     }
 }
@@ -294,8 +294,8 @@ fn limit_handles_are_bound_in_spec_order() {
         bound.limit_checks(uri).into_iter().map(usage).collect()
     };
     assert_eq!((counts("/a"), counts("/b")), (vec![1, 2], vec![3]));
-    let meters = |index| bound.rules.limit_handles(RuleIndex(index)).count();
-    assert_eq!([0, 1, 2, 3, 4].map(meters), [0, 2, 0, 1, 0]);
+    let count = |index| bound.rules.limit_handles(RuleIndex(index)).count();
+    assert_eq!([0, 1, 2, 3, 4].map(count), [0, 2, 0, 1, 0]);
 }
 
 #[test]

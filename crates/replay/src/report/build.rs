@@ -82,15 +82,15 @@ fn notes(
     replay: &Replay,
 ) -> Vec<String> {
     let mut notes = Vec::new();
-    let of_both = || rules.policy.rules.iter().chain(against.into_iter().flat_map(|it| &*it.policy.rules));
-    if of_both().any(|rule| rule.shared().is_some()) {
+    let both_rules = || rules.policy.rules.iter().chain(against.into_iter().flat_map(|it| &*it.policy.rules));
+    if both_rules().any(|rule| rule.shared().is_some()) {
         notes.push(
             "shared limits were counted by one limiter: together, the instances admit no more than that"
                 .into(),
         );
     }
-    if of_both().any(Rule::is_elastic) {
-        let factors = of_both().filter_map(|rule| {
+    if both_rules().any(Rule::is_elastic) {
+        let factors = both_rules().filter_map(|rule| {
             Some(rule.elastic_range()?.factor_at(Headroom::from_fraction(options.headroom)))
         });
         let factors: BTreeSet<String> = factors.map(|factor| format!("{factor:.2}")).collect();

@@ -124,8 +124,8 @@ impl CallSender {
             let next_wake = self.next_wake();
             tokio::select! {
                 Some(report) = self.reports.recv() => self.handle_report(report),
-                Some(done) = self.tasks.join_next() => {
-                    if let Ok(result) = done {
+                Some(joined) = self.tasks.join_next() => {
+                    if let Ok(result) = joined {
                         self.handle_result(result);
                     }
                 }

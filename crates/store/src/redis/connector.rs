@@ -173,7 +173,7 @@ impl RedisConnector {
         let _outstanding = calls.start();
         tokio::select! {
             biased;
-            done = timeout(self.connect_timeout, exchange) => done.unwrap_or(Err(CallError::Timeout)),
+            result = timeout(self.connect_timeout, exchange) => result.unwrap_or(Err(CallError::Timeout)),
             () = driver => Err(CallError::Unreachable("closed by the server".to_owned())),
         }
     }

@@ -29,10 +29,10 @@ fn limiter(keys: u32) -> Limiter {
         on_change: OnChange::Keep,
         lease_policy: None,
     };
-    let meter = limiter.install(&[spec], NOW)[0];
+    let handle = limiter.install(&[spec], NOW)[0];
     for key in 0..keys {
         let check = Check {
-            handle: meter,
+            handle,
             key: limiter.hasher().hash(&key.to_be_bytes()),
             cost: 2,
             enforcement: Enforcement::Enforced,

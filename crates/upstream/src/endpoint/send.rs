@@ -163,8 +163,8 @@ impl Endpoint {
             _ if status == StatusCode::SWITCHING_PROTOCOLS => {
                 UpstreamResponseBody::upgraded(connection.into())
             }
-            BodyDecoder::Length(octets) if connection.conn.has_buffered(octets) && upload.is_complete() => {
-                let content = connection.conn.take_buffered(octets);
+            BodyDecoder::Length(bytes) if connection.conn.has_buffered(bytes) && upload.is_complete() => {
+                let content = connection.conn.take_buffered(bytes);
                 if keeps {
                     self.http1_pool.return_connection(connection);
                 }

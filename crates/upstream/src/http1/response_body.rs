@@ -49,11 +49,11 @@ impl Http1ResponseBody {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let pool = Rc::clone(pool);
-        if let Some(octets) = length.left() {
+        if let Some(bytes) = length.left() {
             connection
                 .conn
                 .read_buf
-                .expect_body(octets.saturating_sub(connection.conn.read_buf.bytes.len() as u64));
+                .expect_body(bytes.saturating_sub(connection.conn.read_buf.bytes.len() as u64));
         }
         let source = if upload.is_complete() {
             StreamingConnection::Unsplit(connection, pool)

@@ -19,21 +19,21 @@ pub(crate) async fn check(stream: Transport, uri: &str, agent: &str) -> io::Resu
     let (sender, connection) =
         h2::client::Builder::new().enable_push(false).handshake(stream).await.map_err(into_io)?;
     let _: &h2::client::SendRequest<bytes::Bytes> = &sender;
-    let asking = async {
-        let (answer, _) = sender.ready().await?.send_request(request, true)?;
-        answer.await
+    let exchange = async {
+        let (response, _) = sender.ready().await?.send_request(request, true)?;
+        response.await
     };
-    let (mut asking, mut connection) = (pin!(asking), pin!(connection));
-    let answer = tokio::select! {
+    let (mut exchange, mut connection) = (pin!(exchange), pin!(connection));
+    let response = tokio::select! {
         biased;
-        answer = &mut asking => answer,
+        response = &mut exchange => response,
         ended = &mut connection => match ended {
             // The last frames received may contain the response.
-            Ok(()) => asking.await,
+            Ok(()) => exchange.await,
             Err(error) => Err(error),
         },
     };
-    answer.map(|answer| answer.status().as_u16()).map_err(into_io)
+    response.map(|response| response.status().as_u16()).map_err(into_io)
 }
 
 fn into_io(error: h2::Error) -> io::Error {

@@ -66,8 +66,8 @@ mod tests {
     }
 
     fn converted_response(switch: ExtendedConnect, status: u16) -> (bool, response::Parts) {
-        let answer = Response::builder().status(status).header("content-length", "0").body(()).unwrap();
-        let mut head = answer.into_parts().0;
+        let response = Response::builder().status(status).header("content-length", "0").body(()).unwrap();
+        let mut head = response.into_parts().0;
         (switch.convert_response(&mut head), head)
     }
 

@@ -22,9 +22,9 @@ fn respond(stream: &mut TcpStream) {
     let mut read = Vec::new();
     while !read.ends_with(b"order") {
         let mut piece = [0; 1024];
-        let octets = stream.read(&mut piece).expect("a request");
-        assert_ne!(octets, 0, "a request was truncated");
-        read.extend_from_slice(&piece[..octets]);
+        let bytes = stream.read(&mut piece).expect("a request");
+        assert_ne!(bytes, 0, "a request was truncated");
+        read.extend_from_slice(&piece[..bytes]);
     }
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").expect("a response");
 }
@@ -45,7 +45,7 @@ async fn post(upstream: &Upstream, connection: PooledConnection) -> StatusCode {
     let request = OutgoingRequest::from(head.into_parts().0);
     let endpoint = upstream.pick(&[]).expect("an endpoint");
     let body = Full::new(Bytes::from_static(b"order"));
-    let answer = endpoint
+    let response = endpoint
         .send(
             connection,
             &request,
@@ -56,9 +56,9 @@ async fn post(upstream: &Upstream, connection: PooledConnection) -> StatusCode {
         )
         .await
         .map_err(|unanswered| unanswered.error);
-    let answer = answer.expect("a response");
-    let status = answer.status;
-    answer.body.collect().await.expect("a body");
+    let response = response.expect("a response");
+    let status = response.status;
+    response.body.collect().await.expect("a body");
     status
 }
 

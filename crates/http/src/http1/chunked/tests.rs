@@ -154,7 +154,7 @@ proptest! {
 
 #[test]
 fn total_size_of_chunk_extensions_is_bounded() {
-    let chunk = |octets: usize| format!("1;{}\r\nx\r\n", "e".repeat(octets - 1));
+    let chunk = |bytes: usize| format!("1;{}\r\nx\r\n", "e".repeat(bytes - 1));
     let (within, over) = (chunk(1024).repeat(16), chunk(1024).repeat(17));
     assert_eq!(decode(&format!("{within}0\r\n\r\n")).0.len(), 16);
     assert_rejected(&format!("{over}0\r\n\r\n"));

@@ -94,14 +94,14 @@ impl<S: ReadSource + AsyncWrite> ClientConn<S> {
         }
     }
 
-    /// Whether the next `octets` bytes of the response have been read already.
-    pub fn has_buffered(&self, octets: u64) -> bool {
-        octets <= self.read_buf.bytes.len() as u64
+    /// Whether the next `count` bytes of the response have been read already.
+    pub fn has_buffered(&self, count: u64) -> bool {
+        count <= self.read_buf.bytes.len() as u64
     }
 
-    /// Takes the next `octets` bytes of the response, or as many as have been read.
-    pub fn take_buffered(&mut self, mut octets: u64) -> Bytes {
-        match decoder::take_data(&mut self.read_buf.bytes, &mut octets) {
+    /// Takes the next `count` bytes of the response, or as many as have been read.
+    pub fn take_buffered(&mut self, mut count: u64) -> Bytes {
+        match decoder::take_data(&mut self.read_buf.bytes, &mut count) {
             Piece::Data(content) => content,
             Piece::Trailers(_) | Piece::End | Piece::NeedMore => Bytes::new(),
         }

@@ -94,7 +94,7 @@ fn read(data: &[u8], to_head: bool, step: usize) -> Result<ReadOutcome, Malforme
     };
     let rest: Vec<u8> = buffer.iter().copied().chain(pieces.flatten().copied()).collect();
     let length = match &head.decoder {
-        BodyDecoder::Length(octets) => BodyDecoder::Length(*octets),
+        BodyDecoder::Length(bytes) => BodyDecoder::Length(*bytes),
         BodyDecoder::Chunked(_) => BodyDecoder::Chunked(ChunkedDecoder::default()),
         BodyDecoder::Close => BodyDecoder::Close,
     };

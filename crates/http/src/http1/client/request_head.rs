@@ -43,9 +43,9 @@ pub fn write(
         BodyFraming::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         // Without a body, a length is sent only if the client sent one.
         BodyFraming::Length(0) if length_name.is_none() => {}
-        BodyFraming::Length(octets) => {
+        BodyFraming::Length(bytes) => {
             let name = length_name.unwrap_or(CONTENT_LENGTH.as_str().as_bytes());
-            write_field(name, itoa::Buffer::new().format(*octets).as_bytes(), out);
+            write_field(name, itoa::Buffer::new().format(*bytes).as_bytes(), out);
         }
         BodyFraming::Close => {}
     }

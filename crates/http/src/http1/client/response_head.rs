@@ -153,9 +153,9 @@ fn parse_fields(
             HeaderScope::Framing if !is_first => {}
             HeaderScope::Framing if content_length::is_normal(value) => headers.push_content_length(push),
             HeaderScope::Framing => {
-                let octets = framing.content_length.unwrap_or_default();
-                let octets = itoa::Buffer::new().format(octets).to_owned();
-                headers.push_content_length(|headers| headers.push(name, octets.as_bytes()));
+                let bytes = framing.content_length.unwrap_or_default();
+                let bytes = itoa::Buffer::new().format(bytes).to_owned();
+                headers.push_content_length(|headers| headers.push(name, bytes.as_bytes()));
             }
             HeaderScope::HopByHop => {}
         }
@@ -210,9 +210,9 @@ impl ResponseFraming {
             14 if is(&CONTENT_LENGTH) => {
                 // A list of equal lengths is one length (RFC 9112 section 6.3).
                 for number in value.split(|byte| *byte == b',') {
-                    let octets =
+                    let bytes =
                         content_length::parse(number.trim_ascii()).ok_or(MalformedMessage::ContentLength)?;
-                    if *self.content_length.get_or_insert(octets) != octets {
+                    if *self.content_length.get_or_insert(bytes) != bytes {
                         return Err(MalformedMessage::ContentLength);
                     }
                 }
@@ -252,7 +252,7 @@ impl ResponseFraming {
         match (self.has_transfer_encoding, self.content_length) {
             (true, _) if !(is_1_1 && self.chunked) => Err(MalformedMessage::TransferEncoding),
             (true, _) => Ok(BodyDecoder::Chunked(ChunkedDecoder::without(self.nominated.clone()))),
-            (false, Some(octets)) => Ok(BodyDecoder::Length(octets)),
+            (false, Some(bytes)) => Ok(BodyDecoder::Length(bytes)),
             (false, None) => Ok(BodyDecoder::Close),
         }
     }

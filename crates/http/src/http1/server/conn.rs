@@ -162,8 +162,8 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
 
     /// Starts the body of a request. `expects` means that the client waits for `100 Continue`.
     pub fn start_body(&mut self, length: BodyDecoder, expects: bool) {
-        if let Some(octets) = length.left() {
-            self.read_buf.expect_body(octets.saturating_sub(self.read_buf.bytes.len() as u64));
+        if let Some(bytes) = length.left() {
+            self.read_buf.expect_body(bytes.saturating_sub(self.read_buf.bytes.len() as u64));
         }
         self.decoder = length;
         self.expects_continue = expects;

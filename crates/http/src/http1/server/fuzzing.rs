@@ -55,10 +55,10 @@ fn has_one_end(head: &RequestHead, limits: HeadLimits) {
     let (lengths, codings) =
         (fields.get_all(CONTENT_LENGTH).iter(), fields.get_all(TRANSFER_ENCODING).iter());
     match head.decoder.left() {
-        Some(octets) => {
+        Some(bytes) => {
             assert_eq!(codings.count(), 0, "a transfer coding is ignored");
             let said: Vec<_> = lengths.map(|length| length.to_str().unwrap_or_default().parse()).collect();
-            assert!(said == [Ok(octets)] || (said.is_empty() && octets == 0), "{said:?} is {octets}");
+            assert!(said == [Ok(bytes)] || (said.is_empty() && bytes == 0), "{said:?} is {bytes}");
         }
         None => assert!(lengths.count() == 0 && codings.count() > 0, "a length beside a transfer coding"),
     }

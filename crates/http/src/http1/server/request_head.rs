@@ -206,14 +206,13 @@ impl RequestFraming {
                 if self.has_transfer_encoding {
                     return Ok(false);
                 }
-                let octets =
-                    content_length::parse(value.as_bytes()).ok_or(MalformedMessage::ContentLength)?;
-                match self.content_length.replace(octets) {
-                    Some(before) if before != octets => return Err(MalformedMessage::ContentLength),
+                let bytes = content_length::parse(value.as_bytes()).ok_or(MalformedMessage::ContentLength)?;
+                match self.content_length.replace(bytes) {
+                    Some(before) if before != bytes => return Err(MalformedMessage::ContentLength),
                     Some(_) => return Ok(false),
                     None if content_length::is_normal(value.as_bytes()) => {}
                     None => {
-                        headers.append(CONTENT_LENGTH, HeaderValue::from(octets));
+                        headers.append(CONTENT_LENGTH, HeaderValue::from(bytes));
                         return Ok(false);
                     }
                 }
@@ -236,7 +235,7 @@ impl RequestFraming {
                 let values = headers.get_all(CONNECTION).into_iter().map(HeaderValue::as_bytes);
                 Ok(BodyDecoder::Chunked(ChunkedDecoder::without(nominated_fields(values))))
             }
-            (false, octets) => Ok(BodyDecoder::Length(octets.unwrap_or(0))),
+            (false, bytes) => Ok(BodyDecoder::Length(bytes.unwrap_or(0))),
         }
     }
 

@@ -74,7 +74,7 @@ pub fn write(
     }
     match &coding {
         BodyFraming::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        BodyFraming::Length(octets) if !bodiless => framing::write_content_length(*octets, out),
+        BodyFraming::Length(bytes) if !bodiless => framing::write_content_length(*bytes, out),
         _ if request.is_head => write_head_content_length(headers, body, out),
         BodyFraming::Length(_) | BodyFraming::Close => {}
     }
@@ -162,7 +162,7 @@ fn body_framing(request: RequestInfo, headers: &Headers, bodiless: bool, body: &
         return BodyFraming::Length(0);
     }
     match body.size_hint().exact().or_else(|| length_of(headers)) {
-        Some(octets) => BodyFraming::Length(octets),
+        Some(bytes) => BodyFraming::Length(bytes),
         None if request.is_http11 => {
             let announced = || framing::announced_trailers(headers.get_all(&TRAILER));
             BodyFraming::Chunked(if request.accepts_trailers { announced() } else { Box::default() })
@@ -174,8 +174,8 @@ fn body_framing(request: RequestInfo, headers: &Headers, bodiless: bool, body: &
 /// Writes the length that the response to a GET would have.
 fn write_head_content_length(headers: &Headers, body: &impl Body, out: &mut Vec<u8>) {
     let known = if body.is_end_stream() { None } else { body.size_hint().exact() };
-    if let Some(octets) = known.or_else(|| length_of(headers)) {
-        framing::write_content_length(octets, out);
+    if let Some(bytes) = known.or_else(|| length_of(headers)) {
+        framing::write_content_length(bytes, out);
     }
 }
 

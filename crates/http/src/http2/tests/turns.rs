@@ -25,9 +25,9 @@ struct CountedWriter {
 impl AsyncWrite for CountedWriter {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(octets)) = polled {
+        if let Poll::Ready(Ok(bytes)) = polled {
             let (writes, before) = self.written.get();
-            self.written.set((writes + 1, before + octets));
+            self.written.set((writes + 1, before + bytes));
         }
         polled
     }
@@ -111,9 +111,9 @@ fn small_messages_of_many_streams_are_written_together() {
             let (response, _) = call.await.unwrap().unwrap();
             assert_eq!(response.body(), &[7; 200]);
         }
-        let (writes, octets) = written.get();
-        assert!(octets > 512 * 200);
-        assert!(writes < octets / 4096, "{writes} writes of {octets} bytes");
+        let (writes, bytes) = written.get();
+        assert!(bytes > 512 * 200);
+        assert!(writes < bytes / 4096, "{writes} writes of {bytes} bytes");
     });
 }
 

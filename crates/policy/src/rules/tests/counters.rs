@@ -122,10 +122,10 @@ fn limit_identity_is_the_counter_except_for_bans() {
     // rule has the name of the counter.
     assert_eq!(lineages, ["a", "budget", "budget", "b"].map(identity));
     let bound = bound(rules.into());
-    let meters = |index| bound.rules.limit_handles(RuleIndex(index)).collect::<Vec<_>>();
-    assert_eq!(meters(0)[1..], meters(1)[1..]);
-    assert_ne!(meters(0)[0], meters(1)[0]);
-    assert_eq!(meters(2), meters(0)[2..]);
+    let handles = |index| bound.rules.limit_handles(RuleIndex(index)).collect::<Vec<_>>();
+    assert_eq!(handles(0)[1..], handles(1)[1..]);
+    assert_ne!(handles(0)[0], handles(1)[0]);
+    assert_eq!(handles(2), handles(0)[2..]);
 }
 
 #[test]

@@ -88,8 +88,8 @@ fn bodiless_responses_ignore_content_length() {
         assert_eq!(decode(&text).unwrap().expect(status).decoder, BodyDecoder::Length(0), "{status}");
     }
     let mut read = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
-    let answer = ResponseHeadDecoder::new(true).decode(&mut read).unwrap().unwrap();
-    assert_eq!((answer.decoder, answer.keep_alive), (BodyDecoder::Length(0), true));
+    let response = ResponseHeadDecoder::new(true).decode(&mut read).unwrap().unwrap();
+    assert_eq!((response.decoder, response.keep_alive), (BodyDecoder::Length(0), true));
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn interim_responses_are_skipped() {
     let text =
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\nbody";
     let mut read = BytesMut::from(text);
-    let answer = ResponseHeadDecoder::new(false).decode(&mut read).unwrap().unwrap();
-    assert_eq!((answer.status, answer.headers.into_map().len()), (StatusCode::OK, 0));
+    let response = ResponseHeadDecoder::new(false).decode(&mut read).unwrap().unwrap();
+    assert_eq!((response.status, response.headers.into_map().len()), (StatusCode::OK, 0));
     assert_eq!(&read[..], b"body");
 }
 

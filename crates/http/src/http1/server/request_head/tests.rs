@@ -172,7 +172,7 @@ fn trailers_are_accepted_with_te_trailers_only() {
 fn request_head_limits_apply_to_size_fields_and_target() {
     let limits = HeadLimits { size: 200, fields: 3 };
     let outcome = |text: &str| decode_in_pieces(text.as_bytes(), limits, &[]);
-    let long = |octets: usize| format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(octets - 23));
+    let long = |bytes: usize| format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(bytes - 23));
     assert_eq!(long(200).len(), 200);
     assert!(outcome(&long(200)).unwrap().is_some());
     assert_eq!(outcome(&long(201)).unwrap_err(), MalformedMessage::FieldsTooLarge, "complete");
@@ -181,7 +181,7 @@ fn request_head_limits_apply_to_size_fields_and_target() {
     let many = outcome("GET / HTTP/1.1\r\na: 1\r\nb: 2\r\nc: 3\r\nd: 4\r\n\r\n");
     assert_eq!(many.unwrap_err(), MalformedMessage::FieldsTooLarge);
     let wide = HeadLimits { size: 1 << 20, fields: 1000 };
-    let target = |octets: usize| format!("GET /{} HTTP/1.1\r\n\r\n", "t".repeat(octets - 1));
+    let target = |bytes: usize| format!("GET /{} HTTP/1.1\r\n\r\n", "t".repeat(bytes - 1));
     assert!(decode_in_pieces(target(MAX_TARGET_LENGTH).as_bytes(), wide, &[]).unwrap().is_some());
     let over = decode_in_pieces(target(MAX_TARGET_LENGTH + 1).as_bytes(), wide, &[]);
     assert_eq!(over.unwrap_err(), MalformedMessage::TargetTooLong);
@@ -203,12 +203,12 @@ fn read_by_hyper(bytes: &[u8]) -> Option<ParsedRequest> {
     let noted = Rc::clone(&seen);
     let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let (head, body) = request.into_parts();
-        let octets = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
+        let bytes = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let line = (head.method, head.uri, head.version);
         let mut headers = head.headers;
         // Normalised, because Weir changes how a length is written.
         content_length::normalise(&mut headers).unwrap();
-        noted.borrow_mut().get_or_insert(ParsedRequest { line, headers, content_length: octets });
+        noted.borrow_mut().get_or_insert(ParsedRequest { line, headers, content_length: bytes });
         async { Ok::<_, Infallible>(http::Response::new(http_body_util::Empty::<Bytes>::new())) }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -224,9 +224,9 @@ fn read_by_hyper(bytes: &[u8]) -> Option<ParsedRequest> {
 
 fn read_by_weir(bytes: &[u8], cuts: &[usize]) -> Option<ParsedRequest> {
     let (head, _) = decode_in_pieces(bytes, LIMITS, cuts).ok()??;
-    let octets = head.decoder.left();
+    let bytes = head.decoder.left();
     let line = (head.parts.method, head.parts.uri, head.parts.version);
-    Some(ParsedRequest { line, headers: head.parts.headers, content_length: octets })
+    Some(ParsedRequest { line, headers: head.parts.headers, content_length: bytes })
 }
 
 fn random_heads() -> impl Strategy<Value = Vec<u8>> {

@@ -94,7 +94,7 @@ fn text(part: Option<&String>, min_length: usize) -> Result<&str, KeyError> {
 /// Returns a member that decodes to `length` bytes.
 fn required_bytes(part: Option<&String>, length: usize) -> Result<&str, KeyError> {
     let part = text(part, 1)?;
-    let decoded = URL_SAFE_NO_PAD.decode(part).ok().filter(|octets| octets.len() == length);
+    let decoded = URL_SAFE_NO_PAD.decode(part).ok().filter(|bytes| bytes.len() == length);
     decoded
         .map(|_| part)
         .ok_or(KeyError::Damaged("a part of the key is not base64url or has the wrong length"))
