@@ -28,7 +28,7 @@ impl<'a> CounterView<'a> {
         shard: &'a Shard,
         check: &Check,
         key: Fingerprint,
-        place: SlotLookup,
+        slot: SlotLookup,
         now: Timestamp,
     ) -> Self {
         let held = match (check.charge_timing, check.options) {
@@ -37,8 +37,8 @@ impl<'a> CounterView<'a> {
             _ => units_held(shard, check, key),
         };
         let is_claimed = shard.quota_of(key, check.handle.id).is_some_and(Quota::is_leased);
-        let beside = if is_claimed { shard.remaining_outside_slot(key, now) } else { 0 };
-        Self { counter: shard.counter(place, check.handle.id), held, remaining_outside_slot: beside }
+        let outside_slot = if is_claimed { shard.remaining_outside_slot(key, now) } else { 0 };
+        Self { counter: shard.counter(slot, check.handle.id), held, remaining_outside_slot: outside_slot }
     }
 }
 
@@ -70,10 +70,10 @@ pub(super) fn try_fast_path(
         counter.set_state(check.handle.id, next);
     }
     let quota = *quota;
-    let beside = if quota.is_leased() { shard.remaining_outside_slot(key, now) } else { 0 };
+    let outside_slot = if quota.is_leased() { shard.remaining_outside_slot(key, now) } else { 0 };
     let counter = Some((quota, Some(next)));
     let (enforcement, overridden) = (check.enforcement, Override::None);
-    Some(Verdict { outcome, enforcement, overridden, auxiliary: beside, delay: 0, counter })
+    Some(Verdict { outcome, enforcement, overridden, auxiliary: outside_slot, delay: 0, counter })
 }
 
 /// Returns the verdict of one check and the state to keep if the request passes, if the check is to be charged.
@@ -97,26 +97,32 @@ pub(super) fn evaluate(
     if let Some(left) = shard.time_paused(key, now) {
         return paused(check, left, quota, before, now);
     }
-    let CounterView { counter, held, remaining_outside_slot: beside } = before;
+    let CounterView { counter, held, remaining_outside_slot: outside_slot } = before;
     let (mut next, outcome) = match check.charge_timing {
         ChargeTiming::OnArrival if held == 0 => algorithm::evaluate(counter, quota, check.cost, now),
         _ => reservation::evaluate(counter, quota, check.cost, held, now),
     };
-    let beside = if let Counter::WithHistory(history) = counter {
+    let outside_slot = if let Counter::WithHistory(history) = counter {
         seconds_until_more(history, quota, now)
     } else {
-        beside
+        outside_slot
     };
     let counter_after = Some((*quota, Some(next)));
-    let mut verdict =
-        Verdict { outcome, enforcement, overridden, auxiliary: beside, delay: 0, counter: counter_after };
+    let mut verdict = Verdict {
+        outcome,
+        enforcement,
+        overridden,
+        auxiliary: outside_slot,
+        delay: 0,
+        counter: counter_after,
+    };
     if held > 0 && check.charge_timing == ChargeTiming::OnArrival {
         // The verdict shows clients the reservations of other requests; the counter keeps only what this request costs.
         next = algorithm::evaluate(counter, quota, check.cost, now).0;
     }
     let kept = match check.options {
         None => (outcome == Outcome::Conform).then_some(next),
-        Some(terms) => apply_options(terms, check, &mut verdict, next, before, quota, now),
+        Some(options) => apply_options(options, check, &mut verdict, next, before, quota, now),
     };
     (verdict, kept)
 }
@@ -161,7 +167,7 @@ fn paused(
             verdict.counter = Some((*quota, Some(next)));
             Some(next)
         }
-        (Some(slack), Outcome::Exceed { .. }) => delayed(slack, check, &mut verdict, before, quota, end),
+        (Some(policy), Outcome::Exceed { .. }) => delayed(policy, check, &mut verdict, before, quota, end),
     };
     match verdict.outcome {
         _ if kept.is_some() => verdict.delay = verdict.delay.saturating_add(saturating_nanos(left)),
@@ -176,10 +182,10 @@ fn paused(
 
 /// Returns how long a request may still be delayed after a pause of `left`; `None` if it must not wait for its end.
 fn delay_after_pause(check: &Check, before: CounterView<'_>, left: Duration) -> Option<DelayPolicy> {
-    let Some(CheckOptions { role: CounterRole::Delay(slack), .. }) = check.options else { return None };
+    let Some(CheckOptions { role: CounterRole::Delay(policy), .. }) = check.options else { return None };
     let is_charged = check.charge_timing == ChargeTiming::OnArrival && before.held == 0;
-    let may_wait = is_charged && check.enforcement == Enforcement::Enforced && left <= slack.max_delay();
-    may_wait.then(|| slack.reduced_by(left))
+    let may_wait = is_charged && check.enforcement == Enforcement::Enforced && left <= policy.max_delay();
+    may_wait.then(|| policy.reduced_by(left))
 }
 
 /// Seconds until the first units of a history in use expire, or until enough of a debt is paid for one unit to be left.
@@ -196,7 +202,7 @@ fn seconds_until_more(history: &History, quota: &Quota, now: Timestamp) -> u32 {
 
 /// Applies the options of a check: returns the state to keep if the request passes.
 fn apply_options(
-    terms: CheckOptions,
+    options: CheckOptions,
     check: &Check,
     verdict: &mut Verdict,
     next: CounterState,
@@ -204,16 +210,16 @@ fn apply_options(
     quota: &Quota,
     now: Timestamp,
 ) -> Option<CounterState> {
-    match (terms.role, verdict.outcome) {
+    match (options.role, verdict.outcome) {
         // A request that passes does not change a ban.
         (CounterRole::Ban, _) => None,
         (CounterRole::Limit | CounterRole::Adaptive(_) | CounterRole::Delay(_), Outcome::Conform) => {
             Some(next)
         }
-        (CounterRole::Delay(slack), Outcome::Exceed { .. }) => match verdict.enforcement {
-            Enforcement::Enforced => delayed(slack, check, verdict, before, quota, now),
+        (CounterRole::Delay(policy), Outcome::Exceed { .. }) => match verdict.enforcement {
+            Enforcement::Enforced => delayed(policy, check, verdict, before, quota, now),
             Enforcement::Marking => {
-                verdict.delay = saturating_nanos(slack.max_delay());
+                verdict.delay = saturating_nanos(policy.max_delay());
                 None
             }
             Enforcement::Shadow => None,
@@ -225,7 +231,7 @@ fn apply_options(
 /// Charges a request now that conforms only after a wait, if the wait is short enough and the queue is not full. The
 /// next request then waits behind it, so requests leave in the order of arrival and are not evaluated again.
 fn delayed(
-    slack: DelayPolicy,
+    policy: DelayPolicy,
     check: &Check,
     verdict: &mut Verdict,
     CounterView { counter, held, .. }: CounterView<'_>,
@@ -238,9 +244,9 @@ fn delayed(
         return None;
     }
     let state = counter.compact_state(quota, now);
-    let place = time_until_queued(slack, wait, check.cost, state, quota, now);
-    if !place.is_zero() {
-        verdict.outcome = Outcome::Exceed { retry_after: Some(place) };
+    let time = time_until_queued(policy, wait, check.cost, state, quota, now);
+    if !time.is_zero() {
+        verdict.outcome = Outcome::Exceed { retry_after: Some(time) };
         return None;
     }
     let next = algorithm::charge(state, quota, check.cost.into(), now);
@@ -253,29 +259,29 @@ fn delayed(
 /// Time until a request that would have to wait for `wait` is admitted to the queue: its wait is short enough and the
 /// queue has room. Zero if it is admitted now.
 fn time_until_queued(
-    slack: DelayPolicy,
+    policy: DelayPolicy,
     wait: Duration,
     cost: u32,
     state: Option<CounterState>,
     quota: &Quota,
     now: Timestamp,
 ) -> Duration {
-    let shorter = wait.saturating_sub(slack.max_delay());
-    let fewer = algorithm::time_until_debt(state, quota, cost, slack.max_debt(cost), now);
+    let shorter = wait.saturating_sub(policy.max_delay());
+    let fewer = algorithm::time_until_debt(state, quota, cost, policy.max_debt(cost), now);
     match shorter.max(fewer) {
         Duration::ZERO => Duration::ZERO,
-        place => place.saturating_add(algorithm::rounding(quota)),
+        time => time.saturating_add(algorithm::rounding(quota)),
     }
 }
 
 /// Returns the outcome of the same check for a second request, if the counter is `counter`.
 pub(super) fn reevaluate(check: &Check, counter: Counter<'_>, quota: &Quota, now: Timestamp) -> Outcome {
     let (_, outcome) = algorithm::evaluate(counter, quota, check.cost, now);
-    match (outcome, check.options.map(|terms| terms.role)) {
-        (Outcome::Exceed { retry_after: Some(wait) }, Some(CounterRole::Delay(slack))) => {
+    match (outcome, check.options.map(|options| options.role)) {
+        (Outcome::Exceed { retry_after: Some(wait) }, Some(CounterRole::Delay(policy))) => {
             let state = counter.compact_state(quota, now);
-            let place = time_until_queued(slack, wait, check.cost, state, quota, now);
-            Outcome::Exceed { retry_after: Some(place) }
+            let time = time_until_queued(policy, wait, check.cost, state, quota, now);
+            Outcome::Exceed { retry_after: Some(time) }
         }
         (outcome, _) => outcome,
     }

@@ -128,30 +128,30 @@ impl Limiter {
     pub(super) fn acquire_counter_units(
         &self,
         source: UnitSource,
-        SharedCounter { limit: meter, key }: SharedCounter,
+        SharedCounter { limit, key }: SharedCounter,
         cost: u32,
-        limit: Option<u32>,
+        limit_units: Option<u32>,
         now: Timestamp,
     ) -> LeaseOutcome {
         // Before the shard is locked.
         let queued = self.queues().demand(CounterId(key.words())).saturating_mul(cost);
         let mut shard = self.table.lock(self.table.shard_of(key));
-        let Some(quota) = shard.quota(meter).filter(|quota| quota.is_leased()).copied() else {
+        let Some(quota) = shard.quota(limit).filter(|quota| quota.is_leased()).copied() else {
             return LeaseOutcome::Unavailable;
         };
-        let quota = unconditional_count::quota_with_limit(quota, limit);
+        let quota = unconditional_count::quota_with_limit(quota, limit_units);
         if cost > quota.capacity() {
             // More than the limit can ever grant. Clients need a finite wait.
             return LeaseOutcome::Rejected(quota.refill());
         }
-        let Some(policy) = shard.quotas().lease_policy(meter) else { return LeaseOutcome::Unavailable };
-        let needed = shard.held_of(key, meter).saturating_add(cost.into());
-        let held = lease_of(&shard, key, meter, now);
+        let Some(policy) = shard.quotas().lease_policy(limit) else { return LeaseOutcome::Unavailable };
+        let needed = shard.held_of(key, limit).saturating_add(cost.into());
+        let held = lease_of(&shard, key, limit, now);
         if source == UnitSource::Held && !shard.lease_accounts().contains_key(&key) {
             return LeaseOutcome::Requested(false);
         }
-        let Some(account) = shard.lease_account(key, meter, now) else { return LeaseOutcome::Unavailable };
-        account.limit = limit;
+        let Some(account) = shard.lease_account(key, limit, now) else { return LeaseOutcome::Unavailable };
+        account.limit = limit_units;
         if account.is_for_other_quota(&quota) {
             account.unpause();
         }
@@ -178,7 +178,7 @@ impl Limiter {
             }
             _ => held,
         };
-        write_lease(&mut shard, key, meter, held, now);
+        write_lease(&mut shard, key, limit, held, now);
         outcome
     }
 
@@ -190,21 +190,21 @@ impl Limiter {
         latency: StoreLatency,
         now: Timestamp,
     ) -> Option<LeaseRequest> {
-        let SharedCounter { limit: meter, key } = counter;
+        let SharedCounter { limit, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
-        let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
-        let policy = shard.quotas().lease_policy(meter).map(|policy| policy.with_wait(latency.wait));
+        let quota = shard.quota(limit).filter(|quota| quota.is_leased()).copied();
+        let policy = shard.quotas().lease_policy(limit).map(|policy| policy.with_wait(latency.wait));
         let (Some(quota), Some(policy)) = (quota, policy) else {
             shard.lease_accounts_mut().remove(&key);
             return None;
         };
-        let held = lease_of(&shard, key, meter, now);
-        let in_use = shard.held_of(key, meter);
+        let held = lease_of(&shard, key, limit, now);
+        let in_use = shard.held_of(key, limit);
         let account = shard.lease_accounts_mut().get_mut(&key)?;
         let quota = unconditional_count::quota_with_limit(quota, account.limit);
         let terms = LeaseTerms { quota, policy, latency: latency.next_call };
         let (request, held) = account.lease_request(counter, held, terms, in_use, now);
-        write_lease(&mut shard, key, meter, held, now);
+        write_lease(&mut shard, key, limit, held, now);
         Some(request)
     }
 
@@ -217,11 +217,11 @@ impl Limiter {
         sent: Timestamp,
         now: Timestamp,
     ) -> AppliedGrant {
-        let SharedCounter { limit: meter, key } = request.counter;
+        let SharedCounter { limit, key } = request.counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
-        let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
-        let held = lease_of(&shard, key, meter, now);
-        let in_use = shard.held_of(key, meter);
+        let quota = shard.quota(limit).filter(|quota| quota.is_leased()).copied();
+        let held = lease_of(&shard, key, limit, now);
+        let in_use = shard.held_of(key, limit);
         let accounts = shard.lease_accounts_mut();
         let (Some(account), Some(quota)) = (accounts.get_mut(&key), quota) else {
             accounts.remove(&key);
@@ -238,7 +238,7 @@ impl Limiter {
         let response = request.response(grant, sent, now);
         let held = account.apply_grant(request, grant, held, sent, now);
         let next = account.next_step(request, held, in_use, now);
-        let is_stored = write_lease(&mut shard, key, meter, held, now);
+        let is_stored = write_lease(&mut shard, key, limit, held, now);
         if !is_stored || next == AfterGrant::Done {
             shard.lease_accounts_mut().remove(&key);
         }
@@ -283,13 +283,13 @@ impl Limiter {
     /// Reviews a counter: whether units are about to expire unspent, so that the store has to be queried, or the lease
     /// account can be removed.
     pub fn review(&self, counter: SharedCounter, now: Timestamp) -> LeaseReview {
-        let SharedCounter { limit: meter, key } = counter;
+        let SharedCounter { limit, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
-        let held = lease_of(&shard, key, meter, now);
-        let in_use = shard.held_of(key, meter);
+        let held = lease_of(&shard, key, limit, now);
+        let in_use = shard.held_of(key, limit);
         let Some(account) = shard.lease_accounts_mut().get_mut(&key) else { return LeaseReview::Done };
         let (review, held) = account.review(held, in_use, now);
-        write_lease(&mut shard, key, meter, held, now);
+        write_lease(&mut shard, key, limit, held, now);
         if review == LeaseReview::Done {
             shard.lease_accounts_mut().remove(&key);
         }
@@ -362,10 +362,10 @@ pub enum LeaseReview {
 }
 
 /// Returns the lease in the slot of `key`. A counter with a raised quota has none, because this process alone counts it.
-pub(super) fn lease_of(shard: &Shard, key: Fingerprint, meter: LimitId, now: Timestamp) -> LeaseState {
+pub(super) fn lease_of(shard: &Shard, key: Fingerprint, limit: LimitId, now: Timestamp) -> LeaseState {
     match shard.is_boosted(key) {
         true => LeaseState::from_counter(None),
-        false => LeaseState::from_counter(shard.state(shard.find(key), meter, now)),
+        false => LeaseState::from_counter(shard.state(shard.find(key), limit, now)),
     }
 }
 
@@ -373,16 +373,16 @@ pub(super) fn lease_of(shard: &Shard, key: Fingerprint, meter: LimitId, now: Tim
 pub(super) fn write_lease(
     shard: &mut Shard,
     key: Fingerprint,
-    meter: LimitId,
+    limit: LimitId,
     held: LeaseState,
     now: Timestamp,
 ) -> bool {
     if shard.is_boosted(key) {
         return true;
     }
-    let (place, state) = (shard.find(key), held.into());
-    if matches!(place, SlotLookup::Absent) && lease::is_unused(state, now) {
+    let (slot, state) = (shard.find(key), held.into());
+    if matches!(slot, SlotLookup::Absent) && lease::is_unused(state, now) {
         return true;
     }
-    shard.store_own_state(place, key, meter, state, now)
+    shard.store_own_state(slot, key, limit, state, now)
 }

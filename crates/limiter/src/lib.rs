@@ -217,9 +217,9 @@ impl Limiter {
     /// as its `on_change` requires. Limits that are not among `specs` stay in force until [`Self::retire_others`], so
     /// that the generation still being served keeps its limits.
     pub fn install(&self, specs: &[LimitSpec], now: Timestamp) -> Vec<LimitHandle> {
-        let mut meters = self.registry.lock();
-        let installed = meters.install(specs, self.hasher, self.fleet().hasher, now);
-        self.table.adopt_quotas(&meters.quotas(), now);
+        let mut registry = self.registry.lock();
+        let installed = registry.install(specs, self.hasher, self.fleet().hasher, now);
+        self.table.adopt_quotas(&registry.quotas(), now);
         installed
     }
 
@@ -241,9 +241,9 @@ impl Limiter {
     }
 
     /// Removes every limit that is not among `handles`, with its counters.
-    pub fn retire_others(&self, meters: &[LimitHandle], now: Timestamp) {
+    pub fn retire_others(&self, handles: &[LimitHandle], now: Timestamp) {
         let mut known = self.registry.lock();
-        if known.retire_others(meters) {
+        if known.retire_others(handles) {
             self.table.adopt_quotas(&known.quotas(), now);
         }
     }
@@ -289,41 +289,46 @@ impl Limiter {
     }
 
     /// Charges a settled cost, or gives back a negative one; never rejects.
-    pub fn charge(&self, meter: LimitHandle, key: KeyHash, amount: i64, now: Timestamp) {
-        let key = key.salted(meter.salt);
+    pub fn charge(&self, handle: LimitHandle, key: KeyHash, amount: i64, now: Timestamp) {
+        let key = key.salted(handle.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.end_overrides(now);
-        let Some(quota) = shard.quota_of(key, meter.id).copied() else { return };
-        let place = shard.find(key);
-        let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
-        let kept = shard.store_state(place, key, meter.id, state, now);
+        let Some(quota) = shard.quota_of(key, handle.id).copied() else { return };
+        let slot = shard.find(key);
+        let state = algorithm::charge(shard.state(slot, handle.id, now), &quota, amount, now);
+        let placement = shard.store_state(slot, key, handle.id, state, now);
         drop(shard);
-        self.record_placement(kept);
+        self.record_placement(placement);
         if amount < 0 {
             self.notify_waiting(key);
         }
     }
 
     /// Reads a counter without changing it; `None` if the limit is gone.
-    pub fn usage(&self, meter: LimitHandle, key: KeyHash, now: Timestamp) -> Option<algorithm::CounterUsage> {
-        let key = key.salted(meter.salt);
+    pub fn usage(
+        &self,
+        handle: LimitHandle,
+        key: KeyHash,
+        now: Timestamp,
+    ) -> Option<algorithm::CounterUsage> {
+        let key = key.salted(handle.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.end_overrides(now);
-        let quota = shard.quota_of(key, meter.id)?;
-        let place = shard.find(key);
+        let quota = shard.quota_of(key, handle.id)?;
+        let slot = shard.find(key);
         Some(match quota.is_leased() {
             true => {
-                let state = shard.state(place, meter.id, now);
+                let state = shard.state(slot, handle.id, now);
                 lease::fleet_usage(state, quota, shard.remaining_outside_slot(key, now), now)
             }
-            false => algorithm::usage(shard.counter(place, meter.id), quota, now),
+            false => algorithm::usage(shard.counter(slot, handle.id), quota, now),
         })
     }
 
     /// Number of counters in use per limit id, for metrics. Scans the whole table, with one shard locked at a time.
     pub fn keys_per_limit(&self, now: Timestamp) -> HashMap<LimitId, u64> {
         let mut counts = HashMap::new();
-        self.table.for_each_used(now, |meter| *counts.entry(meter).or_insert(0) += 1);
+        self.table.for_each_used(now, |limit| *counts.entry(limit).or_insert(0) += 1);
         counts
     }
 
@@ -360,14 +365,14 @@ impl Limiter {
             return decision;
         }
         shard.end_overrides(now);
-        let place = shard.find(key);
-        let before = CounterView::new(&shard, check, key, place, now);
+        let slot = shard.find(key);
+        let before = CounterView::new(&shard, check, key, slot, now);
         let (verdict, next) = evaluation::evaluate(&shard, check, key, before, now);
-        let kept = next.map(|state| commit(&mut shard, check, key, place, state, now));
+        let placement = next.map(|state| commit(&mut shard, check, key, slot, state, now));
         drop(shard);
         Decision {
             verdicts: Verdicts::One(verdict),
-            overflowed: kept.is_some_and(|kept| self.record_placement(kept)),
+            overflowed: placement.is_some_and(|placement| self.record_placement(placement)),
         }
     }
 
@@ -392,11 +397,11 @@ impl Limiter {
         Some(Decision { verdicts: Verdicts::One(verdict), overflowed })
     }
 
-    fn record_placement(&self, kept: Placement) -> bool {
-        if kept == Placement::Overflow {
+    fn record_placement(&self, placement: Placement) -> bool {
+        if placement == Placement::Overflow {
             self.overflows.fetch_add(1, Ordering::Relaxed);
         }
-        kept == Placement::Overflow
+        placement == Placement::Overflow
     }
 }
 
@@ -405,12 +410,12 @@ fn commit(
     shard: &mut Shard,
     check: &Check,
     key: Fingerprint,
-    place: SlotLookup,
+    slot: SlotLookup,
     state: CounterState,
     now: Timestamp,
 ) -> Placement {
     match check.charge_timing {
-        ChargeTiming::OnArrival => shard.store_state(place, key, check.handle.id, state, now),
+        ChargeTiming::OnArrival => shard.store_state(slot, key, check.handle.id, state, now),
         ChargeTiming::OnResponse | ChargeTiming::WhileInFlight => {
             shard.hold(key, check.handle.id, check.cost);
             Placement::Own

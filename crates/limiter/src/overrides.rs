@@ -54,13 +54,13 @@ impl Limiter {
         else {
             return;
         };
-        let place = shard.find(key);
-        let state = shard.state(place, limit.id, now);
+        let slot = shard.find(key);
+        let state = shard.state(slot, limit.id, now);
         let left = algorithm::usage(state, &quota, until).remaining;
         let refilled = left.saturating_sub(quota.units_per_request().get().into());
         if refilled > 0 {
             let next = algorithm::charge(state, &quota, refilled.into(), until);
-            self.record_placement(shard.store_state(place, key, limit.id, next, now));
+            self.record_placement(shard.store_state(slot, key, limit.id, next, now));
         }
     }
 

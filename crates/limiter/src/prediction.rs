@@ -20,8 +20,8 @@ impl Limiter {
         let key = check.key.salted(check.handle.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.end_overrides(now);
-        let place = shard.find(key);
-        let before = CounterView::new(&shard, check, key, place, now);
+        let slot = shard.find(key);
+        let before = CounterView::new(&shard, check, key, slot, now);
         evaluation::evaluate(&shard, check, key, before, now).0
     }
 }

@@ -94,12 +94,12 @@ impl LimitRegistry {
         fleet_hasher: KeyHasher,
         now: Timestamp,
     ) -> Vec<LimitHandle> {
-        let of_one_rule = |a: &LimitSpec, b: &LimitSpec| {
+        let same_rule = |a: &LimitSpec, b: &LimitSpec| {
             (&a.identity.rule, &a.identity.key) == (&b.identity.rule, &b.identity.key)
         };
         self.generation += 1;
         specs
-            .chunk_by(of_one_rule)
+            .chunk_by(same_rule)
             .flat_map(|group| self.install_rule(group, hasher, fleet_hasher, now))
             .collect()
     }
@@ -119,12 +119,12 @@ impl LimitRegistry {
         left.retain(|known| known.generation != self.generation);
         let mut continued: Vec<Option<RegisteredLimit>> = vec![None; group.len()];
         for same_period in [true, false] {
-            for (spec, place) in group.iter().zip(&mut continued).filter(|(_, place)| place.is_none()) {
+            for (spec, known) in group.iter().zip(&mut continued).filter(|(_, known)| known.is_none()) {
                 let fits = |known: &RegisteredLimit| self.continues(known, spec, same_period);
-                *place = left.iter().position(fits).map(|position| left.remove(position));
+                *known = left.iter().position(fits).map(|position| left.remove(position));
             }
         }
-        let mut meters = Vec::with_capacity(group.len());
+        let mut handles = Vec::with_capacity(group.len());
         for (position, (spec, continued)) in group.iter().zip(continued).enumerate() {
             let mut known = continued.unwrap_or_else(|| {
                 let serial = (0..).find(|serial| kept.iter().all(|other| other.serial != *serial));
@@ -142,21 +142,21 @@ impl LimitRegistry {
             let index = known.handle.id.0 as usize;
             self.transitions[index] = self.transition(index, spec, now);
             self.quotas[index] = Some(spec.quota);
-            meters.push(known.handle);
+            handles.push(known.handle);
         }
         self.known.insert(identity, kept);
-        meters
+        handles
     }
 
     /// Removes all limits except those of `handles`; returns whether there were others.
-    pub(super) fn retire_others(&mut self, meters: &[LimitHandle]) -> bool {
+    pub(super) fn retire_others(&mut self, handles: &[LimitHandle]) -> bool {
         let mut keep = vec![false; self.quotas.len()];
-        for meter in meters {
-            keep[meter.id.0 as usize] = true;
+        for handle in handles {
+            keep[handle.id.0 as usize] = true;
         }
-        self.known.retain(|_, of_rule| {
-            of_rule.retain(|known| keep[known.handle.id.0 as usize]);
-            !of_rule.is_empty()
+        self.known.retain(|_, limits| {
+            limits.retain(|known| keep[known.handle.id.0 as usize]);
+            !limits.is_empty()
         });
         let mut retired = false;
         for (index, quota) in self.quotas.iter_mut().enumerate() {
@@ -292,29 +292,29 @@ mod tests {
             .collect()
     }
 
-    fn install(meters: &mut LimitRegistry, specs: &[LimitSpec]) -> Vec<LimitHandle> {
-        meters.install(specs, KeyHasher::new([1, 2]), KeyHasher::new([3, 4]), Timestamp::default())
+    fn install(registry: &mut LimitRegistry, specs: &[LimitSpec]) -> Vec<LimitHandle> {
+        registry.install(specs, KeyHasher::new([1, 2]), KeyHasher::new([3, 4]), Timestamp::default())
     }
 
     #[test]
     fn limit_keeps_its_handle_when_others_are_added_or_removed() {
-        let mut meters = LimitRegistry::default();
-        let both = install(&mut meters, &specs(&[(10, TimeUnit::Second), (1000, TimeUnit::Day)]));
-        let day = install(&mut meters, &specs(&[(1000, TimeUnit::Day)]));
+        let mut registry = LimitRegistry::default();
+        let both = install(&mut registry, &specs(&[(10, TimeUnit::Second), (1000, TimeUnit::Day)]));
+        let day = install(&mut registry, &specs(&[(1000, TimeUnit::Day)]));
         assert_eq!(day, both[1..]);
-        assert!(meters.retire_others(&day));
-        let again = install(&mut meters, &specs(&[(5, TimeUnit::Minute), (2000, TimeUnit::Day)]));
+        assert!(registry.retire_others(&day));
+        let again = install(&mut registry, &specs(&[(5, TimeUnit::Minute), (2000, TimeUnit::Day)]));
         assert_eq!(again[1], both[1]);
         assert_ne!(again[0].salt, again[1].salt);
     }
 
     #[test]
     fn counters_of_one_key_are_different_and_in_few_shards() {
-        let of_rule = |number: u32| LimitSpec {
+        let spec = |number: u32| LimitSpec {
             identity: LimitIdentity { rule: number.to_string().into(), key: "[]".into() },
             ..specs(&[(1, TimeUnit::Second)]).remove(0)
         };
-        let specs: Vec<_> = (0..200).map(of_rule).collect();
+        let specs: Vec<_> = (0..200).map(spec).collect();
         let handles = install(&mut LimitRegistry::default(), &specs);
         let hasher = KeyHasher::new([1, 2]);
         let mut used = HashSet::new();
@@ -337,11 +337,11 @@ mod tests {
         };
         let mut apart = specs(&[(10, TimeUnit::Second), (20, TimeUnit::Second)]);
         apart.insert(1, other);
-        let mut meters = LimitRegistry::default();
-        let handles = install(&mut meters, &apart);
+        let mut registry = LimitRegistry::default();
+        let handles = install(&mut registry, &apart);
         assert_ne!(handles[0].id, handles[2].id);
         assert_ne!(handles[0].salt, handles[2].salt);
-        assert_eq!(install(&mut meters, &apart), handles, "each keeps its own");
+        assert_eq!(install(&mut registry, &apart), handles, "each keeps its own");
     }
 
     #[test]
@@ -365,35 +365,35 @@ mod tests {
 
     #[test]
     fn limit_keeps_its_handle_when_its_period_changes() {
-        let mut meters = LimitRegistry::default();
-        let before = install(&mut meters, &specs(&[(10, TimeUnit::Hour)]));
-        assert_eq!(install(&mut meters, &specs(&[(10, TimeUnit::Day)])), before);
-        assert!(!meters.retire_others(&before));
+        let mut registry = LimitRegistry::default();
+        let before = install(&mut registry, &specs(&[(10, TimeUnit::Hour)]));
+        assert_eq!(install(&mut registry, &specs(&[(10, TimeUnit::Day)])), before);
+        assert!(!registry.retire_others(&before));
     }
 
     #[test]
     fn removed_limit_does_not_pass_its_counters_to_another_period() {
-        let mut meters = LimitRegistry::default();
-        let before = install(&mut meters, &specs(&[(10, TimeUnit::Hour), (99, TimeUnit::Day)]));
-        assert_eq!(install(&mut meters, &specs(&[(10, TimeUnit::Hour)])), before[..1]);
-        let after = install(&mut meters, &specs(&[(10, TimeUnit::Hour), (5, TimeUnit::Week)]));
+        let mut registry = LimitRegistry::default();
+        let before = install(&mut registry, &specs(&[(10, TimeUnit::Hour), (99, TimeUnit::Day)]));
+        assert_eq!(install(&mut registry, &specs(&[(10, TimeUnit::Hour)])), before[..1]);
+        let after = install(&mut registry, &specs(&[(10, TimeUnit::Hour), (5, TimeUnit::Week)]));
         assert!(after[0] == before[0] && after[1] != before[1]);
         // A limit that is installed again keeps its counters.
-        assert_eq!(install(&mut meters, &specs(&[(10, TimeUnit::Hour), (9, TimeUnit::Day)])), before);
+        assert_eq!(install(&mut registry, &specs(&[(10, TimeUnit::Hour), (9, TimeUnit::Day)])), before);
     }
 
     #[test]
     fn rate_limits_permits_and_bans_never_share_a_handle() {
-        let mut meters = LimitRegistry::default();
-        let rate = install(&mut meters, &specs(&[(10, TimeUnit::Second)]))[0];
+        let mut registry = LimitRegistry::default();
+        let rate = install(&mut registry, &specs(&[(10, TimeUnit::Second)]))[0];
         let spec = |quota| [LimitSpec { quota, ..specs(&[(10, TimeUnit::Second)]).remove(0) }];
-        let permits = install(&mut meters, &spec(Quota::in_flight(NonZeroU32::MIN)))[0];
+        let permits = install(&mut registry, &spec(Quota::in_flight(NonZeroU32::MIN)))[0];
         let (first, most) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(1));
         let ban = install(
-            &mut meters,
+            &mut registry,
             &spec(Quota::ban(crate::quota::Ban { initial_duration: first, max_duration: most })),
         )[0];
         assert!(rate != permits && permits != ban && ban != rate);
-        assert_eq!(install(&mut meters, &spec(Quota::in_flight(NonZeroU32::MAX)))[0], permits);
+        assert_eq!(install(&mut registry, &spec(Quota::in_flight(NonZeroU32::MAX)))[0], permits);
     }
 }

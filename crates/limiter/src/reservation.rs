@@ -180,32 +180,32 @@ impl Limiter {
     /// yet ends here. For a charge on arrival, units beyond `due` are given back, as far as time has not given them
     /// back already. Afterwards it is a charge on arrival of `due` units.
     pub fn settle(&self, reservation: &mut Reservation, due: u32, now: Timestamp) -> Option<SettledCounter> {
-        let (meter, key) = (reservation.handle, reservation.key.salted(reservation.handle.salt));
+        let (handle, key) = (reservation.handle, reservation.key.salted(reservation.handle.salt));
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.end_overrides(now);
         let is_reserved = reservation.charge_timing != ChargeTiming::OnArrival;
         let more = reservation.start_settlement(due, shard.holds_mut(), key, now);
-        let quota = *shard.quota_of(key, meter.id)?;
-        let place = shard.find(key);
-        let held = shard.held_of(key, meter.id);
-        let state = shard.state(place, meter.id, now);
+        let quota = *shard.quota_of(key, handle.id)?;
+        let slot = shard.find(key);
+        let held = shard.held_of(key, handle.id);
+        let state = shard.state(slot, handle.id, now);
         let (back, at) = (reservation.charged.saturating_sub(due), reservation.reserved_at);
         reservation.charged -= back;
         let next = if more > 0 {
             let charge = reservation.charge(more, state, &quota, now);
             let next = algorithm::charge(state, &quota, charge.into(), now);
             if quota.is_leased() {
-                self.record_debt(&mut shard, SharedCounter { limit: meter.id, key }, charge, state, now);
+                self.record_debt(&mut shard, SharedCounter { limit: handle.id, key }, charge, state, now);
             }
-            self.record_placement(shard.store_state(place, key, meter.id, next, now));
+            self.record_placement(shard.store_state(slot, key, handle.id, next, now));
             Some(next)
-        } else if back > 0 && is_refundable(at, shard.quotas().refundable_since(meter.id)) {
+        } else if back > 0 && is_refundable(at, shard.quotas().refundable_since(handle.id)) {
             let back =
                 convert_units(back, reservation.units_per_request, quota.units_per_request(), |units, of| {
                     units / of
                 });
             // A counter that was removed is whole again.
-            shard.refund(place, key, meter.id, back, at, now)
+            shard.refund(slot, key, handle.id, back, at, now)
         } else {
             state
         };

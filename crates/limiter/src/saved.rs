@@ -89,8 +89,8 @@ impl Limiter {
         let (limits, quotas) = {
             // A change of the limits holds this lock until all shards have the new quotas, so all shards have the same
             // table here.
-            let meters = self.registry.lock();
-            (NumberedLimits::from_registry(&meters), self.table.lock(0).quotas().clone())
+            let registry = self.registry.lock();
+            (NumberedLimits::from_registry(&registry), self.table.lock(0).quotas().clone())
         };
         write(SavedPart::Head, &self.head(now)).map_err(SaveError::Write)?;
         for part in &limits.parts {
@@ -102,17 +102,17 @@ impl Limiter {
             if !copied.quotas.is_same_table(&quotas) {
                 return Err(SaveError::Changed);
             }
-            let in_use = |meter, state| match quotas.get(meter) {
+            let in_use = |limit, state| match quotas.get(limit) {
                 Some(quota) => !algorithm::is_unused(state, quota, now),
                 None => false,
             };
-            let used = copied.counters().filter(|(_, meter, state)| in_use(*meter, *state));
+            let used = copied.counters().filter(|(_, limit, state)| in_use(*limit, *state));
             let name =
                 |key: [u64; 2], out: &mut ByteWriter<'_>| key.into_iter().for_each(|word| out.u64(word));
             let written = limits.write(SavedPart::Counters, used, name, &mut write);
             counters += written.map_err(SaveError::Write)?;
-            let used = copied.overflow().filter(|(meter, state)| in_use(*meter, *state));
-            let used = used.map(|(meter, state)| (shard as u32, meter, state));
+            let used = copied.overflow().filter(|(limit, state)| in_use(*limit, *state));
+            let used = used.map(|(limit, state)| (shard as u32, limit, state));
             let name = |shard: u32, out: &mut ByteWriter<'_>| out.u32(shard);
             limits.write(SavedPart::Overflow, used, name, &mut write).map_err(SaveError::Write)?;
         }
@@ -131,10 +131,10 @@ impl Limiter {
 }
 
 impl NumberedLimits {
-    fn from_registry(meters: &LimitRegistry) -> Self {
+    fn from_registry(registry: &LimitRegistry) -> Self {
         let mut limits = Self { parts: Vec::new(), numbers: HashMap::new() };
         for (number, limit) in
-            meters.all().filter(|limit| limit.quota.algorithm().survives_restart()).enumerate()
+            registry.all().filter(|limit| limit.quota.algorithm().survives_restart()).enumerate()
         {
             if number % LIMITS_PER_PART == 0 {
                 limits.parts.push(Vec::new());
@@ -161,8 +161,8 @@ impl NumberedLimits {
     ) -> Result<u64, E> {
         let mut bytes = Vec::new();
         let mut count: u64 = 0;
-        for (key, meter, state) in counters {
-            let Some(number) = self.numbers.get(&meter) else { continue };
+        for (key, limit, state) in counters {
+            let Some(number) = self.numbers.get(&limit) else { continue };
             let mut out = ByteWriter(&mut bytes);
             name(key, &mut out);
             out.u32(*number);

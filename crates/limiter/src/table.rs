@@ -66,24 +66,24 @@ impl QuotaTable {
         Self(quotas.into(), successions.into())
     }
 
-    pub(super) fn on_change(&self, meter: LimitId) -> OnChange {
-        self.transition(meter).on_change
+    pub(super) fn on_change(&self, limit: LimitId) -> OnChange {
+        self.transition(limit).on_change
     }
 
-    pub(super) fn refundable_since(&self, meter: LimitId) -> Timestamp {
-        self.transition(meter).refundable_since
+    pub(super) fn refundable_since(&self, limit: LimitId) -> Timestamp {
+        self.transition(limit).refundable_since
     }
 
-    pub(super) fn lease_policy(&self, meter: LimitId) -> Option<LeasePolicy> {
-        self.transition(meter).lease_policy
+    pub(super) fn lease_policy(&self, limit: LimitId) -> Option<LeasePolicy> {
+        self.transition(limit).lease_policy
     }
 
-    fn transition(&self, meter: LimitId) -> QuotaTransition {
-        self.1.get(meter.0 as usize).copied().unwrap_or_default()
+    fn transition(&self, limit: LimitId) -> QuotaTransition {
+        self.1.get(limit.0 as usize).copied().unwrap_or_default()
     }
 
-    pub(super) fn get(&self, meter: LimitId) -> Option<&Quota> {
-        self.0.get(meter.0 as usize).and_then(Option::as_ref)
+    pub(super) fn get(&self, limit: LimitId) -> Option<&Quota> {
+        self.0.get(limit.0 as usize).and_then(Option::as_ref)
     }
 
     /// Whether both are the same table, not only equal ones.

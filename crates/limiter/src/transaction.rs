@@ -37,7 +37,7 @@ struct Transaction<'a> {
     /// Position of each key's shard among the locked ones.
     shards: SmallVec<[usize; 4]>,
     /// Each key's counter, since its check was evaluated.
-    places: SmallVec<[SlotLookup; 4]>,
+    slots: SmallVec<[SlotLookup; 4]>,
     repeats: DuplicateCounters,
     locked: LockedShards<'a>,
 }
@@ -58,13 +58,13 @@ type NextStates = SmallVec<[Option<CounterState>; 4]>;
 // Out of line, so that a request with one check does not pay for the stack frame of this.
 #[inline(never)]
 pub(super) fn check(limiter: &Limiter, checks: &[&Check], now: Timestamp) -> Decision {
-    let mut trial = Transaction::lock(&limiter.table, checks, &[], now);
-    if let Some(decision) = trial.check_plain(now) {
+    let mut transaction = Transaction::lock(&limiter.table, checks, &[], now);
+    if let Some(decision) = transaction.check_plain(now) {
         return decision;
     }
-    let (verdicts, next) = trial.evaluate(now);
+    let (verdicts, next) = transaction.evaluate(now);
     let passes = !verdicts.iter().any(Verdict::rejects);
-    trial.finish(verdicts, next, passes, limiter, now)
+    transaction.finish(verdicts, next, passes, limiter, now)
 }
 
 impl Limiter {
@@ -76,18 +76,18 @@ impl Limiter {
     pub fn check_and_count(
         &self,
         checks: &[Check],
-        tallies: &[CountOperation],
-        rule: impl FnOnce(&[Verdict], &[CountResult]) -> JointOutcome,
+        operations: &[CountOperation],
+        decide: impl FnOnce(&[Verdict], &[CountResult]) -> JointOutcome,
         now: Timestamp,
     ) -> (Decision, SmallVec<[CountResult; 4]>) {
-        let counters = RequestCounters::new(self, tallies);
+        let counters = RequestCounters::new(self, operations);
         let checks: CheckList<'_> = checks.iter().collect();
-        let mut trial = Transaction::lock(&self.table, &checks, counters.keys(), now);
-        let (verdicts, next) = trial.evaluate(now);
-        let read = counters.read(&trial.locked, now);
-        let JointOutcome { passes, count_selection: counting } = rule(&verdicts, &read);
-        let decision = trial.finish(verdicts, next, passes, self, now);
-        (decision, counters.count_all(read, counting, &mut trial.locked, now))
+        let mut transaction = Transaction::lock(&self.table, &checks, counters.keys(), now);
+        let (verdicts, next) = transaction.evaluate(now);
+        let read = counters.read(&transaction.locked, now);
+        let JointOutcome { passes, count_selection } = decide(&verdicts, &read);
+        let decision = transaction.finish(verdicts, next, passes, self, now);
+        (decision, counters.count_all(read, count_selection, &mut transaction.locked, now))
     }
 }
 
@@ -118,7 +118,7 @@ impl<'a> Transaction<'a> {
         let mut locked = store.lock_all(keys.iter().chain(others).copied());
         locked.end_overrides(now);
         let shards = locked.positions(&keys);
-        Self { checks, keys, shards, places: SmallVec::new(), repeats, locked }
+        Self { checks, keys, shards, slots: SmallVec::new(), repeats, locked }
     }
 
     /// Decides and charges the common case: different counters that exist, checks without options that are charged on
@@ -130,7 +130,7 @@ impl<'a> Transaction<'a> {
             return None;
         }
         let mut verdicts = VerdictList::with_capacity(self.checks.len());
-        let mut slots: SmallVec<[usize; 4]> = SmallVec::with_capacity(self.checks.len());
+        let mut indices: SmallVec<[usize; 4]> = SmallVec::with_capacity(self.checks.len());
         for ((check, key), shard) in self.checks.iter().zip(&self.keys).zip(&self.shards) {
             let (slot, state, quota) = self.locked.at(*shard).own_state(*key, check.handle.id)?;
             let (state, outcome) = algorithm::evaluate(Some(state), quota, check.cost, now);
@@ -138,10 +138,10 @@ impl<'a> Transaction<'a> {
             if verdict.rejects() {
                 return None;
             }
-            slots.push(slot);
+            indices.push(slot);
             verdicts.push(verdict);
         }
-        for (position, (slot, verdict)) in slots.iter().zip(&verdicts).enumerate() {
+        for (position, (slot, verdict)) in indices.iter().zip(&verdicts).enumerate() {
             if let (Outcome::Conform, Some((_, Some(state)))) = (verdict.outcome, verdict.counter) {
                 let limit = self.checks[position].handle.id;
                 self.shard_mut(position).set_own_state(*slot, limit, state);
@@ -155,18 +155,18 @@ impl<'a> Transaction<'a> {
         let count = self.checks.len();
         let (mut verdicts, mut next) = (VerdictList::with_capacity(count), NextStates::with_capacity(count));
         let mut charged: SmallVec<[ProvisionalCharge; 4]> = SmallVec::with_capacity(count);
-        self.places.reserve(count);
+        self.slots.reserve(count);
         for (position, check) in self.checks.iter().enumerate() {
             let earlier =
                 self.repeats.earlier(position).map_or_else(ProvisionalCharge::default, |at| charged[at]);
-            let place = self.find_slot(position);
-            let before = self.before(position, place, earlier, now);
+            let slot = self.find_slot(position);
+            let before = self.before(position, slot, earlier, now);
             let (verdict, state) =
                 evaluation::evaluate(self.shard(position), check, self.keys[position], before, now);
             verdicts.push(verdict);
             next.push(state);
             charged.push(earlier.with(check, state));
-            self.places.push(place);
+            self.slots.push(slot);
         }
         (verdicts, next)
     }
@@ -193,11 +193,11 @@ impl<'a> Transaction<'a> {
             let Some(state) = state else { continue };
             let (key, check) = (self.keys[position], &self.checks[position]);
             // An insertion moves other counters.
-            let place = if has_inserted { self.find_slot(position) } else { self.places[position] };
-            has_inserted |= matches!(place, SlotLookup::Absent);
-            let state = self.state_in_overflow(position, place, now).unwrap_or(state);
-            let kept = commit(self.shard_mut(position), check, key, place, state, now);
-            overflowed |= limiter.record_placement(kept);
+            let slot = if has_inserted { self.find_slot(position) } else { self.slots[position] };
+            has_inserted |= matches!(slot, SlotLookup::Absent);
+            let state = self.state_in_overflow(position, slot, now).unwrap_or(state);
+            let placement = commit(self.shard_mut(position), check, key, slot, state, now);
+            overflowed |= limiter.record_placement(placement);
         }
         Decision { verdicts: Verdicts::Several(verdicts), overflowed }
     }
@@ -220,12 +220,12 @@ impl<'a> Transaction<'a> {
     fn before(
         &self,
         position: usize,
-        place: SlotLookup,
+        slot: SlotLookup,
         earlier: ProvisionalCharge,
         now: Timestamp,
     ) -> CounterView<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
-        let mut before = CounterView::new(shard, self.checks[position], key, place, now);
+        let mut before = CounterView::new(shard, self.checks[position], key, slot, now);
         if let Some(charged) = earlier.counter {
             before.counter = Some(charged).into();
         }
@@ -236,19 +236,19 @@ impl<'a> Transaction<'a> {
     /// Recomputes the state to keep if the check has no counter of its own and an overflow counter is in use. Earlier
     /// checks may have charged the overflow counter, or their new counters may have replaced an unused one.
     #[inline]
-    fn state_in_overflow(&self, position: usize, place: SlotLookup, now: Timestamp) -> Option<CounterState> {
-        match place {
+    fn state_in_overflow(&self, position: usize, slot: SlotLookup, now: Timestamp) -> Option<CounterState> {
+        match slot {
             SlotLookup::Absent if self.shard(position).has_overflow() => {
-                self.charged_now(position, place, now)
+                self.charged_now(position, slot, now)
             }
             _ => None,
         }
     }
 
     #[cold]
-    fn charged_now(&self, position: usize, place: SlotLookup, now: Timestamp) -> Option<CounterState> {
+    fn charged_now(&self, position: usize, slot: SlotLookup, now: Timestamp) -> Option<CounterState> {
         let (shard, check) = (self.shard(position), &self.checks[position]);
-        let state = shard.state(place, check.handle.id, now);
+        let state = shard.state(slot, check.handle.id, now);
         let quota = shard.quota_of(self.keys[position], check.handle.id)?;
         Some(algorithm::charge(state, quota, check.cost.into(), now))
     }
@@ -265,7 +265,7 @@ impl<'a> Transaction<'a> {
                         let held = evaluation::units_held(shard, check, self.keys[position]);
                         Some(reservation::state_with_holds(None, quota, held, now))
                     }
-                    _ => shard.state(self.places[position], check.handle.id, now),
+                    _ => shard.state(self.slots[position], check.handle.id, now),
                 };
             }
             if verdict.rejects()
@@ -288,7 +288,7 @@ impl<'a> Transaction<'a> {
         }
         let cost = same.fold(0_u32, |sum, other| sum.saturating_add(self.checks[other].cost));
         let (shard, check) = (self.shard(position), &self.checks[position]);
-        let counter = shard.counter(self.places[position], check.handle.id);
+        let counter = shard.counter(self.slots[position], check.handle.id);
         let quota = shard.quota_of(self.keys[position], check.handle.id)?;
         match algorithm::evaluate(counter, quota, cost, now).1 {
             // Reservations of other requests were the reason.
@@ -300,16 +300,17 @@ impl<'a> Transaction<'a> {
     /// Applies the consequences of a rejection to the groups that rejected; returns whether an overflow counter was
     /// used.
     fn apply_rejection(&mut self, verdicts: &mut [Verdict], limiter: &Limiter, now: Timestamp) -> bool {
-        let group_of = |check: &Check| check.options.map(|terms| terms.group);
+        let group_of = |check: &Check| check.options.map(|options| options.group);
         let (mut from, mut overflowed) = (0, false);
         for group in self.checks.chunk_by(|a, b| group_of(a) == group_of(b)) {
             let range = from..from + group.len();
             from = range.end;
-            let of_group = &verdicts[range.clone()];
-            let is_ban = |check: &Check| check.options.is_some_and(|terms| terms.role == CounterRole::Ban);
+            let group_verdicts = &verdicts[range.clone()];
+            let is_ban =
+                |check: &Check| check.options.is_some_and(|options| options.role == CounterRole::Ban);
             let banned = group
                 .iter()
-                .zip(of_group)
+                .zip(group_verdicts)
                 .any(|(check, verdict)| (is_ban(check) || verdict.is_banned()) && verdict.rejects());
             let is_over = |(check, verdict): (&&Check, &Verdict)| {
                 // A counter that is out of leased units is not over its limit: the store may have more. Neither is one
@@ -320,7 +321,7 @@ impl<'a> Transaction<'a> {
                     && !reservation::is_blocked_by_pending_charges(check.charge_timing, verdict.outcome)
             };
             // Rejections by a running ban neither extend nor repeat it, and are not charged.
-            if !banned && group[0].options.is_some() && group.iter().zip(of_group).any(is_over) {
+            if !banned && group[0].options.is_some() && group.iter().zip(group_verdicts).any(is_over) {
                 overflowed |= self.charge_denied(range.clone(), verdicts, limiter, now);
                 self.start_ban(range, verdicts, limiter, now);
             }
@@ -338,24 +339,24 @@ impl<'a> Transaction<'a> {
         let (mut overflowed, mut max_wait) = (false, Duration::ZERO);
         for position in range.clone() {
             let check = &self.checks[position];
-            let charges = check
-                .options
-                .is_some_and(|terms| terms.on_denied == OnDenied::Charge && terms.role != CounterRole::Ban);
+            let charges = check.options.is_some_and(|options| {
+                options.on_denied == OnDenied::Charge && options.role != CounterRole::Ban
+            });
             let counts = check.enforcement == Enforcement::Enforced
                 && check.charge_timing != ChargeTiming::WhileInFlight;
             let Some((quota, _)) = verdicts[position].counter.filter(|_| charges && counts) else { continue };
-            let (key, meter, cost) = (self.keys[position], check.handle.id, check.cost);
-            let place = self.find_slot(position);
+            let (key, limit, cost) = (self.keys[position], check.handle.id, check.cost);
+            let slot = self.find_slot(position);
             let shard = self.shard_mut(position);
-            let state = shard.state(place, meter, now);
+            let state = shard.state(slot, limit, now);
             let cost = cost.min(reservation::room_for_debt(state, &quota, now));
             let next = algorithm::charge(state, &quota, cost.into(), now);
             if quota.is_leased() {
-                limiter.record_debt(shard, SharedCounter { limit: meter, key }, cost, state, now);
+                limiter.record_debt(shard, SharedCounter { limit, key }, cost, state, now);
             }
-            let kept = shard.store_state(place, key, meter, next, now);
-            overflowed |= limiter.record_placement(kept);
-            let counter = shard.counter(shard.find(key), meter);
+            let placement = shard.store_state(slot, key, limit, next, now);
+            overflowed |= limiter.record_placement(placement);
+            let counter = shard.counter(shard.find(key), limit);
             if let Outcome::Exceed { retry_after: Some(wait) } =
                 evaluation::reevaluate(check, counter, &quota, now)
             {
@@ -381,16 +382,16 @@ impl<'a> Transaction<'a> {
         limiter: &Limiter,
         now: Timestamp,
     ) {
-        let is_ban = |check: &Check| check.options.is_some_and(|terms| terms.role == CounterRole::Ban);
+        let is_ban = |check: &Check| check.options.is_some_and(|options| options.role == CounterRole::Ban);
         let Some(position) = range.clone().find(|position| is_ban(self.checks[*position])) else { return };
         let Some((quota, state)) = verdicts[position].counter else { return };
         let (next, length) = ban::start_ban(state, &quota, now);
-        let (key, meter) = (self.keys[position], self.checks[position].handle.id);
-        let place = self.find_slot(position);
-        if !self.shard_mut(position).store_own_state(place, key, meter, next, now) {
+        let (key, limit) = (self.keys[position], self.checks[position].handle.id);
+        let slot = self.find_slot(position);
+        if !self.shard_mut(position).store_own_state(slot, key, limit, next, now) {
             return;
         }
-        limiter.record_ban(meter, key);
+        limiter.record_ban(limit, key);
         verdicts[position].counter = Some((quota, Some(next)));
         for verdict in verdicts[range].iter_mut().filter(|verdict| verdict.rejects()) {
             let wait = verdict.retry_after().max(length);

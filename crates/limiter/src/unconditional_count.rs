@@ -89,28 +89,28 @@ impl Limiter {
     /// Counts on several counters at one moment, over their limits or not; returns what each read, in the order of
     /// the operations.
     ///
-    /// `counting` is called with what all of them would read and returns which counts are written. It runs under the
+    /// `selection` is called with what all of them would read and returns which counts are written. It runs under the
     /// locks and must not call the limiter.
     pub fn count_unconditionally(
         &self,
-        tallies: &[CountOperation],
-        counting: impl FnOnce(&[CountResult]) -> CountSelection,
+        operations: &[CountOperation],
+        selection: impl FnOnce(&[CountResult]) -> CountSelection,
         now: Timestamp,
     ) -> SmallVec<[CountResult; 4]> {
-        let counters = RequestCounters::new(self, tallies);
+        let counters = RequestCounters::new(self, operations);
         let mut locked = self.table.lock_all(counters.keys.iter().copied());
         let read = counters.read(&locked, now);
-        let counting = counting(&read);
-        counters.count_all(read, counting, &mut locked, now)
+        let selection = selection(&read);
+        counters.count_all(read, selection, &mut locked, now)
     }
 }
 
 impl<'a> RequestCounters<'a> {
-    pub(super) fn new(limiter: &'a Limiter, tallies: &'a [CountOperation]) -> Self {
+    pub(super) fn new(limiter: &'a Limiter, operations: &'a [CountOperation]) -> Self {
         let keys: SmallVec<[Fingerprint; 4]> =
-            tallies.iter().map(|tally| tally.key.salted(tally.handle.salt)).collect();
+            operations.iter().map(|operation| operation.key.salted(operation.handle.salt)).collect();
         let repeats = DuplicateCounters::new(&keys);
-        Self { limiter, operations: tallies, keys, repeats }
+        Self { limiter, operations, keys, repeats }
     }
 
     /// The keys to lock.
@@ -118,16 +118,16 @@ impl<'a> RequestCounters<'a> {
         &self.keys
     }
 
-    /// Writes the counts that `counting` covers; returns the results.
+    /// Writes the counts that `selection` covers; returns the results.
     pub(super) fn count_all(
         &self,
         mut read: SmallVec<[CountResult; 4]>,
-        counting: CountSelection,
+        selection: CountSelection,
         locked: &mut LockedShards<'_>,
         now: Timestamp,
     ) -> SmallVec<[CountResult; 4]> {
         for (position, read) in read.iter_mut().enumerate() {
-            if counting.covers(read.is_over) {
+            if selection.covers(read.is_over) {
                 self.count(position, locked, now);
             } else if read.is_over {
                 self.record_rejected(position, locked, now);
@@ -146,9 +146,10 @@ impl<'a> RequestCounters<'a> {
     pub(super) fn read(&self, locked: &LockedShards<'_>, now: Timestamp) -> SmallVec<[CountResult; 4]> {
         let mut states: SmallVec<[Option<CounterState>; 4]> = SmallVec::new();
         let mut read = SmallVec::new();
-        for (position, tally) in self.operations.iter().enumerate() {
+        for (position, operation) in self.operations.iter().enumerate() {
             let (key, shard) = (self.keys[position], locked.shard(self.keys[position]));
-            let Some(quota) = shard.quota(tally.handle.id).map(|quota| effective_quota(quota, tally.limit))
+            let Some(quota) =
+                shard.quota(operation.handle.id).map(|quota| effective_quota(quota, operation.limit))
             else {
                 states.push(None);
                 read.push(CountResult {
@@ -163,114 +164,119 @@ impl<'a> RequestCounters<'a> {
             if quota.is_leased() {
                 let state = match self.repeats.earlier(position) {
                     Some(earlier) => states[earlier],
-                    None => shard.state(shard.find(key), tally.handle.id, now),
+                    None => shard.state(shard.find(key), operation.handle.id, now),
                 };
-                let (next, tallied) =
-                    leased::reading(state, &quota, shard.known_remaining_outside_slot(key, now), tally, now);
-                read.push(tallied);
+                let (next, result) = leased::reading(
+                    state,
+                    &quota,
+                    shard.known_remaining_outside_slot(key, now),
+                    operation,
+                    now,
+                );
+                read.push(result);
                 states.push(Some(next));
                 continue;
             }
             let state = match self.repeats.earlier(position) {
                 Some(earlier) => states[earlier],
-                None => normalised_state(shard.state(shard.find(key), tally.handle.id, now), &quota),
+                None => normalised_state(shard.state(shard.find(key), operation.handle.id, now), &quota),
             };
-            read.push(reading(state, &quota, tally, now));
-            states.push(Some(algorithm::charge(state, &quota, tally.amount, now)));
+            read.push(reading(state, &quota, operation, now));
+            states.push(Some(algorithm::charge(state, &quota, operation.amount, now)));
         }
         read
     }
 
     /// Time until all of the limit is available again.
     fn reset(&self, position: usize, locked: &LockedShards<'_>, now: Timestamp) -> Option<Duration> {
-        let (key, tally) = (self.keys[position], self.operations[position]);
+        let (key, operation) = (self.keys[position], self.operations[position]);
         let shard = locked.shard(key);
-        let quota = effective_quota(shard.quota(tally.handle.id)?, tally.limit);
-        let state = normalised_state(shard.state(shard.find(key), tally.handle.id, now), &quota);
+        let quota = effective_quota(shard.quota(operation.handle.id)?, operation.limit);
+        let state = normalised_state(shard.state(shard.find(key), operation.handle.id, now), &quota);
         Some(algorithm::usage(state, &quota, now).reset)
     }
 
     /// Counts a rejection as demand for a shared limit.
     fn record_rejected(&self, position: usize, locked: &mut LockedShards<'_>, now: Timestamp) {
-        let (key, tally) = (self.keys[position], self.operations[position]);
+        let (key, operation) = (self.keys[position], self.operations[position]);
         let shard = locked.shard_mut(key);
-        if shard.quota(tally.handle.id).is_some_and(Quota::is_leased) {
-            leased::count(shard, key, tally, now);
+        if shard.quota(operation.handle.id).is_some_and(Quota::is_leased) {
+            leased::count(shard, key, operation, now);
         }
     }
 
     fn count(&self, position: usize, locked: &mut LockedShards<'_>, now: Timestamp) {
-        let (key, tally) = (self.keys[position], self.operations[position]);
+        let (key, operation) = (self.keys[position], self.operations[position]);
         let shard = locked.shard_mut(key);
         // A read creates no counter.
-        let Some(quota) = shard.quota(tally.handle.id).filter(|_| tally.amount != 0) else { return };
+        let Some(quota) = shard.quota(operation.handle.id).filter(|_| operation.amount != 0) else { return };
         if quota.is_leased() {
-            return leased::count(shard, key, tally, now);
+            return leased::count(shard, key, operation, now);
         }
-        let quota = effective_quota(quota, tally.limit);
-        let place = shard.find(key);
-        let state = normalised_state(shard.state(place, tally.handle.id, now), &quota);
-        let next = algorithm::charge(state, &quota, tally.amount, now);
-        let kept = shard.store_state(place, key, tally.handle.id, next, now);
-        self.limiter.record_placement(kept);
+        let quota = effective_quota(quota, operation.limit);
+        let slot = shard.find(key);
+        let state = normalised_state(shard.state(slot, operation.handle.id, now), &quota);
+        let next = algorithm::charge(state, &quota, operation.amount, now);
+        let placement = shard.store_state(slot, key, operation.handle.id, next, now);
+        self.limiter.record_placement(placement);
     }
 }
 
 fn reading(
     state: Option<CounterState>,
     quota: &Quota,
-    tally: &CountOperation,
+    operation: &CountOperation,
     now: Timestamp,
 ) -> CountResult {
     let before = u64::from(algorithm::usage(state, quota, now).used);
     // Wider than the counter, so that even a full 32-bit counter can be over.
-    let after = before.saturating_add_signed(tally.amount);
-    let tallied = CountResult {
+    let after = before.saturating_add_signed(operation.amount);
+    let result = CountResult {
         before,
         after,
-        is_over: after > u64::from(tally.limit),
+        is_over: after > u64::from(operation.limit),
         reset: None,
         needs_lease: false,
     };
-    if quota.algorithm() == Algorithm::Gcra { evenly(tallied, state, quota, tally, now) } else { tallied }
+    if quota.algorithm() == Algorithm::Gcra { spread(result, state, quota, operation, now) } else { result }
 }
 
 /// Corrects the result for a spread limit. Units expire gradually there, so the numbers alone do not show whether there
 /// is room.
-fn evenly(
-    tallied: CountResult,
+fn spread(
+    result: CountResult,
     state: Option<CounterState>,
     quota: &Quota,
-    tally: &CountOperation,
+    operation: &CountOperation,
     now: Timestamp,
 ) -> CountResult {
-    let cost = u32::try_from(tally.amount.max(0)).unwrap_or(u32::MAX);
+    let cost = u32::try_from(operation.amount.max(0)).unwrap_or(u32::MAX);
     let (next, outcome) = algorithm::evaluate(state, quota, cost, now);
     let (is_over, reset) = match outcome {
         // A limit of zero admits nothing, except reads.
-        _ if tally.limit == 0 => (cost > 0, quota.refill()),
+        _ if operation.limit == 0 => (cost > 0, quota.refill()),
         Outcome::Exceed { retry_after } if cost > 0 => (true, retry_after.unwrap_or_else(|| quota.refill())),
         Outcome::Exceed { .. } | Outcome::Conform => (false, algorithm::usage(Some(next), quota, now).reset),
     };
     // Rounding must not show usage for a rejected count, nor an excess for one within the limit.
-    let limit = u64::from(tally.limit);
-    let after = if is_over { tallied.after.max(limit.saturating_add(1)) } else { tallied.after.min(limit) };
-    CountResult { after, is_over, reset: Some(reset), ..tallied }
+    let limit = u64::from(operation.limit);
+    let after = if is_over { result.after.max(limit.saturating_add(1)) } else { result.after.min(limit) };
+    CountResult { after, is_over, reset: Some(reset), ..result }
 }
 
 /// Returns the quota for a count: that of the handle or, if the handle spreads limits, this limit spread over its
 /// period, with a burst of the whole limit.
-fn effective_quota(meter: &Quota, limit: u32) -> Quota {
-    if meter.is_leased() {
-        return quota_with_limit(*meter, Some(limit));
+fn effective_quota(quota: &Quota, limit: u32) -> Quota {
+    if quota.is_leased() {
+        return quota_with_limit(*quota, Some(limit));
     }
-    if meter.algorithm() != Algorithm::Gcra {
-        return *meter;
+    if quota.algorithm() != Algorithm::Gcra {
+        return *quota;
     }
-    let period = meter.limit().period;
+    let period = quota.limit().period;
     let count = limit.min(u32::try_from(period.nanos()).unwrap_or(u32::MAX));
     let count = NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN);
-    Quota::new(Algorithm::Gcra, Limit::new(count, period), None).unwrap_or(*meter)
+    Quota::new(Algorithm::Gcra, Limit::new(count, period), None).unwrap_or(*quota)
 }
 
 /// Bounds the remainder of a state, which may come from another limit of the same counter, to the range of `quota`.

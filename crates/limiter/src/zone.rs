@@ -26,9 +26,9 @@ impl Zone {
             return Some(Self::UTC);
         }
         // A zone whose rules changed on disk compares as different, and gets a new entry.
-        let is_it = |place: &OnceLock<TimeZone>| place.get_or_init(|| zone.clone()) == zone;
-        let place = ZONES.iter().position(is_it)?;
-        u16::try_from(place + 1).ok().map(Self)
+        let is_same = |entry: &OnceLock<TimeZone>| entry.get_or_init(|| zone.clone()) == zone;
+        let position = ZONES.iter().position(is_same)?;
+        u16::try_from(position + 1).ok().map(Self)
     }
 
     /// Returns the registered zone of this name.

@@ -217,18 +217,18 @@ proptest! {
     #[test]
     fn rejected_requests_are_not_charged(first in quotas(), second in quotas(), steps in steps()) {
         let requests = requests(&first, &steps);
-        let (with_refused, meters) = limiter(&[first, second], 1000);
-        let (without, other_meters) = limiter(&[first, second], 1000);
+        let (with_refused, handles) = limiter(&[first, second], 1000);
+        let (without, other_handles) = limiter(&[first, second], 1000);
         let mut last = START;
         for &(at, cost) in &requests {
             let now = Timestamp::from_nanos(at);
-            if !with_refused.check(&checks(&with_refused, &meters, b"key", cost), now).is_rejected() {
-                let again = without.check(&checks(&without, &other_meters, b"key", cost), now);
+            if !with_refused.check(&checks(&with_refused, &handles, b"key", cost), now).is_rejected() {
+                let again = without.check(&checks(&without, &other_handles, b"key", cost), now);
                 prop_assert!(!again.is_rejected());
             }
             last = at;
         }
-        for (one, other) in meters.iter().zip(&other_meters) {
+        for (one, other) in handles.iter().zip(&other_handles) {
             let now = Timestamp::from_nanos(last);
             prop_assert_eq!(
                 with_refused.usage(*one, with_refused.hasher().hash(b"key"), now),
@@ -239,14 +239,14 @@ proptest! {
 
     #[test]
     fn flood_of_keys_does_not_reset_exhausted_keys(quota in quotas(), flood in 50_u32..400) {
-        let (limiter, meters) = limiter(&[quota], 16);
+        let (limiter, handles) = limiter(&[quota], 16);
         let now = Timestamp::from_nanos(START);
         let most = if quota.algorithm().has_burst() { quota.burst() } else { quota.limit().count }.get().min(60);
-        let victim = |cost| limiter.check(&checks(&limiter, &meters, b"victim", cost), now).is_rejected();
+        let victim = |cost| limiter.check(&checks(&limiter, &handles, b"victim", cost), now).is_rejected();
         let blocked = quota.burst().get();
         prop_assert!(!victim(blocked));
         for key in 0..flood {
-            let _ = limiter.check(&checks(&limiter, &meters, &key.to_be_bytes(), most), now);
+            let _ = limiter.check(&checks(&limiter, &handles, &key.to_be_bytes(), most), now);
             prop_assert!(victim(1), "the counter was lost after {key} other keys");
         }
         prop_assert!(limiter.live_keys() <= 20);
@@ -264,16 +264,16 @@ fn limiter(quotas: &[Quota], max_keys: usize) -> (Limiter, Vec<LimitHandle>) {
             lease_policy: None,
         })
         .collect();
-    let meters = limiter.install(&specs, Timestamp::from_nanos(START));
-    (limiter, meters)
+    let handles = limiter.install(&specs, Timestamp::from_nanos(START));
+    (limiter, handles)
 }
 
-fn checks(limiter: &Limiter, meters: &[LimitHandle], key: &[u8], cost: u32) -> Vec<Check> {
+fn checks(limiter: &Limiter, handles: &[LimitHandle], key: &[u8], cost: u32) -> Vec<Check> {
     let key = limiter.hasher().hash(key);
-    meters
+    handles
         .iter()
-        .map(|meter| Check {
-            handle: *meter,
+        .map(|handle| Check {
+            handle: *handle,
             key,
             cost,
             enforcement: Enforcement::Enforced,
@@ -288,14 +288,14 @@ fn concurrent_threads_admit_exactly_the_quota() {
     for algorithm in Algorithm::RATES {
         let limit = Limit::new(NonZeroU32::new(1000).unwrap(), Period::one(TimeUnit::Day));
         let quota = Quota::new(algorithm, limit, None).unwrap();
-        let (limiter, meters) = limiter(&[quota, quota], 1000);
-        let (limiter, meters) = (Arc::new(limiter), Arc::new(meters));
+        let (limiter, handles) = limiter(&[quota, quota], 1000);
+        let (limiter, handles) = (Arc::new(limiter), Arc::new(handles));
         let threads: Vec<_> = (0..8)
             .map(|_| {
-                let (limiter, meters) = (Arc::clone(&limiter), Arc::clone(&meters));
+                let (limiter, handles) = (Arc::clone(&limiter), Arc::clone(&handles));
                 std::thread::spawn(move || {
                     let now = Timestamp::from_nanos(START);
-                    let passes = || !limiter.check(&checks(&limiter, &meters, b"hot", 1), now).is_rejected();
+                    let passes = || !limiter.check(&checks(&limiter, &handles, b"hot", 1), now).is_rejected();
                     (0..1000).filter(|_| passes()).count()
                 })
             })

@@ -405,14 +405,14 @@ impl History {
     /// Removes the last `units`, entry by entry.
     fn drop_last(&mut self, mut units: u32) {
         while let Some(last) = self.entries.len().checked_sub(1).filter(|_| units > 0) {
-            let of_last = self.units(last);
-            if of_last > units {
+            let last_units = self.units(last);
+            if last_units > units {
                 if let Some(entry) = self.entries.back_mut() {
                     entry.total = entry.total.wrapping_sub(units);
                 }
                 return;
             }
-            units -= of_last;
+            units -= last_units;
             self.entries.pop_back();
         }
     }

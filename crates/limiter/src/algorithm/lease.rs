@@ -109,14 +109,15 @@ pub(super) fn usage(state: Option<CounterState>, quota: &Quota, now: Timestamp) 
     CounterUsage { used: quota.capacity() - remaining, remaining, reset }
 }
 
-/// Usage of all instances, as far as is known here: units left are those of this lease and those `beside` it.
+/// Usage of all instances, as far as is known here: units left are those of this lease and `outside_slot`.
 pub(crate) fn fleet_usage(
     state: Option<CounterState>,
     quota: &Quota,
-    beside: u32,
+    outside_slot: u32,
     now: Timestamp,
 ) -> CounterUsage {
-    let remaining = LeaseState::from_counter(state).units(now).saturating_add(beside).min(quota.capacity());
+    let remaining =
+        LeaseState::from_counter(state).units(now).saturating_add(outside_slot).min(quota.capacity());
     let used = quota.capacity() - remaining;
     CounterUsage { used, remaining, reset: time_until_full(&quota.store_quota(), used, now) }
 }
@@ -213,9 +214,9 @@ mod tests {
         let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(TimeUnit::Second));
         let quota = |algorithm| Quota::new(algorithm, limit, None).unwrap().leased().unwrap();
         let claim = Some(CounterState::from(LeaseState::Units(3, at(1_100))));
-        let usage = |algorithm, beside| {
+        let usage = |algorithm, outside_slot| {
             let CounterUsage { used, remaining, reset } =
-                fleet_usage(claim, &quota(algorithm), beside, at(1_000));
+                fleet_usage(claim, &quota(algorithm), outside_slot, at(1_000));
             (used, remaining, reset.as_millis())
         };
         assert_eq!(usage(Algorithm::Gcra, 5), (2, 8, 200));

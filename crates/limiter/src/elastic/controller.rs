@@ -137,7 +137,7 @@ pub struct Controller {
     failures: Failures,
     utilization: ReportedValue,
     cpu: ReportedValue,
-    course: HeadroomTracker,
+    tracker: HeadroomTracker,
 }
 
 impl Controller {
@@ -151,10 +151,10 @@ impl Controller {
         // After a pause, such as a suspended machine, earlier state says little; at most one second counts.
         let elapsed = self.at.map_or(Duration::ZERO, |at| now.since(at)).min(Duration::from_secs(1));
         self.at = Some(now);
-        self.latency.learn(reading.response_times, elapsed, self.course.is_unaffected_by_limits());
+        self.latency.learn(reading.response_times, elapsed, self.tracker.is_unaffected_by_limits());
         if self.latency.has_shifted() {
             // The turning point of another upstream does not apply to this one.
-            self.course.turned_at = None;
+            self.tracker.turned_at = None;
         }
         let pace = self.latency.current_and_threshold();
         let gradient = pace.map(|(now, most)| most / now);
@@ -167,8 +167,8 @@ impl Controller {
         let response_time =
             pace.map_or(0.0, |(now, _)| now * EFFECT_LATENCIES).min(MAX_EFFECT_TIME.as_secs_f64());
         let effect = EFFECT.max(Duration::from_secs_f64(response_time));
-        let trend = self.course.steer(pressure, effect, elapsed);
-        Assessment { headroom: Headroom::from_fraction(self.course.headroom), trend, levels }
+        let trend = self.tracker.steer(pressure, effect, elapsed);
+        Assessment { headroom: Headroom::from_fraction(self.tracker.headroom), trend, levels }
     }
 
     fn level(&self, signal: Signal) -> Option<SignalLevel> {

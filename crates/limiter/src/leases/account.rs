@@ -124,9 +124,9 @@ pub(crate) struct LeaseAccount {
 }
 
 impl LeaseAccount {
-    pub(crate) fn new(meter: LimitId, now: Timestamp) -> Self {
+    pub(crate) fn new(limit: LimitId, now: Timestamp) -> Self {
         Self {
-            limit_id: meter,
+            limit_id: limit,
             limit: None,
             remaining: None,
             current: Lease::default(),
@@ -346,8 +346,8 @@ impl LeaseAccount {
             let spread = grant.spread.mul_f64(request.spread_fraction());
             self.pauses_until = now.saturating_add(grant.wait).saturating_add(spread);
         } else if !grant.pause.is_zero() && grant.granted < request.requested {
-            let of_period = grant.pause.as_secs_f64() / request.period.as_secs_f64();
-            let part = f64::from(grant.granted) / (f64::from(request.requested) * of_period);
+            let paused_part = grant.pause.as_secs_f64() / request.period.as_secs_f64();
+            let part = f64::from(grant.granted) / (f64::from(request.requested) * paused_part);
             // Spread, so that instances do not query at the same moment.
             let spread = MIN_PAUSE_FRACTION + (1.0 - MIN_PAUSE_FRACTION) * request.spread_fraction();
             let latest = sent.saturating_add(grant.pause.mul_f64(spread));

@@ -59,10 +59,10 @@ impl Limiter {
     /// Returns the durations of bans kept with `counter`, and the time since the running one began; `None` if there are
     /// no bans.
     pub fn ban_of_counter(&self, counter: SharedCounter, now: Timestamp) -> Option<(Ban, Option<Duration>)> {
-        let (key, meter) = self.linked_counter(counter)?;
+        let (key, limit) = self.linked_counter(counter)?;
         let shard = self.table.lock(self.table.shard_of(key));
-        let quota = shard.quota(meter)?;
-        let state = shard.state(shard.find(key), meter, now);
+        let quota = shard.quota(limit)?;
+        let state = shard.state(shard.find(key), limit, now);
         Some((quota.as_ban()?, ban::age(state, quota, now)))
     }
 
@@ -75,33 +75,30 @@ impl Limiter {
         doubled: u32,
         now: Timestamp,
     ) {
-        let Some((key, meter)) = self.linked_counter(counter).filter(|_| !remaining.is_zero()) else {
+        let Some((key, limit)) = self.linked_counter(counter).filter(|_| !remaining.is_zero()) else {
             return;
         };
         let mut shard = self.table.lock(self.table.shard_of(key));
-        if shard.quota(meter).is_none() {
+        if shard.quota(limit).is_none() {
             return;
         }
-        let (place, until) = (shard.find(key), now.saturating_add(remaining));
-        let next = ban::extended_until(shard.state(place, meter, now), until, doubled);
+        let (slot, until) = (shard.find(key), now.saturating_add(remaining));
+        let next = ban::extended_until(shard.state(slot, limit, now), until, doubled);
         // Without room for it, the next response of the store contains it again.
-        shard.store_own_state(place, key, meter, next, now);
+        shard.store_own_state(slot, key, limit, next, now);
     }
 
     /// Records that a ban has begun on this instance.
-    pub(crate) fn record_ban(&self, meter: LimitId, key: Fingerprint) {
+    pub(crate) fn record_ban(&self, limit: LimitId, key: Fingerprint) {
         let mut bans = self.bans.lock();
-        let Some(Link { other, salts }) = bans.links.get(&meter).copied() else { return };
+        let Some(Link { other, salts }) = bans.links.get(&limit).copied() else { return };
         if bans.unreported.len() < MAX_UNREPORTED_BANS {
             bans.unreported.insert(SharedCounter { limit: other, key: key.resalted(salts) });
         }
     }
 
-    fn linked_counter(
-        &self,
-        SharedCounter { limit: meter, key }: SharedCounter,
-    ) -> Option<(Fingerprint, LimitId)> {
-        let link = *self.bans.lock().links.get(&meter)?;
+    fn linked_counter(&self, SharedCounter { limit, key }: SharedCounter) -> Option<(Fingerprint, LimitId)> {
+        let link = *self.bans.lock().links.get(&limit)?;
         Some((key.resalted(link.salts), link.other))
     }
 }

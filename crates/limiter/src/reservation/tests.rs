@@ -23,8 +23,8 @@ struct ReservationFixture {
 impl ReservationFixture {
     fn new(algorithm: Algorithm, count: u32, charging: ChargeTiming) -> Self {
         let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [1, 2] });
-        let meter = limiter.install(&[Self::spec(algorithm, count)], Timestamp::from_nanos(START - 1))[0];
-        Self { limiter, handle: meter, charge_timing: charging }
+        let handle = limiter.install(&[Self::spec(algorithm, count)], Timestamp::from_nanos(START - 1))[0];
+        Self { limiter, handle, charge_timing: charging }
     }
 
     fn quota(algorithm: Algorithm, count: u32) -> Quota {

@@ -26,12 +26,12 @@ impl ByteWriter<'_> {
 
     /// Writes at most 255 bytes, which `write` appends, after their length in one byte.
     pub(crate) fn short(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let place = self.0.len();
+        let start = self.0.len();
         self.0.push(0);
         write(self.0);
-        let length = self.0.len() - place - 1;
+        let length = self.0.len() - start - 1;
         debug_assert!(length <= u8::MAX.into());
-        self.0[place] = length as u8;
+        self.0[start] = length as u8;
     }
 }
 

@@ -95,8 +95,8 @@ impl Restorer {
             return Ok(());
         };
         if part > SavedPart::Limits && !had_counters {
-            let Limiter { table: store, registry: meters, .. } = &progress.restored.limiter;
-            store.adopt_quotas(&meters.lock().quotas(), now);
+            let Limiter { table: store, registry, .. } = &progress.restored.limiter;
+            store.adopt_quotas(&registry.lock().quotas(), now);
         }
         let result = match part {
             SavedPart::Limits => progress.limits(input),
@@ -131,12 +131,12 @@ fn read_header(mut input: ByteReader<'_>, max_keys: usize) -> Option<RestoreProg
 impl RestoreProgress {
     fn limits(&mut self, mut input: ByteReader<'_>) -> Option<()> {
         let limiter = &self.restored.limiter;
-        let mut meters = limiter.registry.lock();
+        let mut registry = limiter.registry.lock();
         while !input.is_empty() {
             let identity = LimitIdentity { rule: input.text()?.into(), key: input.text()?.into() };
             let serial = input.u16()?;
             let quota = Quota::read(&mut input).filter(|_| self.limits.len() < MAX_LIMITS)?;
-            let id = meters.restore_limit(identity, serial, quota, limiter.hasher)?;
+            let id = registry.restore_limit(identity, serial, quota, limiter.hasher)?;
             self.limits.push((id, quota));
         }
         Some(())
@@ -145,11 +145,11 @@ impl RestoreProgress {
     fn counters(&mut self, mut input: ByteReader<'_>, now: Timestamp) -> Option<()> {
         while !input.is_empty() {
             let key = Fingerprint::from_words([input.u64()?, input.u64()?])?;
-            let (meter, state) = self.counter(&mut input, now)?;
+            let (limit, state) = self.counter(&mut input, now)?;
             self.read += 1;
             let Some(state) = state else { continue };
             let store = &self.restored.limiter.table;
-            let has_room = store.lock(store.shard_of(key)).put_back(key, meter, state, now);
+            let has_room = store.lock(store.shard_of(key)).put_back(key, limit, state, now);
             self.restored.counters += 1;
             self.restored.overflowed += u64::from(!has_room);
         }
@@ -160,12 +160,12 @@ impl RestoreProgress {
     fn shared(&mut self, mut input: ByteReader<'_>, now: Timestamp) -> Option<()> {
         while !input.is_empty() {
             let saved = input.u32().filter(|shard| *shard < self.shards)? as usize;
-            let (meter, Some(state)) = self.counter(&mut input, now)? else { continue };
+            let (limit, Some(state)) = self.counter(&mut input, now)? else { continue };
             let store = &self.restored.limiter.table;
             // Shards are selected by the lowest bits of a key; the smaller of two tables uses fewer of them.
             let common = store.shards().min(self.shards as usize);
             for shard in (saved % common..store.shards()).step_by(common) {
-                store.lock(shard).put_back_shared(meter, state, now);
+                store.lock(shard).put_back_shared(limit, state, now);
             }
         }
         Some(())
@@ -173,11 +173,11 @@ impl RestoreProgress {
 
     /// Reads a limit's number and the state of a counter; the state is `None` if nothing is in use.
     fn counter(&self, input: &mut ByteReader<'_>, now: Timestamp) -> Option<(LimitId, Option<CounterState>)> {
-        let (meter, quota) = self.limits.get(input.u32()? as usize)?;
+        let (limit, quota) = self.limits.get(input.u32()? as usize)?;
         let state = algorithm::saved::import(input.short()?, quota)?;
         let at = self.restored.saved_at;
         let state = if at > now { algorithm::saved::rebase(state, quota, at, now) } else { Some(state) };
-        Some((*meter, state.filter(|state| !algorithm::is_unused(*state, quota, now))))
+        Some((*limit, state.filter(|state| !algorithm::is_unused(*state, quota, now))))
     }
 
     fn end(&self, mut input: ByteReader<'_>) -> Option<()> {

@@ -33,17 +33,17 @@ fn spec(rule: &str, quota: Quota) -> LimitSpec {
 
 fn limiter(max_keys: usize, specs: &[LimitSpec]) -> (Limiter, Vec<LimitHandle>) {
     let limiter = Limiter::new(LimiterSettings { max_keys, secret: [7, 11] });
-    let meters = limiter.install(specs, SAVED_AT);
-    (limiter, meters)
+    let handles = limiter.install(specs, SAVED_AT);
+    (limiter, handles)
 }
 
 fn key(limiter: &Limiter, number: u32) -> KeyHash {
     limiter.hasher().hash(&number.to_be_bytes())
 }
 
-fn admits(limiter: &Limiter, meter: LimitHandle, number: u32, cost: u32, now: Timestamp) -> bool {
+fn admits(limiter: &Limiter, handle: LimitHandle, number: u32, cost: u32, now: Timestamp) -> bool {
     let check = Check {
-        handle: meter,
+        handle,
         key: key(limiter, number),
         cost,
         enforcement: Enforcement::Enforced,
@@ -53,8 +53,8 @@ fn admits(limiter: &Limiter, meter: LimitHandle, number: u32, cost: u32, now: Ti
     !limiter.check(&[check], now).is_rejected()
 }
 
-fn used(limiter: &Limiter, meter: LimitHandle, number: u32, now: Timestamp) -> u32 {
-    limiter.usage(meter, key(limiter, number), now).unwrap().used
+fn used(limiter: &Limiter, handle: LimitHandle, number: u32, now: Timestamp) -> u32 {
+    limiter.usage(handle, key(limiter, number), now).unwrap().used
 }
 
 fn save_parts(limiter: &Limiter, now: Timestamp) -> SavedParts {
@@ -81,19 +81,19 @@ fn minutes(minutes: u64) -> Duration {
 fn restored_limiter_has_the_saved_usage() {
     for algorithm in Algorithm::RATES {
         let specs = [spec("a", quota(algorithm, 10)), spec("b", quota(algorithm, 20))];
-        let (before, meters) = limiter(1000, &specs);
+        let (before, handles) = limiter(1000, &specs);
         for number in 0..500 {
-            assert!(admits(&before, meters[0], number, number % 11, SAVED_AT));
-            assert!(admits(&before, meters[1], number, number % 7, SAVED_AT));
+            assert!(admits(&before, handles[0], number, number % 11, SAVED_AT));
+            assert!(admits(&before, handles[1], number, number % 7, SAVED_AT));
         }
         let now = SAVED_AT.saturating_add(minutes(3));
         let after = restore_parts(&save_parts(&before, now), 1000, now).unwrap();
         let again = after.limiter.install(&specs, now);
         assert_eq!((after.overflowed, after.saved_at), (0, now));
         for number in 0..500 {
-            for meter in 0..2 {
-                let was = used(&before, meters[meter], number, now);
-                assert_eq!(used(&after.limiter, again[meter], number, now), was, "{algorithm}");
+            for handle in 0..2 {
+                let was = used(&before, handles[handle], number, now);
+                assert_eq!(used(&after.limiter, again[handle], number, now), was, "{algorithm}");
             }
         }
     }
@@ -101,8 +101,8 @@ fn restored_limiter_has_the_saved_usage() {
 
 #[test]
 fn restored_counter_survives_a_changed_limit() {
-    let (before, meters) = limiter(1000, &[spec("a", quota(Algorithm::Gcra, 10))]);
-    assert!(admits(&before, meters[0], 1, 7, SAVED_AT));
+    let (before, handles) = limiter(1000, &[spec("a", quota(Algorithm::Gcra, 10))]);
+    assert!(admits(&before, handles[0], 1, 7, SAVED_AT));
     let after = restore_parts(&save_parts(&before, SAVED_AT), 1000, SAVED_AT).unwrap().limiter;
     let raised = after.install(&[spec("a", quota(Algorithm::FixedWindow, 100))], SAVED_AT);
     assert_eq!(used(&after, raised[0], 1, SAVED_AT), 7);
@@ -115,9 +115,9 @@ fn unused_and_in_flight_counters_are_not_saved() {
     let in_flight = Quota::in_flight(NonZeroU32::new(5).unwrap());
     let ban = Quota::ban(Ban { initial_duration: minutes(10), max_duration: minutes(60) });
     let specs = [spec("a", quota(Algorithm::Gcra, 1440)), spec("b", in_flight), spec("c", ban)];
-    let (before, meters) = limiter(1000, &specs);
-    assert!(admits(&before, meters[0], 1, 1, SAVED_AT) && admits(&before, meters[1], 1, 5, SAVED_AT));
-    assert!(admits(&before, meters[0], 2, 5, SAVED_AT));
+    let (before, handles) = limiter(1000, &specs);
+    assert!(admits(&before, handles[0], 1, 1, SAVED_AT) && admits(&before, handles[1], 1, 5, SAVED_AT));
+    assert!(admits(&before, handles[0], 2, 5, SAVED_AT));
     let counted = |parts: &SavedParts| restore_parts(parts, 1000, SAVED_AT).unwrap().counters;
     assert_eq!(counted(&save_parts(&before, SAVED_AT)), 2);
     assert_eq!(counted(&save_parts(&before, SAVED_AT.saturating_add(minutes(2)))), 1);
@@ -127,9 +127,9 @@ fn unused_and_in_flight_counters_are_not_saved() {
 #[test]
 fn restore_into_a_smaller_table_keeps_every_key_limited() {
     let specs = [spec("a", quota(Algorithm::Gcra, 10))];
-    let (before, meters) = limiter(4000, &specs);
+    let (before, handles) = limiter(4000, &specs);
     for number in 0..4000 {
-        assert!(admits(&before, meters[0], number, 10, SAVED_AT));
+        assert!(admits(&before, handles[0], number, 10, SAVED_AT));
     }
     let after = restore_parts(&save_parts(&before, SAVED_AT), 100, SAVED_AT).unwrap();
     assert!(after.counters == 4000 && after.overflowed > 3800, "{after:?}");
@@ -142,13 +142,13 @@ fn restore_into_a_smaller_table_keeps_every_key_limited() {
 #[test]
 fn restored_ban_without_room_does_not_ban_other_keys() {
     let ban = Quota::ban(Ban { initial_duration: minutes(10), max_duration: minutes(60) });
-    let (before, meters) = limiter(1000, &[spec("ban", ban)]);
+    let (before, handles) = limiter(1000, &[spec("ban", ban)]);
     let banned = CounterState { word: SAVED_AT.saturating_add(minutes(10)).as_nanos(), extra: 0 };
     for number in 0..500 {
-        let key = key(&before, number).salted(meters[0].salt);
+        let key = key(&before, number).salted(handles[0].salt);
         let mut shard = before.table.lock(before.table.shard_of(key));
-        let place = shard.find(key);
-        shard.store_state(place, key, meters[0].id, banned, SAVED_AT);
+        let slot = shard.find(key);
+        shard.store_state(slot, key, handles[0].id, banned, SAVED_AT);
     }
     let after = restore_parts(&save_parts(&before, SAVED_AT), 16, SAVED_AT).unwrap();
     assert!(after.overflowed > 400, "{after:?}");
@@ -164,10 +164,10 @@ fn restored_ban_without_room_does_not_ban_other_keys() {
 #[test]
 fn restored_overflow_counters_stay_exhausted_at_any_table_size() {
     let specs = [spec("a", quota(Algorithm::Gcra, 10))];
-    let (before, meters) = limiter(400, &specs);
+    let (before, handles) = limiter(400, &specs);
     let numbers = 0..3000;
     for number in numbers.clone() {
-        admits(&before, meters[0], number, 10, SAVED_AT);
+        admits(&before, handles[0], number, 10, SAVED_AT);
     }
     let parts = save_parts(&before, SAVED_AT);
     for max_keys in [40, 400, 100_000] {
@@ -185,8 +185,8 @@ fn restored_overflow_counters_stay_exhausted_at_any_table_size() {
 #[test]
 fn restore_after_a_clock_step_back_does_not_prolong_a_limit() {
     let specs = [spec("a", quota(Algorithm::Gcra, 10))];
-    let (before, meters) = limiter(100, &specs);
-    assert!(admits(&before, meters[0], 1, 10, SAVED_AT));
+    let (before, handles) = limiter(100, &specs);
+    assert!(admits(&before, handles[0], 1, 10, SAVED_AT));
     let then = Timestamp::from_secs(1_000_000_000);
     let after = restore_parts(&save_parts(&before, SAVED_AT), 100, then).unwrap().limiter;
     let again = after.install(&specs, then);
@@ -209,8 +209,8 @@ fn save_fails_if_the_configuration_changes_meanwhile() {
 
 #[test]
 fn restore_rejects_missing_and_misordered_parts() {
-    let (before, meters) = limiter(1000, &[spec("a", quota(Algorithm::Gcra, 10))]);
-    assert!(admits(&before, meters[0], 1, 1, SAVED_AT));
+    let (before, handles) = limiter(1000, &[spec("a", quota(Algorithm::Gcra, 10))]);
+    assert!(admits(&before, handles[0], 1, 1, SAVED_AT));
     let parts = save_parts(&before, SAVED_AT);
     let of = |parts: &[(SavedPart, Vec<u8>)]| {
         restore_parts(&parts.to_vec(), 1000, SAVED_AT).map(|_| ()).unwrap_err()
@@ -229,10 +229,10 @@ fn varied_parts() -> SavedParts {
     let mut specs: Vec<_> =
         Algorithm::RATES.iter().map(|each| spec(each.as_str(), quota(*each, 10))).collect();
     specs.push(spec("ban", ban));
-    let (before, meters) = limiter(16, &specs);
+    let (before, handles) = limiter(16, &specs);
     for number in 0..30 {
-        for meter in &meters {
-            admits(&before, *meter, number, 1 + number % 10, SAVED_AT);
+        for handle in &handles {
+            admits(&before, *handle, number, 1 + number % 10, SAVED_AT);
         }
     }
     let parts = save_parts(&before, SAVED_AT);
@@ -246,7 +246,7 @@ proptest! {
     #[test]
     fn restore_of_corrupted_parts_never_panics(
         which in any::<prop::sample::Index>(),
-        place in any::<prop::sample::Index>(),
+        position in any::<prop::sample::Index>(),
         byte in any::<u8>(),
         cut in any::<bool>(),
         now in any::<u64>(),
@@ -254,17 +254,17 @@ proptest! {
         let mut parts = varied_parts();
         let index = which.index(parts.len());
         let bytes = &mut parts[index].1;
-        let place = place.index(bytes.len());
-        bytes[place] = byte;
+        let position = position.index(bytes.len());
+        bytes[position] = byte;
         if cut {
-            bytes.truncate(place);
+            bytes.truncate(position);
         }
         let now = Timestamp::from_nanos(now);
         if let Ok(Restored { limiter, .. }) = restore_parts(&parts, 64, now) {
             // The limiter counts, and another configuration can be installed.
-            let meters = limiter.install(&[spec("gcra", quota(Algorithm::TokenBucket, 5))], now);
-            admits(&limiter, meters[0], 3, 1, now);
-            limiter.retire_others(&meters, now);
+            let handles = limiter.install(&[spec("gcra", quota(Algorithm::TokenBucket, 5))], now);
+            admits(&limiter, handles[0], 3, 1, now);
+            limiter.retire_others(&handles, now);
             prop_assert!(limiter.live_keys() <= 80);
         }
     }

@@ -22,8 +22,8 @@ use std::num::NonZeroU16;
 use self::overrides::KeyOverrides;
 pub(crate) use self::saved::Copied;
 use self::slot::{
-    FREE, SLOTS_PER_GROUP, Slot, SlotGroup, before, has_history, is_free, limit_of, number_of, ordinal,
-    ordinal_of, slot, state_of,
+    FREE, SLOTS_PER_GROUP, Slot, SlotGroup, before, has_history, is_free, limit_of, new_slot, number_of,
+    ordinal, ordinal_of, state_of,
 };
 use super::histories::Histories;
 use super::{LimitId, QuotaTable};
@@ -110,8 +110,8 @@ impl Shard {
         shard
     }
 
-    pub(crate) fn quota(&self, meter: LimitId) -> Option<&Quota> {
-        self.quotas.get(meter)
+    pub(crate) fn quota(&self, limit: LimitId) -> Option<&Quota> {
+        self.quotas.get(limit)
     }
 
     pub(crate) fn quotas(&self) -> &QuotaTable {
@@ -119,13 +119,13 @@ impl Shard {
     }
 
     /// Units reserved on a counter, in units of its quota.
-    pub(crate) fn held_of(&self, key: Fingerprint, meter: LimitId) -> u64 {
-        self.quota(meter).map_or(0, |quota| self.holds.units_held(key, quota.units_per_request()))
+    pub(crate) fn held_of(&self, key: Fingerprint, limit: LimitId) -> u64 {
+        self.quota(limit).map_or(0, |quota| self.holds.units_held(key, quota.units_per_request()))
     }
 
     /// Reserves units of its quota.
-    pub(crate) fn hold(&mut self, key: Fingerprint, meter: LimitId, units: u32) {
-        let shares = self.quota(meter).map_or(NonZeroU16::MIN, Quota::units_per_request);
+    pub(crate) fn hold(&mut self, key: Fingerprint, limit: LimitId, units: u32) {
+        let shares = self.quota(limit).map_or(NonZeroU16::MIN, Quota::units_per_request);
         self.holds.hold(key, shares, units);
     }
 
@@ -137,8 +137,8 @@ impl Shard {
     /// Finds the counter of `key`.
     pub(crate) fn find(&self, key: Fingerprint) -> SlotLookup {
         let [first, second] = key.words();
-        let Some((group, place)) = self.search(first) else { return SlotLookup::Absent };
-        let (slot, index) = (&self.groups[group][place], group * SLOTS_PER_GROUP + place);
+        let Some((group, offset)) = self.search(first) else { return SlotLookup::Absent };
+        let (slot, index) = (&self.groups[group][offset], group * SLOTS_PER_GROUP + offset);
         match slot[0] == first {
             true if slot[1] == second => SlotLookup::Found(index),
             true => self.find_among_equals(index, key),
@@ -151,8 +151,8 @@ impl Shard {
     fn search(&self, first: u64) -> Option<(usize, usize)> {
         let home = self.home(first);
         let groups = self.groups[home..].iter().enumerate();
-        let mut places = groups.map(|(distance, group)| (home + distance, before(group, first)));
-        places.find(|(_, place)| *place < SLOTS_PER_GROUP)
+        let mut candidates = groups.map(|(distance, group)| (home + distance, before(group, first)));
+        candidates.find(|(_, offset)| *offset < SLOTS_PER_GROUP)
     }
 
     /// First words are equal for one pair of keys in 2⁶³; the order then depends on the second.
@@ -166,87 +166,87 @@ impl Shard {
         }
     }
 
-    /// State of the counter at `place`. A new key starts from the overflow counter while that is in use, so a client
+    /// State of the counter at `slot`. A new key starts from the overflow counter while that is in use, so a client
     /// that was counted there does not get an unused quota when there is room again.
-    pub(crate) fn counter(&self, place: SlotLookup, meter: LimitId) -> Counter<'_> {
-        match place {
+    pub(crate) fn counter(&self, slot: SlotLookup, limit: LimitId) -> Counter<'_> {
+        match slot {
             SlotLookup::Found(index) => self.counter_of(&self.slots()[index]),
             SlotLookup::Absent if self.overflow.is_empty() => Counter::Unused,
-            SlotLookup::Absent => self.overflowed(meter).into(),
+            SlotLookup::Absent => self.overflowed(limit).into(),
         }
     }
 
-    fn overflowed(&self, meter: LimitId) -> Option<CounterState> {
-        self.overflow.get(&meter).copied()
+    fn overflowed(&self, limit: LimitId) -> Option<CounterState> {
+        self.overflow.get(&limit).copied()
     }
 
     /// The counter in twelve bytes, as of `now`.
-    pub(crate) fn state(&self, place: SlotLookup, meter: LimitId, now: Timestamp) -> Option<CounterState> {
-        match self.counter(place, meter) {
+    pub(crate) fn state(&self, slot: SlotLookup, limit: LimitId, now: Timestamp) -> Option<CounterState> {
+        match self.counter(slot, limit) {
             Counter::Unused => None,
             Counter::Compact(state) => Some(state),
-            long @ Counter::WithHistory(_) => long.compact_state(self.quota_at(place, meter)?, now),
+            long @ Counter::WithHistory(_) => long.compact_state(self.quota_at(slot, limit)?, now),
         }
     }
 
-    fn quota_at(&self, place: SlotLookup, meter: LimitId) -> Option<&Quota> {
-        match place {
+    fn quota_at(&self, slot: SlotLookup, limit: LimitId) -> Option<&Quota> {
+        match slot {
             SlotLookup::Found(index) => self.quota_of_slot(&self.slots()[index]),
-            SlotLookup::Absent => self.quotas.get(meter),
+            SlotLookup::Absent => self.quotas.get(limit),
         }
     }
 
-    /// Stores `state` for `key`; `place` must come from [`Self::find`] with no change since.
+    /// Stores `state` for `key`; `slot` must come from [`Self::find`] with no change since.
     pub(crate) fn store_state(
         &mut self,
-        place: SlotLookup,
+        slot: SlotLookup,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
         state: CounterState,
         now: Timestamp,
     ) -> Placement {
-        match place {
-            SlotLookup::Found(index) if !self.needs_history(key, meter) => {
-                self.slots_mut()[index] = slot(key, meter, state);
+        match slot {
+            SlotLookup::Found(index) if !self.needs_history(key, limit) => {
+                self.slots_mut()[index] = new_slot(key, limit, state);
                 Placement::Own
             }
-            place => self.store_new_or_history(place, key, meter, state, now),
+            slot => self.store_new_or_history(slot, key, limit, state, now),
         }
     }
 
     fn store_new_or_history(
         &mut self,
-        place: SlotLookup,
+        slot: SlotLookup,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
         state: CounterState,
         now: Timestamp,
     ) -> Placement {
-        let kept = match place {
+        let placement = match slot {
             SlotLookup::Found(_) => Placement::Own,
-            SlotLookup::Absent => self.insert(key, meter, state, now),
+            SlotLookup::Absent => self.insert(key, limit, state, now),
         };
-        if kept == Placement::Own
-            && self.needs_history(key, meter)
+        if placement == Placement::Own
+            && self.needs_history(key, limit)
             && let SlotLookup::Found(index) = self.find(key)
         {
-            self.store_history(index, meter, state, now);
+            self.store_history(index, limit, state, now);
         }
-        kept
+        placement
     }
 
     /// Stores `state` only if there is room for a counter of its own; returns whether there was. For counters without a
     /// history.
     pub(crate) fn store_own_state(
         &mut self,
-        place: SlotLookup,
+        slot: SlotLookup,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
         state: CounterState,
         now: Timestamp,
     ) -> bool {
-        let entry = slot(key, meter, state);
-        match place {
+        let entry = new_slot(key, limit, state);
+        match slot {
             SlotLookup::Found(index) => {
                 self.slots_mut()[index] = entry;
                 true
@@ -258,30 +258,30 @@ impl Shard {
     /// Gives back units charged at `charged`, as of `now`; `None` if there is no counter.
     pub(crate) fn refund(
         &mut self,
-        place: SlotLookup,
+        slot: SlotLookup,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
         units: u32,
         charged: Timestamp,
         now: Timestamp,
     ) -> Option<CounterState> {
-        let quota = *self.quota_of(key, meter)?;
-        match (place, self.counter(place, meter)) {
+        let quota = *self.quota_of(key, limit)?;
+        match (slot, self.counter(slot, limit)) {
             (_, Counter::Unused) => return None,
             (SlotLookup::Found(index), Counter::WithHistory(_)) => {
                 self.refund_history(index, units, charged, now)
             }
-            (place, counter) => {
+            (slot, counter) => {
                 let state = counter.compact_state(&quota, now);
                 let next = algorithm::refund(state, &quota, units, charged, now);
-                match place {
-                    SlotLookup::Found(_) => drop(self.store_state(place, key, meter, next, now)),
+                match slot {
+                    SlotLookup::Found(_) => drop(self.store_state(slot, key, limit, next, now)),
                     // Units charged to the overflow counter are given back to it.
-                    SlotLookup::Absent => drop(self.overflow.insert(meter, next)),
+                    SlotLookup::Absent => drop(self.overflow.insert(limit, next)),
                 }
             }
         }
-        self.state(place, meter, now)
+        self.state(slot, limit, now)
     }
 
     /// Adopts the quotas of another generation: converts every counter whose quota changed, and drops those whose limit
@@ -303,13 +303,13 @@ impl Shard {
                 self.place_entry(entry);
             }
         }
-        let change = |meter| {
-            let (from, to) = (old.get(meter)?, quotas.get(meter)?);
-            Some(Change { from, to, on_change: quotas.on_change(meter) })
+        let change = |limit| {
+            let (from, to) = (old.get(limit)?, quotas.get(limit)?);
+            Some(Change { from, to, on_change: quotas.on_change(limit) })
         };
         self.overflow = std::mem::take(&mut self.overflow)
             .into_iter()
-            .filter_map(|(meter, state)| Some((meter, change(meter)?.convert(state, now)?)))
+            .filter_map(|(limit, state)| Some((limit, change(limit)?.convert(state, now)?)))
             .collect();
     }
 
@@ -341,16 +341,16 @@ impl Shard {
     pub(crate) fn insert(
         &mut self,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
         state: CounterState,
         now: Timestamp,
     ) -> Placement {
-        if self.insert_entry(slot(key, meter, state), now) {
+        if self.insert_entry(new_slot(key, limit, state), now) {
             return Placement::Own;
         }
         // The overflow counter is in units of the limit's own quota. A key with a raised one is not counted there.
         if !self.is_boosted(key) {
-            self.overflow.insert(meter, state);
+            self.overflow.insert(limit, state);
         }
         Placement::Overflow
     }
@@ -417,8 +417,8 @@ impl Shard {
         }
         if !self.overflow.is_empty() && self.live < self.capacity {
             let quotas = &self.quotas;
-            self.overflow.retain(|meter, state| {
-                quotas.get(*meter).is_some_and(|quota| !algorithm::is_unused(*state, quota, now))
+            self.overflow.retain(|limit, state| {
+                quotas.get(*limit).is_some_and(|quota| !algorithm::is_unused(*state, quota, now))
             });
         }
     }
@@ -438,8 +438,8 @@ impl Shard {
         }
     }
 
-    fn needs_history(&self, key: Fingerprint, meter: LimitId) -> bool {
-        self.quota_of(key, meter).is_some_and(Quota::needs_history)
+    fn needs_history(&self, key: Fingerprint, limit: LimitId) -> bool {
+        self.quota_of(key, limit).is_some_and(Quota::needs_history)
     }
 
     /// Frees a slot and moves the following entries back, as far as their homes allow.

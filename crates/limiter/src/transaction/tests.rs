@@ -50,8 +50,8 @@ impl TransactionFixture {
             lease_policy: None,
         };
         let specs: Vec<_> = quotas.iter().enumerate().map(spec).collect();
-        let meters = limiter.install(&specs, START);
-        Self { limiter, handles: meters }
+        let handles = limiter.install(&specs, START);
+        Self { limiter, handles: handles }
     }
 
     /// Returns a check of the limit at `index` for `key`, in group 0.
@@ -166,8 +166,8 @@ fn permits_survive_their_limit_and_never_go_below_zero() {
         on_change: OnChange::Keep,
         lease_policy: None,
     };
-    let meter = bench.limiter.install(&[spec], START)[0];
-    let again = Check { handle: meter, ..check };
+    let handle = bench.limiter.install(&[spec], START)[0];
+    let again = Check { handle, ..check };
     assert!(!bench.decide(&[again], 0).is_rejected() && bench.decide(&[again], 0).is_rejected());
     let permit = Reservation::new(&check, START);
     bench.limiter.release_permit(&permit);
@@ -219,8 +219,8 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
         per_second(Algorithm::FixedWindow, 9, 0),
     ]);
     let charging = |index, group| {
-        let terms = CheckOptions { group, role: CounterRole::Limit, on_denied: OnDenied::Charge };
-        Check { options: Some(terms), ..bench.check_without_options(index) }
+        let options = CheckOptions { group, role: CounterRole::Limit, on_denied: OnDenied::Charge };
+        Check { options: Some(options), ..bench.check_without_options(index) }
     };
     let (rejecting, other) = (charging(0, 0), charging(1, 1));
     assert!((0..2).all(|_| !bench.decide(&[rejecting, other], 0).is_rejected()));
@@ -236,11 +236,11 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
         per_second(Algorithm::FixedWindow, 1, 0),
         per_second(Algorithm::FixedWindow, 9, 0),
     ]);
-    let of_one_rule = [0, 1].map(|index| {
-        let terms = CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge };
-        Check { options: Some(terms), ..bench.check_without_options(index) }
+    let rule_checks = [0, 1].map(|index| {
+        let options = CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge };
+        Check { options: Some(options), ..bench.check_without_options(index) }
     });
-    (0..3).for_each(|_| drop(bench.decide(&of_one_rule, 0)));
+    (0..3).for_each(|_| drop(bench.decide(&rule_checks, 0)));
     assert_eq!((bench.used(0, 0), bench.used(1, 0)), (2, 3));
 }
 
@@ -248,8 +248,8 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
 fn denied_charges_delay_a_client_by_at_most_one_refill() {
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
         let bench = TransactionFixture::new(&[per_second(algorithm, 10, 10)]);
-        let terms = CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge };
-        let check = Check { options: Some(terms), ..bench.check_without_options(0) };
+        let options = CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge };
+        let check = Check { options: Some(options), ..bench.check_without_options(0) };
         let passed = (0..1000).filter(|_| !bench.decide(&[check], 0).is_rejected()).count();
         assert_eq!(passed, 10, "{algorithm}");
         assert!(

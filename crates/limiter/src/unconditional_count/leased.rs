@@ -17,19 +17,19 @@ use crate::timestamp::Timestamp;
 
 impl Limiter {
     /// Returns the counter of a count operation.
-    pub fn shared_counter_to_count(&self, tally: &CountOperation) -> SharedCounter {
-        SharedCounter { limit: tally.handle.id, key: tally.key.salted(tally.handle.salt) }
+    pub fn shared_counter_to_count(&self, operation: &CountOperation) -> SharedCounter {
+        SharedCounter { limit: operation.handle.id, key: operation.key.salted(operation.handle.salt) }
     }
 
     /// Provides units for a count that is out of them, as [`Limiter::acquire_units_from`] does for a check.
     pub fn acquire_units_to_count(
         &self,
         source: UnitSource,
-        tally: &CountOperation,
+        operation: &CountOperation,
         now: Timestamp,
     ) -> LeaseOutcome {
-        let counter = self.shared_counter_to_count(tally);
-        self.acquire_counter_units(source, counter, cost(tally), Some(tally.limit), now)
+        let counter = self.shared_counter_to_count(operation);
+        self.acquire_counter_units(source, counter, cost(operation), Some(operation.limit), now)
     }
 }
 
@@ -43,24 +43,26 @@ pub(crate) fn quota_with_limit(quota: Quota, limit: Option<u32>) -> Quota {
     limited.and_then(Quota::leased).unwrap_or(quota)
 }
 
-/// Returns the next state of a counter and what it reads, given the units left `beside` its lease.
+/// Returns the next state of a counter and what it reads, given the units left `outside_slot`, in addition to its lease.
 pub(super) fn reading(
     state: Option<CounterState>,
     quota: &Quota,
-    beside: Option<u32>,
-    tally: &CountOperation,
+    outside_slot: Option<u32>,
+    operation: &CountOperation,
     now: Timestamp,
 ) -> (CounterState, CountResult) {
     let held = LeaseState::from_counter(state).units(now);
     // Before the first response of the store, nothing is known to be used.
-    let left = beside.map_or(tally.limit, |beside| beside.saturating_add(held)).min(tally.limit);
-    let (limit, before) = (u64::from(tally.limit), u64::from(tally.limit - left));
-    let (next, outcome) = spent(state, tally, now);
-    let fits = outcome == Outcome::Conform && (tally.limit > 0 || tally.amount <= 0);
-    let counted = before.saturating_add_signed(tally.amount);
+    let left = outside_slot
+        .map_or(operation.limit, |outside_slot| outside_slot.saturating_add(held))
+        .min(operation.limit);
+    let (limit, before) = (u64::from(operation.limit), u64::from(operation.limit - left));
+    let (next, outcome) = after_spending(state, operation, now);
+    let fits = outcome == Outcome::Conform && (operation.limit > 0 || operation.amount <= 0);
+    let counted = before.saturating_add_signed(operation.amount);
     let usage = lease::fleet_usage(
         Some(next),
-        &quota_with_limit(*quota, Some(tally.limit)),
+        &quota_with_limit(*quota, Some(operation.limit)),
         left.saturating_sub(held),
         now,
     );
@@ -68,38 +70,42 @@ pub(super) fn reading(
         Outcome::Exceed { retry_after: Some(wait) } if !wait.is_zero() => wait,
         Outcome::Exceed { .. } | Outcome::Conform => usage.reset,
     };
-    let tallied = CountResult {
+    let result = CountResult {
         before,
         after: if fits { counted.min(limit) } else { counted.max(limit.saturating_add(1)) },
         is_over: !fits,
         reset: (quota.store_quota().algorithm() == Algorithm::Gcra).then_some(reset),
-        needs_lease: !fits && lease::needs_lease(outcome) && tally.limit >= cost(tally),
+        needs_lease: !fits && lease::needs_lease(outcome) && operation.limit >= cost(operation),
     };
-    (next, tallied)
+    (next, result)
 }
 
 /// Counts units if they fit; otherwise records them as demand.
-pub(super) fn count(shard: &mut Shard, key: Fingerprint, tally: CountOperation, now: Timestamp) {
-    let state = shard.state(shard.find(key), tally.handle.id, now);
-    let (next, outcome) = spent(state, &tally, now);
-    if outcome != Outcome::Conform || tally.limit > 0 || tally.amount < 0 {
-        leases::write_lease(shard, key, tally.handle.id, LeaseState::from_counter(Some(next)), now);
+pub(super) fn count(shard: &mut Shard, key: Fingerprint, operation: CountOperation, now: Timestamp) {
+    let state = shard.state(shard.find(key), operation.handle.id, now);
+    let (next, outcome) = after_spending(state, &operation, now);
+    if outcome != Outcome::Conform || operation.limit > 0 || operation.amount < 0 {
+        leases::write_lease(shard, key, operation.handle.id, LeaseState::from_counter(Some(next)), now);
     }
 }
 
-fn spent(state: Option<CounterState>, tally: &CountOperation, now: Timestamp) -> (CounterState, Outcome) {
-    match (LeaseState::from_counter(state), tally.amount < 0) {
+fn after_spending(
+    state: Option<CounterState>,
+    operation: &CountOperation,
+    now: Timestamp,
+) -> (CounterState, Outcome) {
+    match (LeaseState::from_counter(state), operation.amount < 0) {
         // Bounded by the whole limit.
         (LeaseState::Units(units, until), true) if now < until => {
-            let back = u32::try_from(tally.amount.unsigned_abs()).unwrap_or(u32::MAX);
-            let most = tally.limit.max(units);
+            let back = u32::try_from(operation.amount.unsigned_abs()).unwrap_or(u32::MAX);
+            let most = operation.limit.max(units);
             (LeaseState::Units(units.saturating_add(back).min(most), until).into(), Outcome::Conform)
         }
         (held, true) => (held.into(), Outcome::Conform),
-        (held, false) => lease::evaluate(Some(held.into()), cost(tally), now),
+        (held, false) => lease::evaluate(Some(held.into()), cost(operation), now),
     }
 }
 
-fn cost(tally: &CountOperation) -> u32 {
-    u32::try_from(tally.amount.max(0)).unwrap_or(u32::MAX)
+fn cost(operation: &CountOperation) -> u32 {
+    u32::try_from(operation.amount.max(0)).unwrap_or(u32::MAX)
 }

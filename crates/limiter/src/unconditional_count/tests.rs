@@ -13,13 +13,13 @@ fn limiter() -> (Limiter, LimitHandle) {
     let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [7, 11] });
     let limit = Limit::new(NonZeroU32::new(1_000_000_000).unwrap(), Period::one(TimeUnit::Minute));
     let spec = LimitSpec {
-        identity: LimitIdentity { rule: "tallies".into(), key: "minute".into() },
+        identity: LimitIdentity { rule: "operations".into(), key: "minute".into() },
         quota: Quota::new(Algorithm::FixedWindow, limit, None).unwrap(),
         on_change: OnChange::Keep,
         lease_policy: None,
     };
-    let meter = limiter.install(&[spec], START)[0];
-    (limiter, meter)
+    let handle = limiter.install(&[spec], START)[0];
+    (limiter, handle)
 }
 
 struct CountFixture {
@@ -29,16 +29,16 @@ struct CountFixture {
 
 impl CountFixture {
     fn new() -> Self {
-        let (limiter, meter) = limiter();
-        Self { limiter, handle: meter }
+        let (limiter, handle) = limiter();
+        Self { limiter, handle }
     }
 
     fn operation(&self, key: &str, amount: i64, limit: u32) -> CountOperation {
         CountOperation { handle: self.handle, key: self.limiter.hasher().hash(key.as_bytes()), amount, limit }
     }
 
-    fn count(&self, tallies: &[CountOperation], counting: CountSelection) -> Vec<(u64, u64, bool)> {
-        let read = self.limiter.count_unconditionally(tallies, |_| counting, START);
+    fn count(&self, operations: &[CountOperation], selection: CountSelection) -> Vec<(u64, u64, bool)> {
+        let read = self.limiter.count_unconditionally(operations, |_| selection, START);
         read.iter().map(|read| (read.before, read.after, read.is_over)).collect()
     }
 
@@ -50,10 +50,10 @@ impl CountFixture {
 #[test]
 fn unconditional_count_continues_beyond_the_limit() {
     let bench = CountFixture::new();
-    let tally = [bench.operation("a", 2, 3)];
-    assert_eq!(bench.count(&tally, CountSelection::All), [(0, 2, false)]);
-    assert_eq!(bench.count(&tally, CountSelection::All), [(2, 4, true)]);
-    assert_eq!(bench.count(&tally, CountSelection::All), [(4, 6, true)]);
+    let operation = [bench.operation("a", 2, 3)];
+    assert_eq!(bench.count(&operation, CountSelection::All), [(0, 2, false)]);
+    assert_eq!(bench.count(&operation, CountSelection::All), [(2, 4, true)]);
+    assert_eq!(bench.count(&operation, CountSelection::All), [(4, 6, true)]);
     assert_eq!(bench.used("a"), 6);
 }
 
@@ -156,9 +156,9 @@ fn concurrent_counts_are_atomic_and_unique() {
     let bench = CountFixture::new();
     let mut numbers: Vec<u64> = std::thread::scope(|scope| {
         let count = || {
-            let tallies = [bench.operation("a", 1, 100), bench.operation("b", 1, 100)];
+            let operations = [bench.operation("a", 1, 100), bench.operation("b", 1, 100)];
             let read = (0..250)
-                .map(|_| bench.limiter.count_unconditionally(&tallies, |_| CountSelection::All, START));
+                .map(|_| bench.limiter.count_unconditionally(&operations, |_| CountSelection::All, START));
             read.map(|read| {
                 // Both counters are counted at one moment, so they always agree.
                 assert_eq!(read[0], read[1]);

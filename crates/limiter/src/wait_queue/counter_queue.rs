@@ -153,8 +153,8 @@ impl CounterQueue {
             let last = last.filter(|last| rank < *last).ok_or(QueueFull)?;
             evicted = Some(self.remove(last).and_then(|waiter| waiter.waker));
         }
-        let of_priority = &mut self.by_priority[usize::from(rank.priority)];
-        *of_priority = of_priority.saturating_add(1);
+        let waiting = &mut self.by_priority[usize::from(rank.priority)];
+        *waiting = waiting.saturating_add(1);
         if settings.order == QueueOrder::Fair {
             let flow = self.flows.entry(arrival.flow).or_default();
             (flow.waiting, flow.last_tag) = (flow.waiting.saturating_add(1), rank.order);
@@ -237,8 +237,8 @@ impl CounterQueue {
 
     fn remove(&mut self, rank: Rank) -> Option<Waiter> {
         let waiter = self.waiting.remove(&rank)?;
-        let of_priority = &mut self.by_priority[usize::from(rank.priority)];
-        *of_priority = of_priority.saturating_sub(1);
+        let waiting = &mut self.by_priority[usize::from(rank.priority)];
+        *waiting = waiting.saturating_sub(1);
         if let Some(flow) = self.flows.get_mut(&waiter.flow) {
             flow.waiting = flow.waiting.saturating_sub(1);
             if flow.waiting == 0 {

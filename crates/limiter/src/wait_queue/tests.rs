@@ -168,15 +168,15 @@ fn request_that_waits_elsewhere_is_behind_earlier_arrivals_only() {
     let (settings, other) = (settings(QueueOrder::Lifo, 10), CounterId([9, 9]));
     let [early, middle, late] = [(); 3].map(|()| arrival(&queues, 3, 0));
     let ticket = queues.join(COUNTER, settings, &middle).expect("room");
-    let of_early = queues.join(other, settings, &early).expect("room");
+    let early_ticket = queues.join(other, settings, &early).expect("room");
     assert!(queues.is_behind(other, settings, &middle, Some(&ticket)));
-    drop(of_early);
-    let of_late = queues.join(other, settings, &late).expect("room");
+    drop(early_ticket);
+    let late_ticket = queues.join(other, settings, &late).expect("room");
     assert!(!queues.is_behind(other, settings, &middle, Some(&ticket)));
     // A new request is compared by the order of the queue.
     assert!(!queues.is_behind(other, settings, &arrival(&queues, 3, 0), None));
     assert!(queues.is_behind(other, settings, &arrival(&queues, 4, 0), None));
-    drop(of_late);
+    drop(late_ticket);
 }
 
 #[derive(Clone, Debug)]

@@ -25,18 +25,18 @@ fn quotas(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
 }
 
 /// Whether a request at `now` is admitted. A rejected one is charged.
-fn is_admitted(limiter: &Limiter, meters: &[LimitHandle], cost: u32, now: u64) -> bool {
-    let terms = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge });
-    let checks: Vec<_> = checks(limiter, meters, b"client", cost)
+fn is_admitted(limiter: &Limiter, handles: &[LimitHandle], cost: u32, now: u64) -> bool {
+    let options = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge });
+    let checks: Vec<_> = checks(limiter, handles, b"client", cost)
         .into_iter()
-        .map(|check| Check { options: terms, ..check })
+        .map(|check| Check { options, ..check })
         .collect();
     !limiter.check(&checks, Timestamp::from_nanos(now)).is_rejected()
 }
 
-fn used(limiter: &Limiter, meters: &[LimitHandle], now: u64) -> u32 {
+fn used(limiter: &Limiter, handles: &[LimitHandle], now: u64) -> u32 {
     let key = limiter.hasher().hash(b"client");
-    limiter.usage(meters[0], key, Timestamp::from_nanos(now)).expect("an installed limit").used
+    limiter.usage(handles[0], key, Timestamp::from_nanos(now)).expect("an installed limit").used
 }
 
 proptest! {
@@ -48,18 +48,18 @@ proptest! {
         times in 2_u64..6,
         phase in 0_u64..SECOND,
     ) {
-        let (limiter, meters) = limiter(&[quota], 100);
+        let (limiter, handles) = limiter(&[quota], 100);
         let step = SECOND / (times * u64::from(quota.limit().count.get()));
         let (from, until) = (START + 3 * SECOND, START + 20 * SECOND);
         let mut now = START + phase;
         while now < until {
-            let admitted = is_admitted(&limiter, &meters, 1, now);
+            let admitted = is_admitted(&limiter, &handles, 1, now);
             prop_assert!(!admitted || now < from, "after {} ns", now - START);
-            prop_assert!(used(&limiter, &meters, now) <= 2 * quota.burst().get());
+            prop_assert!(used(&limiter, &handles, now) <= 2 * quota.burst().get());
             now += step;
         }
         // A client that stops is admitted again.
-        prop_assert!(is_admitted(&limiter, &meters, 1, until + 3 * SECOND));
+        prop_assert!(is_admitted(&limiter, &handles, 1, until + 3 * SECOND));
     }
 
     #[test]
@@ -75,14 +75,14 @@ proptest! {
         faster in 0_u64..50,
         phase in 0_u64..SECOND,
     ) {
-        let (limiter, meters) = limiter(&[quota], 100);
+        let (limiter, handles) = limiter(&[quota], 100);
         let step = SECOND / u64::from(quota.limit().count.get()) * (100 - faster) / 100;
         let mut now = START + phase;
         // First uses up the limit at one moment.
-        while is_admitted(&limiter, &meters, 1, now) {}
+        while is_admitted(&limiter, &handles, 1, now) {}
         for _ in 0..500 {
             now += step;
-            prop_assert!(!is_admitted(&limiter, &meters, 1, now), "after {} ns", now - START);
+            prop_assert!(!is_admitted(&limiter, &handles, 1, now), "after {} ns", now - START);
         }
     }
 
@@ -91,9 +91,9 @@ proptest! {
         quota in quotas(&Algorithm::RATES),
         steps in prop::collection::vec(0_u64..400, 1..60),
     ) {
-        let (limiter, meters) = limiter(&[quota], 100);
-        let terms = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge });
-        let check = Check { options: terms, ..checks(&limiter, &meters, b"client", 1)[0] };
+        let (limiter, handles) = limiter(&[quota], 100);
+        let options = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge });
+        let check = Check { options, ..checks(&limiter, &handles, b"client", 1)[0] };
         let mut now = START;
         for step in steps {
             now += step * SECOND / 1000;
@@ -108,15 +108,15 @@ proptest! {
 
     #[test]
     fn late_cost_is_paid_off_at_the_rate_of_the_limit(quota in quotas(&Algorithm::RATES), rounds in 2_u32..50) {
-        let (limiter, meters) = limiter(&[quota], 100);
+        let (limiter, handles) = limiter(&[quota], 100);
         let count = quota.limit().count.get();
         let key = limiter.hasher().hash(b"client");
-        limiter.charge(meters[0], key, i64::from(rounds * count), Timestamp::from_nanos(START));
+        limiter.charge(handles[0], key, i64::from(rounds * count), Timestamp::from_nanos(START));
         // A debt of `rounds` times the count takes `rounds` - 1 to `rounds` + 2 periods to pay.
         let after = |rounds: u32| START + u64::from(rounds) * SECOND;
-        prop_assert!(used(&limiter, &meters, after(rounds - 1) - 1) >= count);
-        prop_assert!(!is_admitted(&limiter, &meters, 1, after(rounds - 1) - 1));
-        prop_assert_eq!(used(&limiter, &meters, after(rounds + 2)), 0);
+        prop_assert!(used(&limiter, &handles, after(rounds - 1) - 1) >= count);
+        prop_assert!(!is_admitted(&limiter, &handles, 1, after(rounds - 1) - 1));
+        prop_assert_eq!(used(&limiter, &handles, after(rounds + 2)), 0);
     }
 
     #[test]

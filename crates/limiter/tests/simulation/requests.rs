@@ -73,18 +73,12 @@ impl Simulation {
                 let may_change = made_room || checked[position].is_ban() || charged.contains(&position);
                 let what = || {
                     let told = checked.iter().zip(decision.verdicts()).map(|(asked, verdict)| {
-                        let Check {
-                            handle: meter,
-                            cost,
-                            enforcement,
-                            charge_timing: charging,
-                            options: terms,
-                            ..
-                        } = asked.check;
+                        let Check { handle, cost, enforcement, charge_timing: charging, options, .. } =
+                            asked.check;
                         let counter = self.counter(asked);
                         format!(
-                            "\n{:?} {cost} {enforcement:?} {charging:?} {terms:?} {:?} {counter:?}",
-                            meter.id, verdict.outcome
+                            "\n{:?} {cost} {enforcement:?} {charging:?} {options:?} {:?} {counter:?}",
+                            handle.id, verdict.outcome
                         )
                     });
                     format!(
@@ -106,15 +100,15 @@ impl Simulation {
 
     fn random_checks(&mut self, client: u32, cost: u32) -> Vec<CheckedLimit> {
         let key = self.limiter.hasher().hash(&client.to_be_bytes());
-        let mut meters = self.handles.iter();
+        let mut handles = self.handles.iter();
         let mut all = Vec::new();
         for (group, rule) in (0..).zip(self.expected.rules.rules()) {
             let applies = self.rng.bool();
-            for (limit, meter) in rule.limits_and_ban().zip(&mut meters) {
+            for (limit, handle) in rule.limits_and_ban().zip(&mut handles) {
                 let ways = check_mode(rule, limit);
-                let terms = CheckOptions { group, role: ways.role, on_denied: rule.on_denied };
+                let options = CheckOptions { group, role: ways.role, on_denied: rule.on_denied };
                 let check = Check {
-                    handle: *meter,
+                    handle: *handle,
                     key,
                     cost: if limit.is_permit() || limit.ban.is_some() {
                         1
@@ -123,7 +117,7 @@ impl Simulation {
                     },
                     enforcement: ways.enforcement,
                     charge_timing: ways.charge_timing,
-                    options: rule.has_options().then_some(terms),
+                    options: rule.has_options().then_some(options),
                 };
                 let refunds = rule.charge_rule == ChargeRule::Refunds && !limit.is_permit();
                 let asked = CheckedLimit { id: (limit.id, client), limit: limit.clone(), check, refunds };
@@ -196,7 +190,7 @@ impl Simulation {
         decision: &Decision,
         crowded: bool,
     ) -> Vec<usize> {
-        let group_of = |asked: &CheckedLimit| asked.check.options.map(|terms| terms.group);
+        let group_of = |asked: &CheckedLimit| asked.check.options.map(|options| options.group);
         let (mut from, mut charged) = (0, Vec::new());
         for group in checked.chunk_by(|a, b| group_of(a) == group_of(b)) {
             let range = from..from + group.len();
@@ -240,7 +234,7 @@ impl Simulation {
     fn charge_denied(&mut self, group: &[CheckedLimit], range: Range<usize>, crowded: bool) -> Vec<usize> {
         let mut charged = Vec::new();
         for (position, asked) in range.zip(group) {
-            let charges = asked.check.options.is_some_and(|terms| terms.on_denied == OnDenied::Charge);
+            let charges = asked.check.options.is_some_and(|options| options.on_denied == OnDenied::Charge);
             let counts = asked.check.enforcement == Enforcement::Enforced
                 && asked.check.charge_timing != ChargeTiming::WhileInFlight;
             if charges && counts && !asked.is_ban() {
@@ -369,8 +363,8 @@ fn check_mode(rule: &Rule, limit: &Limit) -> CheckMode {
         Throttle::Hard => (CounterRole::Limit, Enforcement::Enforced),
         Throttle::Shadow => (CounterRole::Limit, Enforcement::Shadow),
         Throttle::Soft => (CounterRole::Limit, Enforcement::Marking),
-        Throttle::Delay(slack) if limit.quota.algorithm().can_delay() => {
-            (CounterRole::Delay(slack), Enforcement::Enforced)
+        Throttle::Delay(policy) if limit.quota.algorithm().can_delay() => {
+            (CounterRole::Delay(policy), Enforcement::Enforced)
         }
         Throttle::Delay(_) => (CounterRole::Limit, Enforcement::Enforced),
     };

@@ -117,7 +117,7 @@ impl Rules {
     }
 
     pub(crate) fn specs(&self) -> Vec<LimitSpec> {
-        let of_rule = |rule: &Rule| {
+        let specs = |rule: &Rule| {
             let lineage = LimitIdentity { rule: rule.name.to_string().into(), key: rule.key.into() };
             let spec = |limit: &Limit| LimitSpec {
                 identity: lineage.clone(),
@@ -127,7 +127,7 @@ impl Rules {
             };
             rule.limits_and_ban().map(spec).collect::<Vec<_>>()
         };
-        self.rules.iter().flat_map(of_rule).collect()
+        self.rules.iter().flat_map(specs).collect()
     }
 
     /// Makes a random change, as an operator may between two reloads.

@@ -104,7 +104,7 @@ impl ModelUsage {
                 }
                 let tick = entries.last().map_or(0, |(at, _)| *at).max(tick_of(quota, now));
                 match entries.last_mut().filter(|(at, _)| *at == tick) {
-                    Some((_, of_it)) => *of_it += units,
+                    Some((_, charged_units)) => *charged_units += units,
                     None => entries.push((tick, units)),
                 }
             }
@@ -135,10 +135,11 @@ impl ModelUsage {
         self.advance_to(quota, now);
         match self {
             Self::Level { base, since, events } => {
-                let found = events.iter_mut().find(|(at, of_it)| *at == charged && *of_it >= units);
+                let found =
+                    events.iter_mut().find(|(at, charged_units)| *at == charged && *charged_units >= units);
                 match found.filter(|_| side == BoundKind::Lower) {
                     // As if the charge had never been made.
-                    Some((_, of_it)) => *of_it -= units,
+                    Some((_, charged_units)) => *charged_units -= units,
                     None => {
                         (*base, *since) =
                             level(quota, (*base, *since), &[std::mem::take(events), vec![(now, 0)]].concat());
@@ -154,10 +155,10 @@ impl ModelUsage {
                 }
             }
             Self::Sliding { window, current, previous, .. } => {
-                let of_it = window_of(quota, charged);
-                if of_it == *window {
+                let its_window = window_of(quota, charged);
+                if its_window == *window {
                     *current = current.saturating_sub(units);
-                } else if of_it + 1 == *window {
+                } else if its_window + 1 == *window {
                     if side == BoundKind::Lower {
                         // A debt, or a reload that counts differently, may have moved the units into the current
                         // window.
@@ -171,8 +172,8 @@ impl ModelUsage {
                 let tick = tick_of(quota, charged);
                 // If there was no entry for the tick, the units are in a later one.
                 let found = entries.iter_mut().find(|(at, _)| *at >= tick);
-                if let Some((_, of_it)) = found.filter(|_| end_of(quota, tick) > now) {
-                    *of_it = of_it.saturating_sub(units);
+                if let Some((_, charged_units)) = found.filter(|_| end_of(quota, tick) > now) {
+                    *charged_units = charged_units.saturating_sub(units);
                 }
             }
             Self::Nothing => {}

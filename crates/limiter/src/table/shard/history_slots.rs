@@ -13,7 +13,7 @@ impl Shard {
     pub(super) fn store_history(
         &mut self,
         index: usize,
-        meter: LimitId,
+        limit: LimitId,
         state: CounterState,
         now: Timestamp,
     ) {
@@ -29,9 +29,9 @@ impl Shard {
         self.slots_mut()[index] = match number {
             Some(number) => {
                 let end = self.histories.get(number).expires_at(&quota);
-                [first, second, end, u64::from(number) << 32 | HISTORY_FLAG | u64::from(meter.0)]
+                [first, second, end, u64::from(number) << 32 | HISTORY_FLAG | u64::from(limit.0)]
             }
-            None => [first, second, state.word, tail(meter, state)],
+            None => [first, second, state.word, tail(limit, state)],
         };
     }
 

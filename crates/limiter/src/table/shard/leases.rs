@@ -32,12 +32,12 @@ impl Shard {
     pub(crate) fn lease_account(
         &mut self,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
         now: Timestamp,
     ) -> Option<&mut LeaseAccount> {
         if self.lease_accounts.len() >= self.max_entries && !self.lease_accounts.contains_key(&key) {
             return None;
         }
-        Some(self.lease_accounts.entry(key).or_insert_with(|| LeaseAccount::new(meter, now)))
+        Some(self.lease_accounts.entry(key).or_insert_with(|| LeaseAccount::new(limit, now)))
     }
 }

@@ -95,13 +95,13 @@ impl KeyOverrides {
 impl Shard {
     /// Returns the quota of one counter: that of its limit unless it is overridden.
     #[inline(always)]
-    pub(crate) fn quota_of(&self, key: Fingerprint, meter: LimitId) -> Option<&Quota> {
-        if self.overrides.is_empty() { self.quotas.get(meter) } else { self.overridden_quota(key, meter) }
+    pub(crate) fn quota_of(&self, key: Fingerprint, limit: LimitId) -> Option<&Quota> {
+        if self.overrides.is_empty() { self.quotas.get(limit) } else { self.overridden_quota(key, limit) }
     }
 
     #[cold]
-    fn overridden_quota(&self, key: Fingerprint, meter: LimitId) -> Option<&Quota> {
-        let base = self.quotas.get(meter)?;
+    fn overridden_quota(&self, key: Fingerprint, limit: LimitId) -> Option<&Quota> {
+        let base = self.quotas.get(limit)?;
         Some(self.overrides.boosted_quota(key).unwrap_or(base))
     }
 
@@ -169,38 +169,38 @@ impl Shard {
     pub(crate) fn set_boost(
         &mut self,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
         change: QuotaChange,
         until: Timestamp,
         now: Timestamp,
     ) -> bool {
-        let raised = self.quotas.get(meter).and_then(|base| change.apply(base));
-        let (Some(to), Some(from)) = (raised, self.quota_of(key, meter).copied()) else { return false };
+        let raised = self.quotas.get(limit).and_then(|base| change.apply(base));
+        let (Some(to), Some(from)) = (raised, self.quota_of(key, limit).copied()) else { return false };
         self.convert_counter(key, &from, &to, now);
         let boost = Boost { change, quota: to, until };
-        self.overrides.edit(key, meter, |entry| entry.boost = Some(boost));
+        self.overrides.edit(key, limit, |entry| entry.boost = Some(boost));
         true
     }
 
     /// Ends the raised quota of a counter, if there is one.
-    pub(crate) fn clear_boost(&mut self, key: Fingerprint, meter: LimitId, now: Timestamp) {
+    pub(crate) fn clear_boost(&mut self, key: Fingerprint, limit: LimitId, now: Timestamp) {
         let (Some(from), Some(to)) =
-            (self.overrides.boosted_quota(key).copied(), self.quotas.get(meter).copied())
+            (self.overrides.boosted_quota(key).copied(), self.quotas.get(limit).copied())
         else {
             return;
         };
         self.convert_counter(key, &from, &to, now);
-        self.overrides.edit(key, meter, |entry| entry.boost = None);
+        self.overrides.edit(key, limit, |entry| entry.boost = None);
     }
 
     /// Bans a counter's key until the given time, or ends its ban.
-    pub(crate) fn set_ban(&mut self, key: Fingerprint, meter: LimitId, until: Option<Timestamp>) {
-        self.overrides.edit(key, meter, |entry| entry.banned_until = until);
+    pub(crate) fn set_ban(&mut self, key: Fingerprint, limit: LimitId, until: Option<Timestamp>) {
+        self.overrides.edit(key, limit, |entry| entry.banned_until = until);
     }
 
     /// Pauses a counter until `until`, unless it is paused longer.
-    pub(crate) fn set_pause(&mut self, key: Fingerprint, meter: LimitId, until: Timestamp) {
-        self.overrides.edit(key, meter, |entry| entry.paused_until = entry.paused_until.max(Some(until)));
+    pub(crate) fn set_pause(&mut self, key: Fingerprint, limit: LimitId, until: Timestamp) {
+        self.overrides.edit(key, limit, |entry| entry.paused_until = entry.paused_until.max(Some(until)));
     }
 
     /// Frees a counter, so that nothing of its quota is used; returns whether there was one.
@@ -221,11 +221,11 @@ impl Shard {
         self.overrides.rebase(quotas);
         let (boosted, quotas) = (self.overrides.clone(), quotas.clone());
         move |slot| {
-            let meter = limit_of(slot);
+            let limit = limit_of(slot);
             let key = Fingerprint::from_words([slot[0], slot[1]])?;
-            let from = boosted_before.boosted_quota(key).or_else(|| old.get(meter))?;
-            let to = boosted.boosted_quota(key).filter(|_| quotas.get(meter).is_some());
-            Some((*from, *to.or_else(|| quotas.get(meter))?, quotas.on_change(meter)))
+            let from = boosted_before.boosted_quota(key).or_else(|| old.get(limit))?;
+            let to = boosted.boosted_quota(key).filter(|_| quotas.get(limit).is_some());
+            Some((*from, *to.or_else(|| quotas.get(limit))?, quotas.on_change(limit)))
         }
     }
 
@@ -253,7 +253,7 @@ impl Shard {
     }
 
     /// Copies the counter of `key`, with everything that decides about it, into the empty place in `target`.
-    pub(crate) fn copy_counter(&self, key: Fingerprint, meter: LimitId, target: &mut Self) {
+    pub(crate) fn copy_counter(&self, key: Fingerprint, limit: LimitId, target: &mut Self) {
         match self.find(key) {
             SlotLookup::Found(index) => {
                 let entry = self.slots()[index];
@@ -261,13 +261,13 @@ impl Shard {
                 target.place_entry(copy);
             }
             SlotLookup::Absent => {
-                target.overflow.extend(self.overflow.get(&meter).map(|state| (meter, *state)));
+                target.overflow.extend(self.overflow.get(&limit).map(|state| (limit, *state)));
             }
         }
         self.holds.copy_key(key, &mut target.holds);
         target.lease_accounts.extend(self.lease_accounts.get(&key).map(|account| (key, account.clone())));
         if let Some(entry) = self.overrides.by_key.get(&key) {
-            target.overrides.edit(key, meter, |copy| *copy = *entry);
+            target.overrides.edit(key, limit, |copy| *copy = *entry);
         }
     }
 }

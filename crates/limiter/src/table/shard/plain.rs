@@ -12,17 +12,17 @@ impl Shard {
     /// is the common case; all others use [`Self::find`]. A shard with overrides has no such counters.
     // Inline: passing it through memory costs as much as finding it.
     #[inline(always)]
-    pub(crate) fn own_slot(&mut self, key: Fingerprint, meter: LimitId) -> Option<(SlotRef<'_>, &Quota)> {
+    pub(crate) fn own_slot(&mut self, key: Fingerprint, limit: LimitId) -> Option<(SlotRef<'_>, &Quota)> {
         if !self.overrides.is_empty() {
             return None;
         }
         let [first, second] = key.words();
-        let (group, place) = self.search(first)?;
-        let quota = self.quotas.get(meter).filter(|quota| !quota.needs_history())?;
-        let slot = &mut self.groups[group][place];
+        let (group, offset) = self.search(first)?;
+        let quota = self.quotas.get(limit).filter(|quota| !quota.needs_history())?;
+        let slot = &mut self.groups[group][offset];
         // Compared last: the second word may still be hashed while the first waits for memory.
-        let is_it = slot[0] == first && slot[1] == second && !has_history(slot);
-        is_it.then_some((SlotRef(slot), quota))
+        let is_match = slot[0] == first && slot[1] == second && !has_history(slot);
+        is_match.then_some((SlotRef(slot), quota))
     }
 
     /// As [`Self::own_slot`], but returns the index of the slot and its state. Not for leased units, whose verdicts need
@@ -31,31 +31,31 @@ impl Shard {
     pub(crate) fn own_state(
         &self,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
     ) -> Option<(usize, CounterState, &Quota)> {
         if !self.overrides.is_empty() {
             return None;
         }
         let [first, second] = key.words();
-        let (group, place) = self.search(first)?;
-        let quota = self.quotas.get(meter).filter(|quota| needs_only_slot(quota))?;
-        let slot = &self.groups[group][place];
-        let is_it = slot[0] == first && slot[1] == second && !has_history(slot);
-        is_it.then(|| (group * SLOTS_PER_GROUP + place, state_of(slot), quota))
+        let (group, offset) = self.search(first)?;
+        let quota = self.quotas.get(limit).filter(|quota| needs_only_slot(quota))?;
+        let slot = &self.groups[group][offset];
+        let is_match = slot[0] == first && slot[1] == second && !has_history(slot);
+        is_match.then(|| (group * SLOTS_PER_GROUP + offset, state_of(slot), quota))
     }
 
     /// Stores another state in the slot that [`Self::own_state`] has returned.
     #[inline]
-    pub(crate) fn set_own_state(&mut self, index: usize, meter: LimitId, state: CounterState) {
-        SlotRef(&mut self.slots_mut()[index]).set_state(meter, state);
+    pub(crate) fn set_own_state(&mut self, index: usize, limit: LimitId, state: CounterState) {
+        SlotRef(&mut self.slots_mut()[index]).set_state(limit, state);
     }
 
     /// Returns the quota of `key`, which has no counter yet, if its whole state will be in a slot of its own. A shard with
     /// overrides or overflow counters has no such keys.
     #[inline]
-    pub(crate) fn quota_of_unused(&self, key: Fingerprint, meter: LimitId) -> Option<&Quota> {
+    pub(crate) fn quota_of_unused(&self, key: Fingerprint, limit: LimitId) -> Option<&Quota> {
         let has_own_slots = self.overrides.is_empty() && self.overflow.is_empty();
-        let quota = self.quotas.get(meter).filter(|quota| needs_only_slot(quota))?;
+        let quota = self.quotas.get(limit).filter(|quota| needs_only_slot(quota))?;
         (has_own_slots && matches!(self.find(key), SlotLookup::Absent)).then_some(quota)
     }
 }

@@ -1,6 +1,6 @@
 //! Copies a shard's counters for saving, and restores them.
 
-use super::slot::{Slot, has_history, is_free, limit_of, slot, state_of};
+use super::slot::{Slot, has_history, is_free, limit_of, new_slot, state_of};
 use super::{LimitId, Shard, SlotLookup};
 use crate::algorithm::{self, CounterKind, CounterState};
 use crate::key::Fingerprint;
@@ -53,7 +53,7 @@ impl Shard {
         };
         copied.slots.extend(self.slots().iter().filter(|slot| !is_free(slot)).filter_map(shortened));
         copied.overflow.clear();
-        copied.overflow.extend(self.overflow.iter().map(|(meter, state)| (*meter, *state)));
+        copied.overflow.extend(self.overflow.iter().map(|(limit, state)| (*limit, *state)));
     }
 
     /// Restores a counter that another process saved; returns whether there was room. If not, it is merged into the
@@ -61,36 +61,36 @@ impl Shard {
     pub(crate) fn put_back(
         &mut self,
         key: Fingerprint,
-        meter: LimitId,
+        limit: LimitId,
         state: CounterState,
         now: Timestamp,
     ) -> bool {
         if matches!(self.find(key), SlotLookup::Found(_)) {
             return true;
         }
-        let entry = slot(key, meter, state);
+        let entry = new_slot(key, limit, state);
         while !self.place_entry(entry) {
             if self.home_groups() < self.full_groups {
                 self.grow();
                 continue;
             }
-            self.put_back_shared(meter, state, now);
+            self.put_back_shared(limit, state, now);
             return false;
         }
         true
     }
 
     /// Restores an overflow counter: merged with the present one, its usage is never below either.
-    pub(crate) fn put_back_shared(&mut self, meter: LimitId, state: CounterState, now: Timestamp) {
+    pub(crate) fn put_back_shared(&mut self, limit: LimitId, state: CounterState, now: Timestamp) {
         let Some(quota) =
-            self.quotas.get(meter).filter(|quota| quota.algorithm().counter_kind() != CounterKind::Bans)
+            self.quotas.get(limit).filter(|quota| quota.algorithm().counter_kind() != CounterKind::Bans)
         else {
             return;
         };
-        let next = match self.overflow.get(&meter) {
+        let next = match self.overflow.get(&limit) {
             Some(there) => algorithm::saved::merge_fuller(*there, state, quota, now),
             None => state,
         };
-        self.overflow.insert(meter, next);
+        self.overflow.insert(limit, next);
     }
 }

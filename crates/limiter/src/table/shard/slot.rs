@@ -28,9 +28,9 @@ impl SlotRef<'_> {
 
     /// Stores another state.
     #[inline(always)]
-    pub(crate) fn set_state(self, meter: LimitId, state: CounterState) {
+    pub(crate) fn set_state(self, limit: LimitId, state: CounterState) {
         self.0[2] = state.word;
-        self.0[3] = tail(meter, state);
+        self.0[3] = tail(limit, state);
     }
 }
 
@@ -53,9 +53,9 @@ pub(super) const fn is_free(slot: &Slot) -> bool {
     slot[0] == 0
 }
 
-pub(super) fn slot(key: Fingerprint, meter: LimitId, state: CounterState) -> Slot {
+pub(super) fn new_slot(key: Fingerprint, limit: LimitId, state: CounterState) -> Slot {
     let [low, high] = key.words();
-    [low, high, state.word, tail(meter, state)]
+    [low, high, state.word, tail(limit, state)]
 }
 
 /// Returns the entry with another state.
@@ -63,8 +63,8 @@ pub(super) const fn with_state(entry: &Slot, state: CounterState) -> Slot {
     [entry[0], entry[1], state.word, tail(limit_of(entry), state)]
 }
 
-pub(super) const fn tail(meter: LimitId, state: CounterState) -> u64 {
-    (state.extra as u64) << 32 | meter.0 as u64
+pub(super) const fn tail(limit: LimitId, state: CounterState) -> u64 {
+    (state.extra as u64) << 32 | limit.0 as u64
 }
 
 pub(super) const fn state_of(slot: &Slot) -> CounterState {

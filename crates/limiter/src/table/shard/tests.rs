@@ -46,18 +46,18 @@ fn millis_later(millis: u64) -> Timestamp {
 fn take(
     shard: &mut Shard,
     key: Fingerprint,
-    meter: LimitId,
+    limit: LimitId,
     units: u32,
     now: Timestamp,
 ) -> (CounterState, Placement) {
-    let quota = *shard.quota(meter).unwrap();
-    let place = shard.find(key);
-    let state = algorithm::charge(shard.state(place, meter, now), &quota, units.into(), now);
-    (state, shard.store_state(place, key, meter, state, now))
+    let quota = *shard.quota(limit).unwrap();
+    let slot = shard.find(key);
+    let state = algorithm::charge(shard.state(slot, limit, now), &quota, units.into(), now);
+    (state, shard.store_state(slot, key, limit, state, now))
 }
 
-fn used(shard: &Shard, key: Fingerprint, meter: LimitId, now: Timestamp) -> u32 {
-    algorithm::usage(shard.state(shard.find(key), meter, now), shard.quota(meter).unwrap(), now).used
+fn used(shard: &Shard, key: Fingerprint, limit: LimitId, now: Timestamp) -> u32 {
+    algorithm::usage(shard.state(shard.find(key), limit, now), shard.quota(limit).unwrap(), now).used
 }
 
 fn is_stored(shard: &Shard, key: Fingerprint) -> bool {
@@ -173,57 +173,57 @@ struct ShardModel {
 }
 
 impl ShardModel {
-    fn meter(key: u32) -> LimitId {
+    fn limit(key: u32) -> LimitId {
         LimitId(key % 2)
     }
 
-    fn quota(&self, meter: LimitId) -> Option<&Quota> {
-        self.quotas[meter.0 as usize].as_ref()
+    fn quota(&self, limit: LimitId) -> Option<&Quota> {
+        self.quotas[limit.0 as usize].as_ref()
     }
 
-    fn is_unused(&self, meter: LimitId, state: CounterState, now: Timestamp) -> bool {
-        algorithm::is_unused(state, self.quota(meter).unwrap(), now)
+    fn is_unused(&self, limit: LimitId, state: CounterState, now: Timestamp) -> bool {
+        algorithm::is_unused(state, self.quota(limit).unwrap(), now)
     }
 
     fn adopt(&mut self, quotas: [Option<Quota>; 2], now: Timestamp) {
         let old = std::mem::replace(&mut self.quotas, quotas);
-        let change = |meter: LimitId| {
-            let (from, to) = (old[meter.0 as usize].as_ref()?, quotas[meter.0 as usize].as_ref()?);
+        let change = |limit: LimitId| {
+            let (from, to) = (old[limit.0 as usize].as_ref()?, quotas[limit.0 as usize].as_ref()?);
             Some(Change { from, to, on_change: OnChange::Keep })
         };
         let own = std::mem::take(&mut self.own).into_iter();
         let kept =
-            |(key, kept): (u32, ModelCounter)| Some((key, kept.converted(&change(Self::meter(key))?, now)?));
+            |(key, kept): (u32, ModelCounter)| Some((key, kept.converted(&change(Self::limit(key))?, now)?));
         self.own = own.filter_map(kept).collect();
         let shared = std::mem::take(&mut self.shared).into_iter();
         self.shared =
-            shared.filter_map(|(meter, state)| Some((meter, change(meter)?.convert(state, now)?))).collect();
+            shared.filter_map(|(limit, state)| Some((limit, change(limit)?.convert(state, now)?))).collect();
     }
 
     /// Compares the shard with the model, and removes from the model what the shard was free to remove.
     fn assert_agrees(&mut self, shard: &Shard, now: Timestamp) {
         let mut found = 0;
         for number in 0..40 {
-            let meter = Self::meter(number);
-            let Some(quota) = self.quota(meter) else {
+            let limit = Self::limit(number);
+            let Some(quota) = self.quota(limit) else {
                 assert!(
                     !is_stored(shard, key(number)),
                     "key {number} remains although its limit was removed"
                 );
                 continue;
             };
-            let place = shard.find(key(number));
+            let slot = shard.find(key(number));
             let kept = self.own.get(&number).map(|kept| kept.compact_state(quota, now));
-            let given = shard.state(place, meter, now);
-            match place {
+            let given = shard.state(slot, limit, now);
+            match slot {
                 SlotLookup::Found(_) => {
                     found += 1;
                     assert_eq!(given, kept, "key {number}");
                 }
                 SlotLookup::Absent => {
-                    let lost = kept.is_some_and(|state| !self.is_unused(meter, state, now));
+                    let lost = kept.is_some_and(|state| !self.is_unused(limit, state, now));
                     assert!(!lost, "key {number} was evicted while in use");
-                    let shared = self.shared.get(&meter).copied();
+                    let shared = self.shared.get(&limit).copied();
                     let usage = |state| algorithm::usage(state, quota, now).used;
                     assert_eq!(usage(given), usage(shared), "key {number} starts without the overflow");
                     self.own.remove(&number);
@@ -247,21 +247,21 @@ proptest! {
         for step in steps {
             match step {
                 ShardStep::Take { key: number, units } => {
-                    let meter = ShardModel::meter(number);
-                    if model.quota(meter).is_none() {
+                    let limit = ShardModel::limit(number);
+                    if model.quota(limit).is_none() {
                         continue;
                     }
-                    let (state, kept) = take(&mut shard, key(number), meter, units, now);
-                    match kept {
+                    let (state, placement) = take(&mut shard, key(number), limit, units, now);
+                    match placement {
                         Placement::Own => {
-                            let quota = *model.quota(meter).unwrap();
+                            let quota = *model.quota(limit).unwrap();
                             let kept = model.own.remove(&number);
                             model.own.insert(number, ModelCounter::update(kept, state, &quota, now));
                         }
                         Placement::Overflow => {
                             let in_use = |(key, kept): (&u32, &ModelCounter)| {
-                                let meter = ShardModel::meter(*key);
-                                !model.is_unused(meter, kept.compact_state(model.quota(meter).unwrap(), now), now)
+                                let limit = ShardModel::limit(*key);
+                                !model.is_unused(limit, kept.compact_state(model.quota(limit).unwrap(), now), now)
                             };
                             prop_assert_eq!(shard.live(), slots - spare);
                             prop_assert_eq!(
@@ -269,7 +269,7 @@ proptest! {
                                 slots - spare,
                                 "shared although an entry could be reclaimed"
                             );
-                            model.shared.insert(meter, state);
+                            model.shared.insert(limit, state);
                         }
                     }
                 }
@@ -408,7 +408,7 @@ fn shard_counts_only_counters_in_use() {
     }
     let counted = |shard: &Shard, now| {
         let mut counts = [0, 0];
-        shard.for_each_used(now, |meter| counts[meter.0 as usize] += 1);
+        shard.for_each_used(now, |limit| counts[limit.0 as usize] += 1);
         counts
     };
     assert_eq!(counted(&shard, START), [3, 2]);
@@ -422,11 +422,11 @@ fn shard_without_history_memory_grants_no_fresh_quota() {
     let mut shard = Shard::new(64, 64, 1000);
     shard.adopt_quotas(&QuotaTable::new(&[Some(log)]), START);
     let passes = |shard: &mut Shard, number, now| {
-        let place = shard.find(key(number));
-        let (next, outcome) = algorithm::evaluate(shard.counter(place, FIRST), &log, 1, now);
+        let slot = shard.find(key(number));
+        let (next, outcome) = algorithm::evaluate(shard.counter(slot, FIRST), &log, 1, now);
         let passes = outcome == algorithm::Outcome::Conform;
         if passes {
-            shard.store_state(place, key(number), FIRST, next, now);
+            shard.store_state(slot, key(number), FIRST, next, now);
         }
         passes
     };

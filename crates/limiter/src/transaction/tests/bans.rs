@@ -74,7 +74,7 @@ fn rejection_by_another_rule_starts_no_ban() {
 fn request_blocked_only_by_holds_is_neither_banned_nor_charged() {
     let bench = with_ban(2, 5000, 60_000);
     let [ban, limit] = checks(&bench).map(|check| Check {
-        options: check.options.map(|terms| CheckOptions { on_denied: OnDenied::Charge, ..terms }),
+        options: check.options.map(|options| CheckOptions { on_denied: OnDenied::Charge, ..options }),
         ..check
     });
     let limit = Check { charge_timing: ChargeTiming::OnResponse, ..limit };

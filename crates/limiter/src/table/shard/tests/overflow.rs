@@ -23,17 +23,17 @@ fn assert_found(shard: &Shard) {
     assert!(entries().all(|entry| is_stored(shard, Fingerprint::with_words([entry[0], entry[1]]))));
 }
 
-/// Returns a key whose home is at `place`: 0 is the front of the array and 1 its end.
-fn key_at(place: f64, which: u64) -> Fingerprint {
-    let first = (((1.0 - place) * 2_f64.powi(63)) as u64).saturating_sub(which);
+/// Returns a key whose home is at `position`: 0 is the front of the array and 1 its end.
+fn key_at(position: f64, which: u64) -> Fingerprint {
+    let first = (((1.0 - position) * 2_f64.powi(63)) as u64).saturating_sub(which);
     Fingerprint::with_words([first.min((1 << 63) - 1 - which), which])
 }
 
 /// Requests: a key, the units charged, and the milliseconds that pass before it.
 fn requests() -> impl Strategy<Value = Vec<(Fingerprint, u32, u64)>> {
     // Crowded at the front, in the middle and at the end, so that entries push each other on.
-    let place = prop::sample::select(&[0.0, 0.02, 0.5, 0.97, 1.0][..]);
-    let key = (place, 0_u64..12).prop_map(|(place, which)| key_at(place, which));
+    let position = prop::sample::select(&[0.0, 0.02, 0.5, 0.97, 1.0][..]);
+    let key = (position, 0_u64..12).prop_map(|(position, which)| key_at(position, which));
     prop::collection::vec((key, 1_u32..4, 0_u64..400), 1..300)
 }
 
@@ -48,17 +48,17 @@ proptest! {
         let mut now = START;
         for (key, units, millis) in requests {
             now = now.saturating_add(Duration::from_millis(millis));
-            let kept = charge(&mut shard, key, units, now);
+            let placement = charge(&mut shard, key, units, now);
             assert_found(&shard);
-            if kept == Placement::Own {
+            if placement == Placement::Own {
                 let state = shard.state(shard.find(key), FIRST, now).expect("a stored key");
                 prop_assert!(!algorithm::is_unused(state, &quota, now));
                 model.insert(key.words(), state);
             }
             prop_assert!(shard.live() <= slots - 2);
             model.retain(|words, state| match shard.find(Fingerprint::with_words(*words)) {
-                place @ SlotLookup::Found(_) => {
-                    assert_eq!(shard.state(place, FIRST, now), Some(*state));
+                slot @ SlotLookup::Found(_) => {
+                    assert_eq!(shard.state(slot, FIRST, now), Some(*state));
                     true
                 }
                 SlotLookup::Absent => {
@@ -76,7 +76,7 @@ proptest! {
         order in any::<prop::sample::Index>(),
     ) {
         let mut shard = slow_shard(60, 58);
-        let keys: Vec<_> = entries.iter().map(|(place, which)| key_at(*place as f64 / 4.0, *which)).collect();
+        let keys: Vec<_> = entries.iter().map(|(position, which)| key_at(*position as f64 / 4.0, *which)).collect();
         for key in &keys {
             charge(&mut shard, *key, 1, START);
         }
