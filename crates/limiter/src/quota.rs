@@ -25,7 +25,7 @@ use super::algorithm::{self, Algorithm};
 use super::elastic::{ElasticCosts, ElasticRange};
 use super::feedback;
 use super::percent::Percent;
-use super::timestamp::{Timestamp, saturating_nanos};
+use super::timestamp::saturating_nanos;
 use super::zone::Zone;
 
 /// Maximum refill time, in nanoseconds: 100 years. A longer one is assumed to be a mistake. The bound also keeps the
@@ -380,12 +380,6 @@ impl Quota {
             Params::Calendar(zone) => zone,
             Params::None | Params::SubWindows(_) => Zone::UTC,
         }
-    }
-
-    /// Returns the end of the window that contains `now`, if this is a fixed window. It begins the next one.
-    pub fn fixed_window_end(&self, now: Timestamp) -> Option<Timestamp> {
-        let is_fixed = self.algorithm == Algorithm::FixedWindow;
-        is_fixed.then(|| Timestamp::from_nanos(algorithm::fixed_window::window_end(self, now)))
     }
 
     /// Returns the number of sub-windows of a sliding window: 1 unless it is precise.

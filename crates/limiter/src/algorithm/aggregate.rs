@@ -7,13 +7,18 @@
 use std::time::Duration;
 
 use super::lookback::LookbackWindow;
-use super::{CounterState, CounterUsage, Outcome};
+use super::{CounterState, CounterUsage, Outcome, sliding_log, sliding_window};
 use crate::quota::Quota;
 use crate::timestamp::Timestamp;
 
 /// Set in the expiry time if units beyond the count are no debt and expire with the others. Otherwise nothing is beyond
 /// the count, or the time of a debt is even: up to the count the bit is part of the time.
 const EXCESS_LAPSES: u64 = 1;
+
+/// Returns how far back a quota with a history looks.
+pub(super) fn lookback(quota: &Quota) -> LookbackWindow {
+    sliding_window::lookback(quota).unwrap_or_else(|| sliding_log::lookback(quota))
+}
 
 pub(super) fn evaluate(
     state: Option<CounterState>,
@@ -47,8 +52,7 @@ pub(super) fn charge(
     }
     let lapses = is_beyond(lump, quota) && lump.word & EXCESS_LAPSES != 0;
     let rounds = if lapses { 0 } else { (u64::from(extra) - 1) / quota.count() };
-    let state =
-        CounterState { word: lump.word.max(LookbackWindow::from_quota(quota).end_after(rounds, now)), extra };
+    let state = CounterState { word: lump.word.max(lookback(quota).end_after(rounds, now)), extra };
     if lapses { with_lapsing_excess(state, quota, now) } else { with_excess_as_debt(state, quota) }
 }
 
@@ -60,7 +64,7 @@ pub(super) fn refund(
     charged: Timestamp,
     now: Timestamp,
 ) -> CounterState {
-    let still_counts = LookbackWindow::from_quota(quota).end_from(charged) > now.as_nanos();
+    let still_counts = lookback(quota).end_from(charged) > now.as_nanos();
     charge(state, quota, if still_counts { -i64::from(amount) } else { 0 }, now)
 }
 
@@ -98,10 +102,7 @@ pub(super) fn with_excess_as_debt(state: CounterState, quota: &Quota) -> Counter
 /// Marks units beyond the count as no debt: all units expire when a unit charged now would, or earlier.
 pub(super) fn with_lapsing_excess(state: CounterState, quota: &Quota, now: Timestamp) -> CounterState {
     match is_beyond(state, quota) {
-        true => CounterState {
-            word: state.word.min(LookbackWindow::from_quota(quota).end_from(now)) | EXCESS_LAPSES,
-            ..state
-        },
+        true => CounterState { word: state.word.min(lookback(quota).end_from(now)) | EXCESS_LAPSES, ..state },
         false => state,
     }
 }
@@ -136,7 +137,7 @@ pub(super) fn state_at(state: Option<CounterState>, quota: &Quota, now: Timestam
     if !is_beyond(lump, quota) || lump.word & EXCESS_LAPSES != 0 {
         return lump;
     }
-    let rounds = (lump.word - now.as_nanos()).div_ceil(LookbackWindow::from_quota(quota).full.max(1));
+    let rounds = (lump.word - now.as_nanos()).div_ceil(lookback(quota).full.max(1));
     let due = u32::try_from(rounds.saturating_mul(quota.count())).unwrap_or(u32::MAX);
     CounterState { extra: lump.extra.min(due), ..lump }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use super::{CounterState, CounterUsage, Outcome};
+use super::{Algorithm, CounterState, CounterUsage, Outcome};
 use crate::quota::{Period, Quota, TimeUnit};
 use crate::timestamp::Timestamp;
 use crate::zone::Zone;
@@ -26,6 +26,14 @@ static UTC: TimeZone = TimeZone::UTC;
 /// Bit of a window's end, set if units beyond the count are no debt. Windows end at whole milliseconds, so the bit is
 /// free; an end with it is one nanosecond late.
 const EXCESS_LAPSES: u64 = 1;
+
+impl Quota {
+    /// Returns the end of the window that contains `now`, if this is a fixed window. It begins the next one.
+    pub fn fixed_window_end(&self, now: Timestamp) -> Option<Timestamp> {
+        let is_fixed = self.algorithm() == Algorithm::FixedWindow;
+        is_fixed.then(|| Timestamp::from_nanos(window_end(self, now)))
+    }
+}
 
 pub(super) fn evaluate(
     state: Option<CounterState>,

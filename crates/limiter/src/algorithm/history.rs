@@ -86,7 +86,7 @@ impl UnitsInUse {
 impl History {
     /// Creates a history from an aggregate: one entry, or two if it is in debt.
     pub fn from_state(state: CounterState, quota: &Quota, now: Timestamp) -> Self {
-        let window = LookbackWindow::from_quota(quota);
+        let window = aggregate::lookback(quota);
         let mut history = Self::default();
         let lump = aggregate::state_at(Some(state), quota, now);
         if lump.extra == 0 {
@@ -108,13 +108,13 @@ impl History {
 
     /// Returns the aggregate: units in use, and the time at which the last of them expires.
     pub fn compact_state(&self, quota: &Quota, now: Timestamp) -> CounterState {
-        let window = LookbackWindow::from_quota(quota);
+        let window = aggregate::lookback(quota);
         self.compacted(self.sum(window, now).used(window), quota, now)
     }
 
     /// As [`super::evaluate`].
     pub(super) fn evaluate(&self, quota: &Quota, cost: u32, now: Timestamp) -> (CounterState, Outcome) {
-        let window = LookbackWindow::from_quota(quota);
+        let window = aggregate::lookback(quota);
         let used = self.sum(window, now).used(window);
         let count = count_of(quota);
         if let Some(next) = used.checked_add(cost).filter(|next| *next <= count) {
@@ -133,7 +133,7 @@ impl History {
     /// the units charged last are given back. Without `may_grow` it allocates nothing; units without an entry of their
     /// own then seem younger than they are.
     pub fn apply_state(&mut self, state: CounterState, quota: &Quota, now: Timestamp, may_grow: bool) {
-        let window = LookbackWindow::from_quota(quota);
+        let window = aggregate::lookback(quota);
         let sum = self.sum(window, now);
         // Merged units of a debt keep their entry longer than they are reported as in use.
         let said = self.compacted(sum.used(window), quota, now).extra;
@@ -151,7 +151,7 @@ impl History {
     /// the room that they leave, so that it is paid as if they had never been charged. `may_grow` as in
     /// [`Self::apply_state`].
     pub fn refund(&mut self, units: u32, quota: &Quota, charged: Timestamp, now: Timestamp, may_grow: bool) {
-        let window = LookbackWindow::from_quota(quota);
+        let window = aggregate::lookback(quota);
         let tick = window.tick_of(charged.as_nanos());
         // Units that got no entry of their own are in a later one.
         let index = self.entries.partition_point(|entry| entry.at < tick);
@@ -196,7 +196,7 @@ impl History {
 
     /// Time from which it is equivalent to an unused counter, in nanoseconds since the epoch.
     pub(crate) fn expires_at(&self, quota: &Quota) -> u64 {
-        self.entries.back().map_or(0, |entry| LookbackWindow::from_quota(quota).end(entry.at))
+        self.entries.back().map_or(0, |entry| aggregate::lookback(quota).end(entry.at))
     }
 
     /// Whether it must allocate memory before it can store another entry.
@@ -211,7 +211,7 @@ impl History {
 
     fn compacted(&self, used: u32, quota: &Quota, now: Timestamp) -> CounterState {
         let Some(last) = self.entries.back() else { return CounterState { word: 0, extra: used } };
-        let window = LookbackWindow::from_quota(quota);
+        let window = aggregate::lookback(quota);
         let state = CounterState { word: window.end(last.at), extra: used };
         if last.at > now.as_nanos() && self.excess_lapses {
             return aggregate::with_excess_until_expiry(state, quota);

@@ -1,7 +1,5 @@
 //! The lookback window of algorithms that record when units were charged.
 
-use super::{sliding_log, sliding_window};
-use crate::quota::Quota;
 use crate::timestamp::Timestamp;
 
 /// How far back a quota looks, and at which resolution, in nanoseconds.
@@ -14,10 +12,6 @@ pub(super) struct LookbackWindow {
 }
 
 impl LookbackWindow {
-    pub(super) fn from_quota(quota: &Quota) -> Self {
-        sliding_window::lookback(quota).unwrap_or_else(|| sliding_log::lookback(quota))
-    }
-
     /// Start of the tick that contains `now`.
     pub(super) fn tick_of(self, now: u64) -> u64 {
         now - now % self.tick

@@ -58,7 +58,7 @@ fn charge_during_debt_expires_after_the_debt() {
         charge(&mut history, 1, &quota, after(2100), true);
         assert_eq!(
             history.expires_at(&quota),
-            end + LookbackWindow::from_quota(&quota).full,
+            end + aggregate::lookback(&quota).full,
             "{}",
             quota.algorithm()
         );
