@@ -27,7 +27,7 @@ use super::key::{CounterId, Fingerprint};
 use super::quota::Quota;
 use super::table::{LimitId, Shard, SlotLookup};
 use super::timestamp::Timestamp;
-use super::{Check, Limiter, unconditional_count};
+use super::{Check, Limiter};
 
 /// How instances share the units of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,7 +139,7 @@ impl Limiter {
         let Some(quota) = shard.quota(limit).filter(|quota| quota.is_leased()).copied() else {
             return LeaseOutcome::Unavailable;
         };
-        let quota = unconditional_count::quota_with_limit(quota, limit_units);
+        let quota = limit_units.map_or(quota, |units| quota.with_units(units));
         if cost > quota.capacity() {
             // More than the limit can ever grant. Clients need a finite wait.
             return LeaseOutcome::Rejected(quota.refill());
@@ -201,7 +201,7 @@ impl Limiter {
         let held = lease_of(&shard, key, limit, now);
         let in_use = shard.held_of(key, limit);
         let account = shard.lease_accounts_mut().get_mut(&key)?;
-        let quota = unconditional_count::quota_with_limit(quota, account.limit);
+        let quota = account.limit.map_or(quota, |units| quota.with_units(units));
         let terms = LeaseTerms { quota, policy, latency: latency.next_call };
         let (request, held) = account.lease_request(counter, held, terms, in_use, now);
         write_lease(&mut shard, key, limit, held, now);
@@ -228,7 +228,7 @@ impl Limiter {
             // The limit is gone, which requests find out when they are decided again.
             return AppliedGrant { next: AfterGrant::Done, response: LeaseResponse::Units };
         };
-        let quota = unconditional_count::quota_with_limit(quota, account.limit);
+        let quota = account.limit.map_or(quota, |units| quota.with_units(units));
         // The wait that was computed for the previous limit says nothing about this one.
         let none = Duration::ZERO;
         let grant = match account.is_for_other_quota(&quota) {

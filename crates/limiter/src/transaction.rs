@@ -3,11 +3,14 @@
 //! All their shards are locked, in ascending order, from the first read to the last charge. The charges of rules that
 //! charge rejections, and a ban that a rejection starts, are written under the same locks.
 
+mod counting;
+
 use std::ops::Range;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+pub use self::counting::JointOutcome;
 use super::algorithm::{self, CounterState, Outcome, ban};
 use super::check_options::{CounterRole, OnDenied};
 use super::decision::{Decision, Enforcement, Verdict, Verdicts};
@@ -18,17 +21,7 @@ use super::leases::SharedCounter;
 use super::reservation::{self, ChargeTiming};
 use super::table::{CounterTable, LockedShards, Shard, SlotLookup};
 use super::timestamp::Timestamp;
-use super::unconditional_count::{CountOperation, CountResult, CountSelection, RequestCounters};
 use super::{Check, Limiter, commit};
-
-/// What happens to a request, once all its counters are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JointOutcome {
-    /// Whether its checks are charged.
-    pub passes: bool,
-    /// Which of its unconditional counts are written.
-    pub count_selection: CountSelection,
-}
 
 /// The checks of one request, with their shards locked.
 struct Transaction<'a> {
@@ -65,30 +58,6 @@ pub(super) fn check(limiter: &Limiter, checks: &[&Check], now: Timestamp) -> Dec
     let (verdicts, next) = transaction.evaluate(now);
     let passes = !verdicts.iter().any(Verdict::rejects);
     transaction.finish(verdicts, next, passes, limiter, now)
-}
-
-impl Limiter {
-    /// Decides checks and performs count operations in one critical section.
-    ///
-    /// `rule` is called with all results. It returns whether the request passes, and so is charged, and which counts
-    /// are written. It must return `passes: false` if a check rejects. It runs under the locks and must not call the
-    /// limiter.
-    pub fn check_and_count(
-        &self,
-        checks: &[Check],
-        operations: &[CountOperation],
-        decide: impl FnOnce(&[Verdict], &[CountResult]) -> JointOutcome,
-        now: Timestamp,
-    ) -> (Decision, SmallVec<[CountResult; 4]>) {
-        let counters = RequestCounters::new(self, operations);
-        let checks: CheckList<'_> = checks.iter().collect();
-        let mut transaction = Transaction::lock(&self.table, &checks, counters.keys(), now);
-        let (verdicts, next) = transaction.evaluate(now);
-        let read = counters.read(&transaction.locked, now);
-        let JointOutcome { passes, count_selection } = decide(&verdicts, &read);
-        let decision = transaction.finish(verdicts, next, passes, self, now);
-        (decision, counters.count_all(read, count_selection, &mut transaction.locked, now))
-    }
 }
 
 impl ProvisionalCharge {

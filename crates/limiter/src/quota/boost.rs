@@ -98,6 +98,22 @@ impl Quota {
         let raised = Self::from_units(self.algorithm, limit.period, count, burst, self.units_per_request)?;
         Some(raised.with_params(self.params()))
     }
+
+    /// Returns the quota of a counter whose limit of `units` is that of the request. Windows and their counts are those
+    /// of this quota, but gcra spreads the limit over the period, with a burst of the whole limit, and leases are those of
+    /// the limit.
+    pub(crate) fn with_units(&self, units: u32) -> Self {
+        let counted = self.store_quota();
+        if !self.is_leased() && self.algorithm != Algorithm::Gcra {
+            return *self;
+        }
+        let period = counted.window();
+        let count = units.min(u32::try_from(period.nanos()).unwrap_or(u32::MAX));
+        let count = NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN);
+        let limited = Self::new(counted.algorithm, Limit::new(count, period), None).ok();
+        let limited = if self.is_leased() { limited.and_then(Self::leased) } else { limited };
+        limited.unwrap_or(*self)
+    }
 }
 
 #[cfg(test)]

@@ -3,15 +3,13 @@
 //! A request over the limit counts nothing, because units are granted to requests that pass. Units that are given back
 //! can be spent again here.
 
-use std::num::NonZeroU32;
-
 use super::{CountOperation, CountResult};
 use crate::Limiter;
 use crate::algorithm::lease::{self, LeaseState};
 use crate::algorithm::{Algorithm, CounterState, Outcome};
 use crate::key::Fingerprint;
 use crate::leases::{self, LeaseOutcome, SharedCounter, UnitSource};
-use crate::quota::{Limit, Quota};
+use crate::quota::Quota;
 use crate::table::Shard;
 use crate::timestamp::Timestamp;
 
@@ -29,22 +27,12 @@ impl Limiter {
         now: Timestamp,
     ) -> LeaseOutcome {
         let counter = self.shared_counter_to_count(operation);
-        self.acquire_counter_units(source, counter, cost(operation), Some(operation.limit), now)
+        self.acquire_counter_units(source, counter, operation.cost(), Some(operation.limit), now)
     }
 }
 
-/// Returns the quota of a counter with a limit of `limit` units; without one, that of its handle.
-pub(crate) fn quota_with_limit(quota: Quota, limit: Option<u32>) -> Quota {
-    let (Some(limit), counted) = (limit, quota.store_quota()) else { return quota };
-    let period = counted.window();
-    let most = u32::try_from(period.nanos()).unwrap_or(u32::MAX);
-    let count = NonZeroU32::new(limit.min(most)).unwrap_or(NonZeroU32::MIN);
-    let limited = Quota::new(counted.algorithm(), Limit::new(count, period), None).ok();
-    limited.and_then(Quota::leased).unwrap_or(quota)
-}
-
 /// Returns the next state of a counter and what it reads, given the units left `outside_slot`, in addition to its lease.
-pub(super) fn reading(
+pub(super) fn evaluate(
     state: Option<CounterState>,
     quota: &Quota,
     outside_slot: Option<u32>,
@@ -60,12 +48,7 @@ pub(super) fn reading(
     let (next, outcome) = after_spending(state, operation, now);
     let fits = outcome == Outcome::Conform && (operation.limit > 0 || operation.amount <= 0);
     let counted = before.saturating_add_signed(operation.amount);
-    let usage = lease::fleet_usage(
-        Some(next),
-        &quota_with_limit(*quota, Some(operation.limit)),
-        left.saturating_sub(held),
-        now,
-    );
+    let usage = lease::fleet_usage(Some(next), quota, left.saturating_sub(held), now);
     let reset = match outcome {
         Outcome::Exceed { retry_after: Some(wait) } if !wait.is_zero() => wait,
         Outcome::Exceed { .. } | Outcome::Conform => usage.reset,
@@ -75,15 +58,15 @@ pub(super) fn reading(
         after: if fits { counted.min(limit) } else { counted.max(limit.saturating_add(1)) },
         is_over: !fits,
         reset: (quota.store_quota().algorithm() == Algorithm::Gcra).then_some(reset),
-        needs_lease: !fits && lease::needs_lease(outcome) && operation.limit >= cost(operation),
+        needs_lease: !fits && lease::needs_lease(outcome) && operation.limit >= operation.cost(),
     };
     (next, result)
 }
 
 /// Counts units if they fit; otherwise records them as demand.
-pub(super) fn count(shard: &mut Shard, key: Fingerprint, operation: CountOperation, now: Timestamp) {
+pub(crate) fn count(shard: &mut Shard, key: Fingerprint, operation: &CountOperation, now: Timestamp) {
     let state = shard.state(shard.find(key), operation.handle.id, now);
-    let (next, outcome) = after_spending(state, &operation, now);
+    let (next, outcome) = after_spending(state, operation, now);
     if outcome != Outcome::Conform || operation.limit > 0 || operation.amount < 0 {
         leases::write_lease(shard, key, operation.handle.id, LeaseState::from_counter(Some(next)), now);
     }
@@ -102,10 +85,6 @@ fn after_spending(
             (LeaseState::Units(units.saturating_add(back).min(most), until).into(), Outcome::Conform)
         }
         (held, true) => (held.into(), Outcome::Conform),
-        (held, false) => lease::evaluate(Some(held.into()), cost(operation), now),
+        (held, false) => lease::evaluate(Some(held.into()), operation.cost(), now),
     }
-}
-
-fn cost(operation: &CountOperation) -> u32 {
-    u32::try_from(operation.amount.max(0)).unwrap_or(u32::MAX)
 }

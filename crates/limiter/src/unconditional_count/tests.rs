@@ -2,6 +2,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
+use crate::Limiter;
 use crate::algorithm::Algorithm;
 use crate::algorithm::conversion::OnChange;
 use crate::quota::{Limit, Period, TimeUnit};
