@@ -18,6 +18,8 @@ mod concurrency;
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 
+use super::scale::Scale;
+
 /// Minimum number of shares of the cheapest request, if the limit's numbers leave room for it. The factor then has
 /// steps of a few per cent at its maximum, and finer ones below.
 const MIN_UNITS_PER_REQUEST: u32 = 64;
@@ -132,9 +134,9 @@ impl ElasticCosts {
         }
         let (full, min) = (u64::from(self.full.get()), u64::from(self.min.get()));
         let (room, all) = (u64::from(headroom.0), u64::from(u16::MAX));
-        // full / (1 + (full/least - 1) * room/all), multiplied out.
-        let price = (full * min * all).div_ceil(min * all + (full - min) * room);
-        u32::try_from(price).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX)
+        // 1 + (full/min - 1) * room/all, multiplied out.
+        let scale = Scale { numerator: min * all + (full - min) * room, denominator: min * all };
+        scale.cost(self.full)
     }
 }
 

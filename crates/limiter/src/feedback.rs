@@ -15,6 +15,7 @@ use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 
 use super::percent::Percent;
+use super::scale::Scale;
 
 /// Millionths in a whole.
 const WHOLE: u32 = 1_000_000;
@@ -69,8 +70,7 @@ impl LimitShare {
         if self.is_full() {
             return units.into();
         }
-        let cost = (u64::from(units.get()) * u64::from(WHOLE)).div_ceil(u64::from(self.0));
-        u32::try_from(cost).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX)
+        Scale { numerator: self.0.into(), denominator: WHOLE.into() }.cost(units)
     }
 
     /// Whether the shares differ by a tenth of `other` at most.

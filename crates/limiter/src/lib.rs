@@ -41,6 +41,7 @@ mod evaluation;
 mod overrides;
 mod prediction;
 mod registry;
+mod scale;
 mod snapshot;
 mod table;
 mod transaction;

@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use super::AdaptiveRange;
-use crate::elastic::latency::{STEPS, Samples, decay_factor, seconds};
+use crate::elastic::latency::{STEPS, Samples, approach, decay_factor, seconds};
 
 /// Minimum length of a window.
 const MIN_WINDOW: Duration = Duration::from_millis(100);
@@ -202,9 +202,10 @@ impl LimitController {
         let is_used = f64::from(window.peak) >= self.limit * USED;
         let mut gradient = 1.0;
         if let Some((mean, variance)) = measured {
-            let kept = decay_factor(window.length, VARIANCE);
-            self.variance =
-                if self.latency.is_none() { variance } else { variance + (self.variance - variance) * kept };
+            self.variance = match self.latency {
+                None => variance,
+                Some(_) => approach(self.variance, variance, window.length, VARIANCE),
+            };
             self.latency = Some(mean);
             let baseline = self.learn(mean, window.latencies.count as f64, is_used, window.length);
             let doubt = CERTAINTY * (self.variance / window.latencies.count as f64).sqrt();

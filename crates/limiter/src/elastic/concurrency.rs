@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::latency::decay_factor;
+use super::latency::approach;
 
 /// Initial limit.
 const INITIAL_LIMIT: f64 = 20.0;
@@ -42,12 +42,12 @@ impl Concurrency {
     /// current latency, if known.
     pub(super) fn adapt(&mut self, in_flight: u64, gradient: Option<f64>, elapsed: Duration) {
         let now = in_flight as f64;
-        self.in_flight = now + (self.in_flight - now) * decay_factor(elapsed, FADE);
+        self.in_flight = approach(self.in_flight, now, elapsed, FADE);
         let Some(gradient) = gradient else { return };
         let aim = self.limit * gradient.clamp(MIN_GRADIENT, 1.0) + self.limit.sqrt();
         let is_used = self.in_flight * 2.0 > self.limit;
         if is_used || aim < self.limit {
-            let limit = aim + (self.limit - aim) * decay_factor(elapsed, FOLLOW);
+            let limit = approach(self.limit, aim, elapsed, FOLLOW);
             self.limit = limit.clamp(MIN_LIMIT, MAX_LIMIT);
         }
     }

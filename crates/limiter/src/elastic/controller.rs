@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::Headroom;
 use super::concurrency::Concurrency;
-use super::latency::{Latency, decay_factor};
+use super::latency::{Latency, approach, decay_factor};
 use super::signal::{Signal, SignalLevel, SignalSet, UpstreamMeasurement};
 use crate::timestamp::Timestamp;
 
@@ -212,8 +212,8 @@ impl HeadroomTracker {
 
     fn steer(&mut self, pressure: f64, effect: Duration, elapsed: Duration) -> Trend {
         let falls = pressure < self.before;
-        self.before = pressure + (self.before - pressure) * decay_factor(elapsed, BEFORE);
-        self.lately = pressure + (self.lately - pressure) * decay_factor(elapsed, LATELY);
+        self.before = approach(self.before, pressure, elapsed, BEFORE);
+        self.lately = approach(self.lately, pressure, elapsed, LATELY);
         if pressure < ROOM {
             self.tight_from = None;
         } else {
@@ -310,8 +310,8 @@ impl ReportedValue {
             return;
         };
         // The old mean fades according to its age.
-        let kept = decay_factor(self.age.saturating_add(elapsed), REPORTS_FADE);
-        self.value = Some(self.value.map_or(reported, |value| reported + (value - reported) * kept));
+        let age = self.age.saturating_add(elapsed);
+        self.value = Some(self.value.map_or(reported, |value| approach(value, reported, age, REPORTS_FADE)));
         self.age = Duration::ZERO;
     }
 

@@ -149,6 +149,11 @@ pub(crate) fn decay_factor(elapsed: Duration, time: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time.as_secs_f64()).exp()
 }
 
+/// Returns where a value is that has moved from `from` towards `to` for `elapsed`, with time constant `time`.
+pub(crate) fn approach(from: f64, to: f64, elapsed: Duration, time: Duration) -> f64 {
+    to + (from - to) * decay_factor(elapsed, time)
+}
+
 /// Learns the latency of an upstream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Latency {
@@ -194,17 +199,16 @@ impl Latency {
         };
         self.behind = as_written || (self.behind && lately > usual + NEAR);
         let may_rise = self.behind && self.is_level(lately);
-        let towards = |aim: f64, from: f64, time| aim + (from - aim) * decay_factor(elapsed, time);
         if lately < self.long_term_baseline {
-            self.long_term_baseline = towards(lately, self.long_term_baseline, FASTER);
+            self.long_term_baseline = approach(self.long_term_baseline, lately, elapsed, FASTER);
         } else if may_rise {
-            self.long_term_baseline = towards(lately, self.long_term_baseline, SLOWER);
+            self.long_term_baseline = approach(self.long_term_baseline, lately, elapsed, SLOWER);
         }
         let farthest = lately.min(self.long_term_baseline + MAX_RISE);
         let usual = if lately < usual {
-            towards(lately, usual, FASTER)
+            approach(usual, lately, elapsed, FASTER)
         } else if may_rise && farthest > usual {
-            towards(farthest, usual, SETTLED)
+            approach(usual, farthest, elapsed, SETTLED)
         } else {
             usual
         };
