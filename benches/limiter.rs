@@ -6,12 +6,16 @@
 //! 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
+#[path = "../crates/limiter/benches/governor/threads.rs"]
+mod threads;
+#[path = "../crates/limiter/benches/governor/timing.rs"]
+mod timing;
+
 use std::cell::Cell;
 use std::env;
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::process::Command;
-use std::sync::Barrier;
 
 use governor::clock::{Clock as GovernorClock, DefaultClock};
 use governor::middleware::NoOpMiddleware;
@@ -26,6 +30,9 @@ use weir_limiter::reservation::ChargeTiming;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 use weir_net::clock::Clock;
+
+use self::threads::slowest_thread;
+use self::timing::median;
 
 /// The allocator of the program, which determines the memory layout of the table.
 #[global_allocator]
@@ -67,13 +74,11 @@ impl Weir {
         };
         let limit = Limit::new(NonZeroU32::new(count).expect("a count above 0"), Period::one(unit));
         let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
-        let lineage = LimitIdentity { rule: "per-client".into(), key: "[client_ip]".into() };
+        let identity = LimitIdentity { rule: "per-client".into(), key: "[client_ip]".into() };
         let now = clock.as_ref().map_or(Timestamp::from_nanos(START), Clock::now);
-        let meter = limiter.install(
-            &[LimitSpec { identity: lineage, quota, on_change: OnChange::Keep, lease_policy: None }],
-            now,
-        )[0];
-        Self { limiter, handle: meter, clock }
+        let handle = limiter
+            .install(&[LimitSpec { identity, quota, on_change: OnChange::Keep, lease_policy: None }], now)[0];
+        Self { limiter, handle, clock }
     }
 }
 
@@ -140,40 +145,11 @@ fn fill(contender: &impl Contender, keys: u32) {
     }
 }
 
-/// Returns the nanoseconds per decision of the slowest thread. Each thread has its own sequence of keys.
+/// Returns the nanoseconds per decision of the slowest thread.
 fn measure(contender: &impl Contender, sequences: &[Vec<u32>], first_tick: u64, load: Load) -> f64 {
-    let barrier = Barrier::new(sequences.len());
-    let run = |sequence: &[u32]| {
-        barrier.wait();
-        let start = thread_cpu_nanos();
-        let passed = sequence
-            .iter()
-            .zip(first_tick..)
-            .filter(|(address, tick)| contender.decide(**address, *tick))
-            .count();
-        let elapsed = thread_cpu_nanos() - start;
-        let expected = if load == Load::Conforming { sequence.len() } else { 0 };
-        assert_eq!(passed, expected, "unexpected share of admitted requests");
-        elapsed as f64 / sequence.len() as f64
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = sequences.iter().map(|sequence| scope.spawn(|| run(sequence))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("the thread panicked")).fold(0.0, f64::max)
+    slowest_thread(sequences, first_tick, load == Load::Conforming, |address, tick| {
+        contender.decide(address, tick)
     })
-}
-
-/// Returns the processor time of this thread in nanoseconds. On a shared machine this is more accurate than a clock,
-/// which also counts the time that the thread waits for a processor.
-fn thread_cpu_nanos() -> u64 {
-    // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
-    std::thread::yield_now();
-    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("CPU time of the thread in /proc")
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Measures two filled limiters in alternating rounds and prints a row per number of threads.

@@ -4,6 +4,9 @@
 //! with the hashing of the key. Run with `cargo bench --features jemalloc --bench rules -- [--rules 1,10,1000,10000] [--rounds 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
+#[path = "../crates/limiter/benches/governor/timing.rs"]
+mod timing;
+
 use std::env;
 use std::hint::black_box;
 
@@ -15,6 +18,8 @@ use weir_limiter::{self as limiter, InstanceCounts, Limiter};
 use weir_policy::identify::{IdentifySettings, identify};
 use weir_policy::rules::selection::Selection;
 use weir_policy::rules::{RequiredLimits, RuleSet};
+
+use self::timing::{median, thread_cpu_nanos};
 
 /// The allocator of the program.
 #[global_allocator]
@@ -102,19 +107,6 @@ fn measure(set: &RuleSet, requests: &[(Uri, HeaderMap)], selections: usize) -> f
         }
     }
     (thread_cpu_nanos() - started) as f64 / selections as f64
-}
-
-/// Returns the processor time of this thread in nanoseconds.
-fn thread_cpu_nanos() -> u64 {
-    // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
-    std::thread::yield_now();
-    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("CPU time of the thread in /proc")
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn numbers(arguments: &[String], name: &str) -> Option<Vec<usize>> {

@@ -5,11 +5,15 @@
 //! governor -- [--decisions 2000000] [--rounds 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
+#[path = "governor/threads.rs"]
+mod threads;
+#[path = "governor/timing.rs"]
+mod timing;
+
 use std::cell::Cell;
 use std::env;
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::sync::Barrier;
 
 use governor::clock::Clock;
 use governor::middleware::NoOpMiddleware;
@@ -17,6 +21,9 @@ use governor::nanos::Nanos;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::state::{InMemoryState, NotKeyed};
 use weir_limiter::{DirectRateLimiter, LimiterSettings, Quota, RateLimiter, Timestamp};
+
+use self::threads::slowest_thread;
+use self::timing::median;
 
 /// Nanoseconds by which time advances per decision.
 const STEP: u64 = 100;
@@ -100,36 +107,9 @@ fn quotas(load: Load) -> (Quota, governor::Quota) {
     }
 }
 
-/// Returns the nanoseconds per decision of the slowest thread. Each thread has its own sequence of keys.
+/// Returns the nanoseconds per decision of the slowest thread.
 fn measure(limiter: &impl Limiting, sequences: &[Vec<u32>], first_tick: u64, load: Load) -> f64 {
-    let barrier = Barrier::new(sequences.len());
-    let run = |sequence: &[u32]| {
-        barrier.wait();
-        let start = thread_cpu_nanos();
-        let passed =
-            sequence.iter().zip(first_tick..).filter(|(key, tick)| limiter.decide(**key, *tick)).count();
-        let elapsed = thread_cpu_nanos() - start;
-        assert_eq!(passed, if load == Load::Admitted { sequence.len() } else { 0 });
-        elapsed as f64 / sequence.len() as f64
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = sequences.iter().map(|sequence| scope.spawn(|| run(sequence))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("the thread panicked")).fold(0.0, f64::max)
-    })
-}
-
-/// Returns the processor time of this thread in nanoseconds. On a shared machine this is more accurate than a clock,
-/// which also counts the time that the thread waits for a processor. It does not count the wait for a lock.
-fn thread_cpu_nanos() -> u64 {
-    // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
-    std::thread::yield_now();
-    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("CPU time of the thread in /proc")
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    slowest_thread(sequences, first_tick, load == Load::Admitted, |key, tick| limiter.decide(key, tick))
 }
 
 /// Prints a row per number of threads. `keys` is 0 for limiters without keys.
