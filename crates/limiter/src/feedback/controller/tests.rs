@@ -61,7 +61,7 @@ fn limit_above_that_of_the_provider_uses_it_and_is_rarely_rejected() {
     for_each_provider(|kind, has_headers| {
         // A single call in a second is a tenth of the limit of ten.
         for (limit, seconds, most) in
-            [(10.0, 20_000.0, 0.005), (1000.0, 300.0, 0.001), (10_000.0, 30.0, 0.001)]
+            [(10.0, 5_000.0, 0.005), (1000.0, 100.0, 0.001), (10_000.0, 10.0, 0.001)]
         {
             let mut simulation = simulation(kind, has_headers, limit, 1.3);
             simulation.run(60.0 + seconds / 5.0);

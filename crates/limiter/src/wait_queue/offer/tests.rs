@@ -216,7 +216,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     // Each case simulates tens of thousands of requests.
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(4))]
 
     #[test]
     fn fast_limits_are_used_by_requests_that_wake_up_late(
