@@ -51,7 +51,7 @@ impl TransactionFixture {
         };
         let specs: Vec<_> = quotas.iter().enumerate().map(spec).collect();
         let handles = limiter.install(&specs, START);
-        Self { limiter, handles: handles }
+        Self { limiter, handles }
     }
 
     /// Returns a check of the limit at `index` for `key`, in group 0.
