@@ -18,7 +18,7 @@ mod concurrency;
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 
-use super::scale::Scale;
+use super::scale::LimitScale;
 
 /// Minimum number of shares of the cheapest request, if the limit's numbers leave room for it. The factor then has
 /// steps of a few per cent at its maximum, and finer ones below.
@@ -135,7 +135,7 @@ impl ElasticCosts {
         let (full, min) = (u64::from(self.full.get()), u64::from(self.min.get()));
         let (room, all) = (u64::from(headroom.0), u64::from(u16::MAX));
         // 1 + (full/min - 1) * room/all, multiplied out.
-        let scale = Scale { numerator: min * all + (full - min) * room, denominator: min * all };
+        let scale = LimitScale { numerator: min * all + (full - min) * room, denominator: min * all };
         scale.cost(self.full)
     }
 }

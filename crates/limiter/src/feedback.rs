@@ -15,7 +15,7 @@ use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 
 use super::percent::Percent;
-use super::scale::Scale;
+use super::scale::LimitScale;
 
 /// Millionths in a whole.
 const WHOLE: u32 = 1_000_000;
@@ -70,7 +70,7 @@ impl LimitShare {
         if self.is_full() {
             return units.into();
         }
-        Scale { numerator: self.0.into(), denominator: WHOLE.into() }.cost(units)
+        LimitScale { numerator: self.0.into(), denominator: WHOLE.into() }.cost(units)
     }
 
     /// Whether the shares differ by a tenth of `other` at most.

@@ -7,12 +7,12 @@ use std::num::{NonZeroU16, NonZeroU32};
 
 /// A limit in force, as a fraction of the limit in requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scale {
+pub(super) struct LimitScale {
     pub(super) numerator: u64,
     pub(super) denominator: u64,
 }
 
-impl Scale {
+impl LimitScale {
     /// Returns the cost of a request that costs `units` at the limit in requests: rounded up, so that the limit in force
     /// is never exceeded. The product of units and denominator must fit into 64 bits.
     pub(super) fn cost(self, units: NonZeroU16) -> NonZeroU32 {
