@@ -1,19 +1,19 @@
 //! Requests that the limits counted here admit: they are forwarded, and the upstream's response is settled and returned.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::VIA;
 use http::{HeaderValue, StatusCode, Version, request};
 
-use super::body::{DownstreamBody, RequestBody, ResponseBody};
-use super::decide::{self, CachedFallbacks};
+use super::body::{RequestBody, ResponseBody};
+use super::decide;
 use super::failure::ForwardFailure;
 use super::finish;
 use super::forward::{AttemptResult, forward, response_timeout};
 use super::grpc;
-use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
-use super::headers::{self, Expectation};
+use super::headers;
+use super::headers::overrides::X_ENVOY_UPSTREAM_SERVICE_TIME;
+use super::held::HeldRequest;
 use super::local_reply::{self, DownstreamResponse, PendingBody, announce_close, closes_for_drain};
 use super::request_context::{RequestContext, ResponseFlag};
 use super::tunnel;
@@ -21,58 +21,59 @@ use super::view::GenerationView;
 use weir_http::headers::Response;
 use weir_http::http1::head::ReceivedHead;
 use weir_limiter::timestamp::saturating_millis;
-use weir_limits::{AppliedLimits, PendingLimits};
+use weir_limits::AppliedLimits;
 use weir_net::overload::LoadShed;
 use weir_policy::engine::Policy;
 use weir_policy::rules::cost::RequestEnd;
 use weir_upstream::Upstream;
 use weir_upstream::error::UpstreamError;
-use weir_upstream::outgoing::OutgoingRequest;
 use weir_upstream::response_body::UpstreamResponseBody;
 
-/// Returns the future that forwards a request which the limits counted here admit, and returns the response.
-// Inline: the arguments would be moved once more.
-#[inline(always)]
-#[expect(clippy::manual_async_fn, reason = "an async function has room for its parameters twice")]
-#[expect(clippy::too_many_arguments, reason = "a struct around them would cost another move")]
-pub(super) fn forwarding(
-    view: Rc<GenerationView>,
-    mut context: Box<RequestContext>,
-    mut pending: PendingLimits,
-    delay: Option<Duration>,
-    mut request: OutgoingRequest,
-    body: DownstreamBody,
-    upstream: Option<Rc<Upstream>>,
-    overrides: Option<Box<RequestOverrides>>,
-    cached: CachedFallbacks,
-    expectation: Expectation,
-) -> impl Future<Output = DownstreamResponse> + use<> {
-    async move {
-        let request::Parts { method, headers, .. } = &mut request.head;
-        if delay.is_some() && !decide::take_delayed_memory(&mut context, &mut pending, headers) {
-            let unread = PendingBody::new(expectation, body);
-            return local_reply::overloaded(context, LoadShed::Waiting, unread);
-        }
-        let resolved =
-            decide::resolve_admitted(&view.limits, &mut context, &mut pending, delay, headers).await;
-        let limits = match resolved {
-            Ok(limits) => limits,
-            Err(rejected) => {
-                let (view, unread) = (&view.limits, PendingBody::new(expectation, body));
-                return local_reply::rejected_remotely(context, view, &rejected, cached, method, unread);
+impl HeldRequest {
+    /// Returns the future that forwards a request which the limits counted here admit, and returns the response.
+    // Inline: all of it would be moved once more.
+    #[inline(always)]
+    #[expect(clippy::manual_async_fn, reason = "an async function has room for its parameters twice")]
+    pub(super) fn forward(
+        mut self,
+        delay: Option<Duration>,
+    ) -> impl Future<Output = DownstreamResponse> + use<> {
+        async move {
+            let (view, context, request) = (&self.view, &mut self.context, &mut self.request);
+            let request::Parts { method, headers, .. } = &mut request.head;
+            let pending = &mut self.pending;
+            if delay.is_some() && !decide::take_delayed_memory(context, pending, headers) {
+                let unread = PendingBody::new(self.expectation, self.body);
+                return local_reply::overloaded(self.context, LoadShed::Waiting, unread);
             }
-        };
-        if context.is_last_hop {
-            let unread = PendingBody::new(expectation, body);
-            return local_reply::last_hop(context, limits, &view.limits, unread);
+            let resolved = decide::resolve_admitted(&view.limits, context, pending, delay, headers).await;
+            let limits = match resolved {
+                Ok(limits) => limits,
+                Err(rejected) => {
+                    let unread = PendingBody::new(self.expectation, self.body);
+                    let (context, view) = (self.context, &self.view.limits);
+                    return local_reply::rejected_remotely(
+                        context,
+                        view,
+                        &rejected,
+                        self.cached,
+                        method,
+                        unread,
+                    );
+                }
+            };
+            if context.is_last_hop {
+                let unread = PendingBody::new(self.expectation, self.body);
+                return local_reply::last_hop(self.context, limits, &self.view.limits, unread);
+            }
+            grpc::apply_client_deadline(context, headers);
+            let (upstream, overrides) = (self.upstream.as_deref(), self.overrides.as_deref());
+            let body = RequestBody::new(self.body, context, response_timeout(upstream, overrides));
+            let result = forward(upstream, context, request, body, overrides).await;
+            // It is in the memory of the next request's bytes.
+            context.received = ReceivedHead::default();
+            respond(self.context, &self.view, upstream, limits, result)
         }
-        grpc::apply_client_deadline(&mut context, headers);
-        let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
-        let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
-        let result = forward(upstream, &mut context, &mut request, body, overrides).await;
-        // It is in the memory of the next request's bytes.
-        context.received = ReceivedHead::default();
-        respond(context, &view, upstream, limits, result)
     }
 }
 
@@ -204,15 +205,13 @@ mod tests {
     use super::*;
 
     /// Returns the size of the future that a function returns.
-    fn future_size<A, B, C, D, E, F, G, H, I, J, T>(
-        _: impl FnOnce(A, B, C, D, E, F, G, H, I, J) -> T,
-    ) -> usize {
+    fn future_size<A, B, T>(_: impl FnOnce(A, B) -> T) -> usize {
         size_of::<T>()
     }
 
     #[test]
     fn future_of_a_forwarded_request_is_small() {
-        let size = future_size(forwarding);
+        let size = future_size(HeldRequest::forward);
         // A size class of jemalloc; the next is 2560 bytes.
         assert!(size <= 2048, "{size} bytes");
     }

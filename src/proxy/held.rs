@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::admitted;
 use super::body::DownstreamBody;
 use super::decide::{self, CachedFallbacks, HeldEnd, HeldRejection};
 use super::headers::Expectation;
@@ -114,25 +113,6 @@ impl HeldRequest {
                 Err(HeldEnd::Superseded) => self.pending.remove_uninstalled_limits(&self.view.limits),
             }
         }
-    }
-
-    /// Returns the future that forwards the request after `delay`.
-    // Inline: all of it would be moved once more.
-    #[inline(always)]
-    pub(super) fn forward(self, delay: Option<Duration>) -> impl Future<Output = DownstreamResponse> + use<> {
-        let Self { view, context, pending, request, body, upstream, overrides, cached, expectation } = self;
-        admitted::forwarding(
-            view,
-            context,
-            pending,
-            delay,
-            request,
-            body,
-            upstream,
-            overrides,
-            cached,
-            expectation,
-        )
     }
 
     fn reject(self, rejection: HeldRejection) -> DownstreamResponse {
