@@ -208,7 +208,7 @@ impl Worker {
         let request = identify(&Method::GET, &self.uri, &self.headers, peer, &policy.identify, now).ok()?;
         match policy.rules.select(&request, Headroom::NONE) {
             Selection::Limited(checks, rest) => {
-                Some(PendingLimits::check(&self.view, checks, rest, &request, now))
+                Some(PendingLimits::check(&self.view, checks, rest, &request, now, None))
             }
             _ => None,
         }

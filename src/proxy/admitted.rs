@@ -1,19 +1,21 @@
 //! Requests that the limits counted here admit: they are forwarded, and the upstream's response is settled and returned.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::VIA;
 use http::{HeaderValue, StatusCode, Version, request};
 
-use super::body::{RequestBody, ResponseBody};
-use super::decide;
+use super::body::{DownstreamBody, RequestBody, ResponseBody};
+use super::delay;
 use super::failure::ForwardFailure;
+use super::fallback::CachedFallbacks;
 use super::finish;
 use super::forward::{AttemptResult, forward, response_timeout};
 use super::grpc;
-use super::headers;
-use super::headers::overrides::X_ENVOY_UPSTREAM_SERVICE_TIME;
-use super::held::HeldRequest;
+use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
+use super::headers::{self, Expectation};
+use super::held;
 use super::local_reply::{self, DownstreamResponse, PendingBody, announce_close, closes_for_drain};
 use super::request_context::{RequestContext, ResponseFlag};
 use super::tunnel;
@@ -21,16 +23,30 @@ use super::view::GenerationView;
 use weir_http::headers::Response;
 use weir_http::http1::head::ReceivedHead;
 use weir_limiter::timestamp::saturating_millis;
-use weir_limits::AppliedLimits;
+use weir_limits::{AppliedLimits, PendingLimits};
 use weir_net::overload::LoadShed;
 use weir_policy::engine::Policy;
 use weir_policy::rules::cost::RequestEnd;
 use weir_upstream::Upstream;
 use weir_upstream::error::UpstreamError;
+use weir_upstream::outgoing::OutgoingRequest;
 use weir_upstream::response_body::UpstreamResponseBody;
 
-impl HeldRequest {
-    /// Returns the future that forwards a request which the limits counted here admit, and returns the response.
+/// A request that the limits counted here admit.
+pub(super) struct AdmittedRequest {
+    pub(super) view: Rc<GenerationView>,
+    pub(super) context: Box<RequestContext>,
+    pub(super) pending: PendingLimits,
+    pub(super) request: OutgoingRequest,
+    pub(super) body: DownstreamBody,
+    pub(super) upstream: Option<Rc<Upstream>>,
+    pub(super) overrides: Option<Box<RequestOverrides>>,
+    pub(super) cached: CachedFallbacks,
+    pub(super) expectation: Expectation,
+}
+
+impl AdmittedRequest {
+    /// Returns the future that forwards the request after `delay`, and returns the response.
     // Inline: all of it would be moved once more.
     #[inline(always)]
     #[expect(clippy::manual_async_fn, reason = "an async function has room for its parameters twice")]
@@ -42,11 +58,11 @@ impl HeldRequest {
             let (view, context, request) = (&self.view, &mut self.context, &mut self.request);
             let request::Parts { method, headers, .. } = &mut request.head;
             let pending = &mut self.pending;
-            if delay.is_some() && !decide::take_delayed_memory(context, pending, headers) {
+            if delay.is_some() && !delay::take_delayed_memory(context, pending, headers) {
                 let unread = PendingBody::new(self.expectation, self.body);
                 return local_reply::overloaded(self.context, LoadShed::Waiting, unread);
             }
-            let resolved = decide::resolve_admitted(&view.limits, context, pending, delay, headers).await;
+            let resolved = held::resolve_admitted(&view.limits, context, pending, delay, headers).await;
             let limits = match resolved {
                 Ok(limits) => limits,
                 Err(rejected) => {
@@ -211,7 +227,7 @@ mod tests {
 
     #[test]
     fn future_of_a_forwarded_request_is_small() {
-        let size = future_size(HeldRequest::forward);
+        let size = future_size(AdmittedRequest::forward);
         // A size class of jemalloc; the next is 2560 bytes.
         assert!(size <= 2048, "{size} bytes");
     }

@@ -5,6 +5,7 @@
 //! byte. `response::fallback` defines the key and which responses may be stored. Copies in progress have a budget of
 //! the same size, because their duration depends on the client.
 
+mod cached;
 mod recorder;
 mod recording;
 
@@ -17,6 +18,7 @@ use http::{HeaderName, Method, request};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
+pub(super) use self::cached::CachedFallbacks;
 pub(super) use self::recorder::Recorder;
 use self::recording::{ActiveRecording, RecordingRegistry};
 use super::headers::Hop;
@@ -47,11 +49,11 @@ pub struct Fallbacks {
 
 /// A request, with what is known about its client and its upstream.
 #[derive(Clone, Copy)]
-pub(super) struct IncomingRequest<'a> {
+pub(super) struct IncomingRequest<'a, 'h> {
     head: &'a request::Parts,
     has_body: bool,
     hop: &'a Hop<'a>,
-    attributes: &'a Attributes<'a>,
+    attributes: &'a Attributes<'h>,
     policy: &'a Policy,
     /// In the order of the policy's routes.
     upstreams: &'a [Rc<Upstream>],
@@ -100,7 +102,7 @@ impl Fallbacks {
     pub(super) fn look_up(
         &self,
         rule: RuleIndex,
-        request: IncomingRequest<'_>,
+        request: IncomingRequest<'_, '_>,
         now: Timestamp,
     ) -> Option<Arc<CachedResponse>> {
         let memory = self.cache(rule)?;
@@ -116,7 +118,7 @@ impl Fallbacks {
     pub(super) fn record(
         &self,
         pending: &PendingLimits,
-        request: IncomingRequest<'_>,
+        request: IncomingRequest<'_, '_>,
         now: Timestamp,
     ) -> Option<Box<Recorder>> {
         // A service may read the body of a GET, which is not part of the key.
@@ -173,13 +175,13 @@ impl RuleCache {
     }
 }
 
-impl<'a> IncomingRequest<'a> {
+impl<'a, 'h> IncomingRequest<'a, 'h> {
     #[inline]
     pub(super) const fn new(
         head: &'a request::Parts,
         has_body: bool,
         hop: &'a Hop<'a>,
-        attributes: &'a Attributes<'a>,
+        attributes: &'a Attributes<'h>,
         policy: &'a Policy,
         upstreams: &'a [Rc<Upstream>],
     ) -> Self {

@@ -1,124 +1,375 @@
 //! Requests that are held before they are forwarded: in a queue for room in a limit, or until the store responds.
 //!
-//! Thousands of them may wait, so they have no room for the future that forwards them, which is created when they are
-//! admitted.
+//! A held request keeps its head as the client has sent it, and is prepared for the upstream when it is admitted. So it
+//! can be decided again if a reload removes a limit for which it waits: by the rules that are in force then, as if it
+//! had arrived when it did. Thousands of requests may wait, so they have no room for the future that forwards them.
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
 use std::time::Duration;
 
+use http::{HeaderMap, request};
+use hyper::body::Body as _;
+
+use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
-use super::decide::{self, CachedFallbacks, HeldEnd, HeldRejection};
-use super::headers::Expectation;
-use super::headers::overrides::RequestOverrides;
+use super::decide::{IdentifiedRequest, decide, keep_details, log_headers, record_admission};
+use super::delay::{self, DelayGuard, PausedTimeouts};
+use super::fallback::CachedFallbacks;
+use super::finish;
+use super::forward_proxy::NextHop;
+use super::headers::{InvalidRequest, RequestHeaderFlags};
 use super::local_reply::{self, DownstreamResponse, PendingBody};
-use super::queued::QueuedRequest;
-use super::request_context::RequestContext;
+use super::prepare::Route;
+use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
-use weir_limits::PendingLimits;
-use weir_upstream::Upstream;
-use weir_upstream::outgoing::OutgoingRequest;
+use weir_http::headers::append_all;
+use weir_limits::{
+    Admission, AppliedLimits, DecisionSource, HeldDelay, Hold, LimitRejection, LimitsView, NotAdmitted,
+    PendingLimits, ServiceQueries,
+};
+use weir_net::overload::LoadShed;
+use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost::RequestEnd;
+use weir_telemetry::spans::context::TraceContext;
 
 /// Maximum size of the future of a held request, in bytes.
 const MAX_FUTURE_SIZE: usize = 1024;
 
-/// What is needed to forward a request that is held, or to reject it.
+/// A request that is held.
 pub(super) struct HeldRequest {
     pub(super) view: Rc<GenerationView>,
     pub(super) context: Box<RequestContext>,
     pub(super) pending: PendingLimits,
-    pub(super) request: OutgoingRequest,
+    pub(super) head: request::Parts,
+    pub(super) flags: RequestHeaderFlags,
     pub(super) body: DownstreamBody,
-    pub(super) upstream: Option<Rc<Upstream>>,
-    pub(super) overrides: Option<Box<RequestOverrides>>,
-    pub(super) cached: CachedFallbacks,
-    pub(super) expectation: Expectation,
+    /// Trace context of a request without a span.
+    pub(super) trace: Option<TraceContext>,
 }
 
-/// A request that is held.
-pub(super) enum HeldKind {
-    /// Until the store responds.
-    Leasing(Box<HeldRequest>),
-    /// In a queue.
-    Queued(Box<QueuedRequest>),
-}
+/// Future of a held request: the future that forwards it, or the response to its rejection.
+pub(super) type HeldFuture<F> = Pin<Box<dyn Future<Output = Result<Pin<Box<F>>, DownstreamResponse>>>>;
 
-impl From<HeldRequest> for HeldKind {
-    fn from(request: HeldRequest) -> Self {
-        Self::Leasing(Box::new(request))
-    }
-}
-
-impl From<QueuedRequest> for HeldKind {
-    fn from(request: QueuedRequest) -> Self {
-        Self::Queued(Box::new(request))
-    }
-}
-
-/// The future that forwards a request, or the response to its rejection.
-type HeldResult<F> = Result<Pin<Box<F>>, DownstreamResponse>;
-
-/// Future of the response to a request that is held until its limits admit it. The future that forwards it is large, and
-/// is created only then.
-pub(super) enum HeldFuture<F> {
-    /// The request is held. The result is the future that forwards it, or the response to a rejection.
-    Held(Pin<Box<dyn Future<Output = HeldResult<F>>>>),
-    /// It is being forwarded.
-    Forwarding(Pin<Box<F>>),
-}
-
-impl<F: Future<Output = DownstreamResponse>> Future for HeldFuture<F> {
-    type Output = DownstreamResponse;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match &mut *self {
-                Self::Held(held) => match ready!(held.as_mut().poll(cx)) {
-                    Ok(forwarding) => *self = Self::Forwarding(forwarding),
-                    Err(rejection) => return Poll::Ready(rejection),
-                },
-                Self::Forwarding(forwarding) => return forwarding.as_mut().poll(cx),
-            }
-        }
-    }
-}
-
-/// Holds a request until its limits decide, and then forwards or rejects it.
-pub(super) fn hold(held: HeldKind) -> HeldFuture<impl Future<Output = DownstreamResponse> + use<>> {
-    let waiting = async move {
-        let (admitted, delay) = match held {
-            HeldKind::Leasing(held) => held.admit().await?,
-            HeldKind::Queued(queued) => queued.admit().await?,
-        };
-        Ok(Box::pin(admitted.forward(delay)))
-    };
-    debug_assert!(size_of_val(&waiting) <= MAX_FUTURE_SIZE, "{} bytes", size_of_val(&waiting));
-    HeldFuture::Held(Box::pin(waiting))
+/// What follows from a new decision.
+enum NewDecision {
+    /// The request is held again.
+    Held(Box<HeldRequest>),
+    /// It is to be forwarded after this delay.
+    Admitted(Box<HeldRequest>, Option<Duration>),
+    /// It is rejected.
+    Rejected(Box<DownstreamResponse>),
 }
 
 impl HeldRequest {
-    /// Waits for the store. Returns the request with its delay.
+    /// Holds the request until its limits decide. Then it is rejected, or `forward` returns the future that forwards it
+    /// after its delay.
+    pub(super) fn hold<F: 'static>(
+        self,
+        forward: impl FnOnce(AdmittedRequest, Option<Duration>) -> F + 'static,
+    ) -> HeldFuture<F> {
+        let held = Box::new(self);
+        let waiting = async move {
+            let (admitted, delay) = held.admit().await?;
+            Ok(Box::pin(forward(admitted, delay)))
+        };
+        debug_assert!(size_of_val(&waiting) <= MAX_FUTURE_SIZE, "{} bytes", size_of_val(&waiting));
+        Box::pin(waiting)
+    }
+
+    /// Waits until the limits admit the request, and prepares it. Returns it with its delay.
     ///
     /// # Errors
     /// The response to its rejection.
-    async fn admit(mut self: Box<Self>) -> Result<(Self, Option<Duration>), DownstreamResponse> {
+    async fn admit(mut self: Box<Self>) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
+        self.log_headers();
         let mut delayed = None;
         loop {
-            let Self { view, context, pending, request, .. } = &mut *self;
-            let headers = Some(&mut request.head.headers);
-            match decide::await_admission(&view.limits, context, pending, headers, &mut delayed).await {
-                Ok(delay) => return Ok((*self, delay)),
-                Err(HeldEnd::Rejected(rejection)) => return Err(self.reject(rejection)),
-                Err(HeldEnd::Superseded) => self.pending.remove_uninstalled_limits(&self.view.limits),
+            let Self { view, context, pending, .. } = &mut *self;
+            match await_admission(&view.limits, context, pending, &mut delayed).await {
+                Ok(delay) => return self.prepare_with(delay),
+                Err(NotAdmitted::Rejected(rule, retry_after)) => return Err(self.reject(rule, retry_after)),
+                Err(NotAdmitted::Superseded) if Rc::ptr_eq(&self.view, &self.context.connection.view()) => {
+                    // By the same rules, it may be superseded at once; others of this thread must continue. Otherwise
+                    // it does not yield, so that requests are decided in the order of the queue.
+                    tokio::task::yield_now().await;
+                }
+                Err(NotAdmitted::Superseded) => {}
+            }
+            match self.decide_again() {
+                NewDecision::Held(held) => self = held,
+                NewDecision::Admitted(mut admitted, delay) => {
+                    if let Some(delay) = delay {
+                        let Self { context, pending, head, .. } = &mut *admitted;
+                        if !delay::take_delayed_memory(context, pending, &head.headers) {
+                            return Err(admitted.shed());
+                        }
+                        // It is counted together with the wait.
+                        delay::hold_request(context, tokio::time::sleep(delay)).await;
+                        context.delayed_memory = None;
+                    }
+                    return admitted.prepare_with(None);
+                }
+                NewDecision::Rejected(response) => return Err(*response),
             }
         }
     }
 
-    fn reject(self, rejection: HeldRejection) -> DownstreamResponse {
-        let Self { view, mut context, mut pending, request, body, cached, expectation, .. } = self;
-        let rejected = rejection.of(&mut context, &mut pending);
-        let unread = PendingBody::new(expectation, body);
-        local_reply::rejected_remotely(context, &view.limits, &rejected, cached, &request.head.method, unread)
+    /// Records for the log the headers of the request, whose client may disconnect while it waits.
+    fn log_headers(&mut self) {
+        let Self { view, context, head, flags, .. } = self;
+        if context.log.is_none() {
+            return;
+        }
+        let (connection, bits) = (Rc::clone(&context.connection), context.request_bits);
+        let identified = IdentifiedRequest::new(&connection, view, head, bits, context.started_at);
+        if let Ok(IdentifiedRequest { hop, .. }) = identified {
+            log_headers(context, &mut head.clone(), *flags, &hop);
+        }
     }
+
+    /// Prepares an admitted request for its upstream.
+    #[expect(clippy::result_large_err, reason = "the caller returns the response at once")]
+    fn prepare_with(
+        self: Box<Self>,
+        delay: Option<Duration>,
+    ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
+        let Self { view, mut context, pending, mut head, flags, body, trace } = *self;
+        let (connection, now) = (Rc::clone(&context.connection), context.started_at);
+        let bits = context.request_bits;
+        let Ok(identified) = IdentifiedRequest::new(&connection, &view, &head, bits, now) else {
+            return Err(local_reply::malformed(context, InvalidRequest::Malformed));
+        };
+        let has_body = !body.is_end_stream();
+        let route = Route::choose(identified, &mut context, &view, &pending, &head, has_body);
+        let (request, overrides) =
+            route.prepare(&mut context, &mut head, flags, &pending, &view, trace.as_ref());
+        let (Route { upstream, cached, .. }, expectation) = (route, flags.expectation());
+        let admitted = AdmittedRequest {
+            view,
+            context,
+            pending,
+            request,
+            body,
+            upstream,
+            overrides,
+            cached,
+            expectation,
+        };
+        Ok((admitted, delay))
+    }
+
+    /// Returns the response to a request that `rule` rejects.
+    fn reject(self: Box<Self>, rule: RuleIndex, retry_after: Duration) -> DownstreamResponse {
+        let Self { view, mut context, mut pending, head, flags, body, .. } = *self;
+        let (connection, now) = (Rc::clone(&context.connection), context.started_at);
+        let mut cached = CachedFallbacks::default();
+        let identified = IdentifiedRequest::new(&connection, &view, &head, context.request_bits, now);
+        if let Ok(identified) = identified {
+            keep_details(&mut context, &view.policy, &head, flags, &identified.hop);
+            let incoming = identified.incoming(&head, !body.is_end_stream(), &view);
+            cached = CachedFallbacks::of_rule(&view.fallbacks, rule, incoming, now);
+        }
+        let rejected = record_rejection(&mut context, &mut pending, rule, retry_after);
+        let unread = PendingBody::new(flags.expectation(), body);
+        local_reply::rejected_remotely(context, &view.limits, &rejected, cached, &head.method, unread)
+    }
+
+    /// Decides the request by the configuration that is now in force.
+    fn decide_again(mut self: Box<Self>) -> NewDecision {
+        let connection = Rc::clone(&self.context.connection);
+        self.view = connection.view();
+        let now = connection.worker.shared.clock.now();
+        let Self { view, context, pending, head, flags, .. } = &mut *self;
+        let identified = IdentifiedRequest::new(&connection, view, head, context.request_bits, now);
+        let Ok(IdentifiedRequest { attributes, next_hop, hop }) = identified else {
+            return self.reply(|context, _| local_reply::malformed(context, InvalidRequest::Malformed));
+        };
+        if let NextHop::Refused(refusal) = next_hop {
+            return self.reply(|context, unread| local_reply::refused(context, refusal, unread));
+        }
+        let arrival = pending.arrival();
+        // A request that has waited is not stored to be sent later.
+        *pending = match decide(context, view, head, &attributes, &mut None, arrival, now) {
+            Ok(pending) => pending,
+            Err((rule, denial)) => {
+                keep_details(context, &view.policy, head, *flags, &hop);
+                let policy = Arc::clone(&view.policy);
+                return self
+                    .reply(|context, unread| local_reply::denied(context, &policy, rule, denial, unread));
+            }
+        };
+        let delay = match pending.admission() {
+            Admission::Held => return NewDecision::Held(self),
+            Admission::Pass(delay) => delay,
+            Admission::Reject(LimitRejection { rule, retry_after, .. }) => {
+                return NewDecision::Rejected(Box::new(self.reject(rule, retry_after)));
+            }
+        };
+        record_admission(context, view, pending, &attributes);
+        NewDecision::Admitted(self, delay)
+    }
+
+    /// Responds to a request for whose delay there is no memory.
+    fn shed(self: Box<Self>) -> DownstreamResponse {
+        let unread = PendingBody::new(self.flags.expectation(), self.body);
+        local_reply::overloaded(self.context, LoadShed::Waiting, unread)
+    }
+
+    /// Responds to a request that no limit rejects.
+    fn reply(
+        self,
+        respond: impl FnOnce(Box<RequestContext>, PendingBody) -> DownstreamResponse,
+    ) -> NewDecision {
+        let unread = PendingBody::new(self.flags.expectation(), self.body);
+        NewDecision::Rejected(Box::new(respond(self.context, unread)))
+    }
+}
+
+/// Records that `rule` rejects a request that was held. Returns the rejection with the limits of the request.
+fn record_rejection<'a>(
+    context: &mut RequestContext,
+    pending: &'a mut PendingLimits,
+    rule: RuleIndex,
+    retry_after: Duration,
+) -> LimitRejection<'a> {
+    let rejected = pending.rejection(rule, retry_after);
+    record_decision(context, rejected.limits, Some(rule), None);
+    rejected
+}
+
+/// Why a request is not admitted after it was held.
+pub(super) enum NotResolved<'a> {
+    /// A limit rejects it.
+    Rejected(LimitRejection<'a>),
+    /// There is no memory for its delay.
+    Shed,
+}
+
+/// Holds the request for its delay and until all sources of its limits have decided. Adds the headers that the upstream
+/// is to receive to `headers`.
+///
+/// # Errors
+/// The reason why the request is rejected; its charges have been refunded.
+pub(super) async fn resolve<'a>(
+    view: &'a Rc<LimitsView>,
+    context: &mut RequestContext,
+    pending: &'a mut PendingLimits,
+    delay: Option<Duration>,
+    headers: &mut HeaderMap,
+) -> Result<&'a mut AppliedLimits, NotResolved<'a>> {
+    let (mut delay, mut delayed) = (delay, None);
+    while pending.is_held() {
+        // Boxed, because few requests need this and every request's future would be larger.
+        match Box::pin(await_admission(view, context, pending, &mut delayed)).await {
+            Ok(admitted) => {
+                for mark in pending.limits().mark_values(view) {
+                    headers.append(X_WEIR_OVER_LIMIT, mark);
+                }
+                delay = admitted;
+            }
+            Err(NotAdmitted::Rejected(rule, retry_after)) => {
+                let rejected = record_rejection(context, pending, rule, retry_after);
+                return Err(NotResolved::Rejected(rejected));
+            }
+            Err(NotAdmitted::Superseded) => pending.remove_uninstalled_limits(view),
+        }
+    }
+    drop(delayed);
+    if delay.is_some() && !delay::take_delayed_memory(context, pending, headers) {
+        return Err(NotResolved::Shed);
+    }
+    resolve_admitted(view, context, pending, delay, headers).await.map_err(NotResolved::Rejected)
+}
+
+/// As [`resolve`], for a request that is not held, or no longer.
+///
+/// # Errors
+/// The reason why the request is rejected; its charges have been refunded.
+pub(super) async fn resolve_admitted<'a>(
+    view: &'a Rc<LimitsView>,
+    context: &mut RequestContext,
+    pending: &'a mut PendingLimits,
+    delay: Option<Duration>,
+    headers: &mut HeaderMap,
+) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
+    let undecided = match pending.decision_source(view) {
+        DecisionSource::Remote(undecided) => undecided,
+        DecisionSource::Local(limits) => {
+            if let Some(delay) = delay {
+                delay::delay_request(context, delay).await;
+            }
+            return Ok(limits);
+        }
+    };
+    // Boxed, because few requests need this and every request's future would be larger.
+    Box::pin(async move {
+        let hold_until = async |query: ServiceQueries| {
+            if let Some(delay) = delay {
+                delay::delay_request(context, delay).await;
+            }
+            delay::hold_request(context, query.send()).await
+        };
+        match undecided.resolve(hold_until).await {
+            Ok((limits, added)) => {
+                if !added.is_empty() {
+                    // Headers that a service adds for the upstream may depend on this client, so the response must not
+                    // be stored.
+                    context.recorder = None;
+                }
+                append_all(headers, &added);
+                if let Some(followed) = &mut context.followed {
+                    followed.charge_owed(context.forwarded_at);
+                }
+                record_decision(context, limits, None, None);
+                Ok(limits)
+            }
+            Err(rejected) => {
+                finish::settle(context, &RequestEnd::Rejected, rejected.limits);
+                record_decision(context, rejected.limits, Some(rejected.rule), None);
+                Err(rejected)
+            }
+        }
+    })
+    .await
+}
+
+/// Holds the request until the store has responded about the units that its leases lack, or until it has waited in its
+/// queues. `delayed` counts a request that waits, once if it is decided several times.
+///
+/// # Errors
+/// Why the request is not admitted.
+async fn await_admission(
+    view: &Rc<LimitsView>,
+    context: &mut RequestContext,
+    pending: &mut PendingLimits,
+    delayed: &mut Option<DelayGuard>,
+) -> Result<Option<Duration>, NotAdmitted> {
+    if pending.waits() && delayed.is_none() {
+        *delayed = Some(DelayGuard::start(context));
+    }
+    let Some(held) = pending.held(view) else { return Ok(None) };
+    let hold_until = async |hold: Hold<'_>| {
+        // Not through `hold_request`, whose future has room for the held one twice.
+        let paused = PausedTimeouts::new(&context.timer);
+        let end = hold.wait().await;
+        drop(paused);
+        context.forwarded_at = context.connection.worker.shared.clock.now();
+        (context.forwarded_at, end)
+    };
+    let delay = held.resolve(hold_until).await?;
+    record_decision(context, pending.limits(), None, None);
+    context.settlement = pending.settlement(view);
+    context.followed = pending.followed(view);
+    let Some(HeldDelay { time, memory }) = delay else { return Ok(None) };
+    if delayed.is_none() {
+        return Ok(Some(time));
+    }
+    // Charged ahead of its time. Its delay is counted together with its wait, and so is its memory.
+    context.delayed_memory = memory;
+    delay::hold_request(context, tokio::time::sleep(time)).await;
+    context.delayed_memory = None;
+    Ok(None)
 }

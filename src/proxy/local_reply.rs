@@ -17,8 +17,8 @@ use hyper::body::Body as _;
 
 pub(super) use self::stored::{AcceptedCall, StoreRejection, accepted, not_stored};
 use super::body::{DownstreamBody, ResponseBody};
-use super::decide::CachedFallbacks;
 use super::failure::ForwardFailure;
+use super::fallback::CachedFallbacks;
 use super::finish;
 use super::forward_proxy::{self, FailureReply, PROXY_STATUS};
 use super::headers::{Expectation, InvalidRequest};

@@ -6,35 +6,30 @@ use std::rc::Rc;
 use http::{Method, request};
 use hyper::body::Body as _;
 
+use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
 use super::connection::DownstreamConnection;
-use super::decide::CachedFallbacks;
+use super::decide::{IdentifiedRequest, decide, keep_details, log_headers, record_admission};
 use super::deferred::accept;
 use super::deferred::accept::PendingCall;
-use super::fallback::IncomingRequest;
 use super::forward_proxy::NextHop;
 use super::grpc;
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
-use super::held::{self, HeldRequest};
+use super::held::HeldRequest;
 use super::local_reply::{self, DownstreamResponse, PendingBody};
-use super::queued::QueuedRequest;
-use super::request_context::{RequestContext, propagate_trace, record_decision, start_log};
+use super::prepare::Route;
+use super::request_context::{RequestContext, record_decision, start_log};
 use super::response_future::{RequestOutcome, ResponseFuture};
-use super::stages::{
-    identify_request, keep_details, log_headers, prepare, record_admission, record_without_limit, select,
-};
 use super::view::GenerationView;
 use weir_http::headers::take_head;
 use weir_http::http1::head::ReceivedHead;
 use weir_limiter::timestamp::Timestamp;
-use weir_limits::{Admission, PendingLimits};
+use weir_limits::Admission;
 use weir_net::in_place;
 use weir_net::overload::LoadShed;
 use weir_policy::engine::Policy;
 use weir_policy::identify::{Attributes, client_ip};
 use weir_policy::rules::RuleIndex;
-use weir_policy::rules::selection::Selection;
-use weir_telemetry::metrics::DecisionOutcome;
 use weir_telemetry::spans::context::TraceContext;
 
 /// Handles one request.
@@ -48,10 +43,7 @@ pub(super) fn handle(
     head: &mut request::Parts,
     body: DownstreamBody,
     received: ReceivedHead,
-) -> RequestOutcome<
-    impl Future<Output = DownstreamResponse> + use<>,
-    impl Future<Output = DownstreamResponse> + use<>,
-> {
+) -> RequestOutcome<impl Future<Output = DownstreamResponse> + use<>> {
     let (view, now) = (connection.view(), connection.worker.shared.clock.now());
     let (mut context, trace, admission) = admit(connection, head, received, now, &view);
     if let Err(by) = admission {
@@ -62,66 +54,52 @@ pub(super) fn handle(
         Ok(flags) => flags,
         Err(unacceptable) => return local_reply::malformed(context, unacceptable).into(),
     };
-    let Ok(attributes) = identify_request(connection, head, &view.policy.identify, now) else {
+    let bits = context.request_bits;
+    let Ok(identified) = IdentifiedRequest::new(connection, &view, head, bits, now) else {
         return local_reply::malformed(context, InvalidRequest::Malformed).into();
     };
-    let next_hop = NextHop::of_request(connection, &view, head, &attributes);
-    let hop = next_hop.hop(connection, &view, head.version, attributes.client, context.request_bits);
-    set_client(&mut context, &hop, flags, &view, &attributes);
-    if let NextHop::Refused(refusal) = next_hop {
-        let unread = record_rejection(&mut context, &view, head, flags, &hop, body);
+    set_client(&mut context, &identified, flags, &view);
+    if let NextHop::Refused(refusal) = identified.next_hop {
+        let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
         return local_reply::refused(context, refusal, unread).into();
     }
-    let (mut deferral, has_body) = (None, !body.is_end_stream());
-    let mut pending = match select(&context, &view, head, &attributes, &mut deferral) {
-        Selection::Exempt(rule) => {
-            record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
-            PendingLimits::none(now)
-        }
-        Selection::Limited(checks, rest) => {
-            PendingLimits::check(&view.limits, checks, rest, &attributes, now)
-        }
-        Selection::Denied(rule, denial) => {
-            record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
-            set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            let unread = record_rejection(&mut context, &view, head, flags, &hop, body);
+    let (mut deferral, has_body, attributes) = (None, !body.is_end_stream(), &identified.attributes);
+    let decided = decide(&mut context, &view, head, attributes, &mut deferral, None, now);
+    let mut pending = match decided {
+        Ok(pending) => pending,
+        Err((rule, denial)) => {
+            set_route(&mut context, &view.policy, std::iter::once(rule), attributes);
+            let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
             return local_reply::denied(context, &view.policy, rule, denial, unread).into();
         }
     };
-    set_route(&mut context, &view.policy, pending.rules(), &attributes);
-    let incoming = IncomingRequest::new(head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
+    set_route(&mut context, &view.policy, pending.rules(), attributes);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
         Admission::Held => None,
         Admission::Reject(rejected) => {
+            let incoming = identified.incoming(head, has_body, &view);
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
-            record_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
-            let unread = record_rejection(&mut context, &view, head, flags, &hop, body);
+            record_decision(&mut context, rejected.limits, Some(rejected.rule), Some(attributes));
+            let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
             return local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread).into();
         }
     };
-    record_admission(&mut context, &view, &pending, &attributes);
+    record_admission(&mut context, &view, &pending, attributes);
     if let Some(deferral) = deferral.filter(|_| !context.is_last_hop) {
-        let call = PendingCall::new(&mut context, head, flags, &hop, deferral, &view);
+        let call = PendingCall::new(&mut context, identified.hop, head, flags, deferral, &view);
         return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body)).into();
     }
-    if pending.waits() {
-        let queued = QueuedRequest { view, context, pending, head: take_head(head), flags, body, trace };
-        return ResponseFuture::Held(held::hold(queued.into())).into();
+    if pending.is_held() {
+        let held = HeldRequest { view, context, pending, head: take_head(head), flags, body, trace };
+        return ResponseFuture::Held(held.hold(AdmittedRequest::forward)).into();
     }
-    let upstream = next_hop.upstream(&view, &attributes);
-    let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
-    context.recorder = view.fallbacks.record(&pending, incoming, now);
-    let (mut request, overrides) =
-        prepare(&mut context, head, flags, &hop, &pending, &view, upstream.as_deref());
-    propagate_trace(&context, trace.as_ref(), &mut request);
-    let expectation = flags.expectation();
-    let request =
-        HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
-    if request.pending.is_held() {
-        return ResponseFuture::Held(held::hold(request.into())).into();
-    }
-    ResponseFuture::Forwarding(in_place::boxed!(request.forward(delay)).into()).into()
+    let route = Route::choose(identified, &mut context, &view, &pending, head, has_body);
+    let (request, overrides) = route.prepare(&mut context, head, flags, &pending, &view, trace.as_ref());
+    let (Route { upstream, cached, .. }, expectation) = (route, flags.expectation());
+    let admitted =
+        AdmittedRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
+    ResponseFuture::Forwarding(in_place::boxed!(admitted.forward(delay)).into()).into()
 }
 
 /// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the
@@ -190,10 +168,9 @@ const fn expect_tunnel(context: &mut RequestContext) {
 /// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
 fn set_client(
     context: &mut RequestContext,
-    hop: &Hop<'_>,
+    IdentifiedRequest { attributes, hop, .. }: &IdentifiedRequest<'_, '_>,
     flags: RequestHeaderFlags,
     view: &GenerationView,
-    attributes: &Attributes<'_>,
 ) {
     let ip = hop.client.ip;
     (context.hides_client, context.is_proxied) = (hop.hides_client, hop.hides_client);
@@ -224,12 +201,12 @@ fn set_route(
 fn record_rejection(
     context: &mut RequestContext,
     view: &GenerationView,
+    hop: Hop<'_>,
     head: &mut request::Parts,
     flags: RequestHeaderFlags,
-    hop: &Hop<'_>,
     body: DownstreamBody,
 ) -> PendingBody {
-    keep_details(context, &view.policy, head, flags, hop);
-    log_headers(context, head, flags, hop);
+    keep_details(context, &view.policy, head, flags, &hop);
+    log_headers(context, head, flags, &hop);
     PendingBody::new(flags.expectation(), body)
 }

@@ -1,54 +1,55 @@
 //! The response to a request: at once, or as a future.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::deferred::accept::AcceptFuture;
 use super::held::HeldFuture;
 use super::local_reply::DownstreamResponse;
 
 /// The response to a request.
-pub(super) enum RequestOutcome<F, H> {
+pub(super) enum RequestOutcome<F> {
     /// It was available at once.
     Response(DownstreamResponse),
     /// It has to be awaited.
-    Pending(ResponseFuture<F, H>),
+    Pending(ResponseFuture<F>),
 }
 
 /// Future of the response to a request. It is small, because what it needs is on the heap.
-pub(super) enum ResponseFuture<F, H> {
+pub(super) enum ResponseFuture<F> {
+    /// A request that is held until its limits admit it. The future that forwards it is large, and is created only then.
+    Held(HeldFuture<F>),
     /// A request that is being forwarded.
     Forwarding(Pin<Box<F>>),
-    /// A request that is held until its limits admit it, and then forwarded.
-    Held(HeldFuture<H>),
     /// A request that is being stored, to be sent later.
     Accepting(AcceptFuture),
 }
 
-impl<F, H> From<DownstreamResponse> for RequestOutcome<F, H> {
+impl<F> From<DownstreamResponse> for RequestOutcome<F> {
     fn from(response: DownstreamResponse) -> Self {
         Self::Response(response)
     }
 }
 
-impl<F, H> From<ResponseFuture<F, H>> for RequestOutcome<F, H> {
-    fn from(future: ResponseFuture<F, H>) -> Self {
+impl<F> From<ResponseFuture<F>> for RequestOutcome<F> {
+    fn from(future: ResponseFuture<F>) -> Self {
         Self::Pending(future)
     }
 }
 
-impl<F, H> Future for ResponseFuture<F, H>
-where
-    F: Future<Output = DownstreamResponse>,
-    H: Future<Output = DownstreamResponse>,
-{
+impl<F: Future<Output = DownstreamResponse>> Future for ResponseFuture<F> {
     type Output = DownstreamResponse;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx),
-            Self::Held(held) => Pin::new(held).poll(cx),
-            Self::Accepting(accepting) => accepting.as_mut().poll(cx),
+        loop {
+            match &mut *self {
+                Self::Forwarding(forwarding) => return forwarding.as_mut().poll(cx),
+                Self::Held(held) => match ready!(held.as_mut().poll(cx)) {
+                    Ok(admitted) => *self = Self::Forwarding(admitted),
+                    Err(rejection) => return Poll::Ready(rejection),
+                },
+                Self::Accepting(accepting) => return accepting.as_mut().poll(cx),
+            }
         }
     }
 }

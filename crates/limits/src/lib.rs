@@ -129,19 +129,8 @@ impl PendingLimits {
     }
 
     /// Decides the local limits of `request`, and records the decision unless the store or another service is queried
-    /// first.
+    /// first. A request that has waited for limits of another configuration keeps its `arrival`.
     pub fn check(
-        view: &LimitsView,
-        selected: SmallVec<[SelectedCheck; 2]>,
-        SideEffects { shadow_rules, queries }: SideEffects,
-        request: &Attributes<'_>,
-        now: Timestamp,
-    ) -> Self {
-        Self::check_arrived(view, selected, SideEffects { shadow_rules, queries }, request, now, None)
-    }
-
-    /// As [`Self::check`], for a request that has waited for limits of another configuration. It keeps its `arrival`.
-    pub fn check_arrived(
         view: &LimitsView,
         selected: SmallVec<[SelectedCheck; 2]>,
         SideEffects { shadow_rules, queries }: SideEffects,

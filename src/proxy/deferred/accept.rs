@@ -12,14 +12,15 @@ use http::{HeaderName, HeaderValue, request};
 use hyper::body::Body as _;
 
 use crate::proxy::body::{DownstreamBody, RequestBody};
-use crate::proxy::decide::{self, CachedFallbacks, NotResolved};
+use crate::proxy::decide::{keep_details, log_headers};
 use crate::proxy::failure::ForwardFailure;
+use crate::proxy::fallback::CachedFallbacks;
 use crate::proxy::finish;
 use crate::proxy::forward::{response_timeout, with_request_timeout};
 use crate::proxy::headers::{self, Expectation, Hop, RequestHeaderFlags, X_REQUEST_ID};
+use crate::proxy::held::{self, NotResolved};
 use crate::proxy::local_reply::{self, AcceptedCall, DownstreamResponse, PendingBody, StoreRejection};
 use crate::proxy::request_context::RequestContext;
-use crate::proxy::stages::{keep_details, log_headers};
 use crate::proxy::view::GenerationView;
 use weir_limits::{AppliedLimits, PendingLimits};
 use weir_net::overload::LoadShed;
@@ -64,18 +65,18 @@ impl PendingCall {
     /// Creates the call of a request with this validated head; `None` if the rule is gone.
     pub(in crate::proxy) fn new(
         context: &mut RequestContext,
+        hop: Hop<'_>,
         head: &mut request::Parts,
         flags: RequestHeaderFlags,
-        hop: &Hop<'_>,
         DeferredRequest { rule, key }: DeferredRequest,
         view: &GenerationView,
     ) -> Option<Box<Self>> {
         let rule = view.policy.rules.get(rule)?;
         let deferral = (**rule.action.limiting()?.deferral.as_ref()?).clone();
         let expectation = flags.expectation();
-        keep_details(context, &view.policy, head, flags, hop);
+        keep_details(context, &view.policy, head, flags, &hop);
         if context.log.is_some() {
-            log_headers(context, &mut head.clone(), flags, hop);
+            log_headers(context, &mut head.clone(), flags, &hop);
         }
         // A target that names the destination is kept for the forward proxy, which checks it again.
         headers::prepare_for_store(head, hop.hides_client);
@@ -141,7 +142,7 @@ async fn accept(
 ) -> DownstreamResponse {
     let (expectation, method) = (accepted.expectation, accepted.call.method.clone());
     let headers = &mut accepted.call.headers;
-    let resolved = decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await;
+    let resolved = held::resolve(&view.limits, &mut context, &mut pending, delay, headers).await;
     let limits = match resolved {
         Ok(limits) => limits,
         Err(NotResolved::Shed) => {

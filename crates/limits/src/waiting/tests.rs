@@ -100,7 +100,7 @@ impl Worker {
         let request = identify(&Method::GET, &uri, &headers, peer, &settings, self.now).unwrap();
         match self.view.policy.rules.select(&request, Headroom::NONE) {
             Selection::Limited(checks, rest) => {
-                PendingLimits::check(&self.view, checks, rest, &request, self.now)
+                PendingLimits::check(&self.view, checks, rest, &request, self.now, None)
             }
             other @ (Selection::Exempt(_) | Selection::Denied(..)) => panic!("{other:?}"),
         }
