@@ -9,9 +9,9 @@ use std::cmp::Reverse;
 use serde_json::{Value, json};
 
 use super::AdminState;
-use super::overrides::CommandError;
+use super::command_error::CommandError;
+use super::key_counts::{counts_json, top_json};
 use super::query::Query;
-use super::top::{counts_json, top_json};
 use weir_limiter::key::KeyHash;
 use weir_limiter::timestamp::Timestamp;
 use weir_rls::decider::{DocumentCounter, UnknownLimit};

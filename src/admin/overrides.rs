@@ -7,8 +7,8 @@ mod parameters;
 
 use serde_json::{Value, json};
 
-pub(super) use self::parameters::CommandError;
 use self::parameters::{check_parameters, parse_boost, parse_duration};
+use super::command_error::CommandError;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{AdminState, document_limits};

@@ -1,9 +1,10 @@
 //! `GET /limits/top`: the heaviest keys of each rule, and of each limit of documents.
 
 use http::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::overrides::CommandError;
+use super::command_error::CommandError;
+use super::key_counts::{counts_json, top_json};
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{AdminState, document_limits};
@@ -12,7 +13,6 @@ use weir_policy::engine::overrides::OverrideKind;
 use weir_policy::engine::{Policy, overrides};
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::rule::Rule;
-use weir_telemetry::observe::key_sketch::MAX_KEYS_PER_SKETCH;
 use weir_telemetry::observe::key_writer::key_of;
 use weir_telemetry::observe::top_keys::{RuleTop, TopKey, covered_time};
 
@@ -94,18 +94,6 @@ pub(super) fn rule_json(
     fields.into()
 }
 
-/// Returns the heaviest keys of a rule or of another limit.
-pub(super) fn top_json(top: &RuleTop, key_json: impl Fn(&TopKey) -> Value) -> Map<String, Value> {
-    let fields = [
-        ("tracked", top.tracked.into()),
-        ("capacity", MAX_KEYS_PER_SKETCH.into()),
-        ("max_overcount", top.max_overcount.into()),
-        ("incomplete", top.is_incomplete.into()),
-        ("keys", top.keys.iter().map(key_json).collect()),
-    ];
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
 fn key_json(
     state: &AdminState,
     policy: &Policy,
@@ -121,18 +109,4 @@ fn key_json(
     fields["banned"] = is_banned.into();
     fields["boosted"] = is_boosted.into();
     fields
-}
-
-/// Returns the decisions of a key.
-pub(super) fn counts_json(state: &AdminState, key: &TopKey, now: Timestamp) -> Value {
-    json!({
-        "key": &*key.text,
-        "fingerprint": state.limiter.hasher().fingerprint(key.key),
-        "admitted": key.counts.admitted,
-        "rejected": key.counts.rejected,
-        "shadow": key.counts.shadow,
-        "delayed": key.counts.delayed,
-        "seconds_since_first": now.since(key.first_seen).as_secs(),
-        "seconds_since_last": now.since(key.last_seen).as_secs(),
-    })
 }

@@ -1,68 +1,18 @@
 //! Parameters of the commands on single keys.
 
-use std::fmt;
 use std::time::Duration;
 
-use http::StatusCode;
-
+use crate::admin::command_error::CommandError;
 use crate::admin::query::Query;
-use weir_config::diagnostic::ValueError;
 use weir_config::parse;
 use weir_limiter::quota::{BoostFactor, QuotaChange};
-use weir_policy::engine::overrides::{OverrideAction, OverrideError};
+use weir_policy::engine::overrides::OverrideAction;
 
 /// Maximum duration of an override.
 const MAX_DURATION: Duration = Duration::from_secs(30 * 86_400);
 
 /// Hundredths in a factor of 1.
 const HUNDREDTHS: u32 = 100;
-
-/// Why a command is rejected.
-#[derive(Debug)]
-pub(in crate::admin) struct CommandError {
-    pub(in crate::admin) status: StatusCode,
-    pub(in crate::admin) problem: String,
-}
-
-impl CommandError {
-    pub(in crate::admin) fn bad_request(problem: impl fmt::Display) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, problem: problem.to_string() }
-    }
-
-    pub(in crate::admin) fn not_found(problem: impl Into<String>) -> Self {
-        Self { status: StatusCode::NOT_FOUND, problem: problem.into() }
-    }
-
-    /// Says `problem`, and which of the `known` names is the nearest to the one `given`.
-    pub(in crate::admin) fn unknown_name<'a>(
-        problem: impl fmt::Display,
-        given: &str,
-        known: impl IntoIterator<Item = &'a str> + Clone,
-    ) -> Self {
-        let hint = parse::nearest_name(given, known);
-        let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
-        Self::not_found(format!("{problem}{hint}"))
-    }
-
-    fn invalid(parameter: &str, ValueError { message, hint }: &ValueError) -> Self {
-        let hint = hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
-        Self::bad_request(format!("{parameter}: {message}{hint}"))
-    }
-}
-
-impl From<OverrideError> for CommandError {
-    fn from(error: OverrideError) -> Self {
-        let status = match error {
-            OverrideError::Full => StatusCode::CONFLICT,
-            OverrideError::NoLimits
-            | OverrideError::Remote
-            | OverrideError::SeveralLimits
-            | OverrideError::TooLow(_)
-            | OverrideError::TooLarge => StatusCode::BAD_REQUEST,
-        };
-        Self { status, problem: error.to_string() }
-    }
-}
 
 /// Checks that no parameter is repeated, and that all are of every command or among `parameters`.
 pub(super) fn check_parameters(query: &Query<'_>, parameters: &[&str]) -> Result<(), CommandError> {
