@@ -17,9 +17,9 @@ use http::{HeaderValue, Version};
 
 use self::protocol_detect::DetectedProtocol;
 use super::Worker;
-use super::deferred::StoredRequest;
 use super::headers::{self, Hop, HopName, PeerTls};
 use super::request_context::UpgradedRequest;
+use super::stored_request::StoredRequest;
 use super::stream::DownstreamIo;
 use super::timeouts::{ConnectionTimer, RequestTimer};
 use weir_http::http1::interim::InterimResponses;

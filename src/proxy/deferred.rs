@@ -4,7 +4,6 @@
 pub(super) mod accept;
 pub(super) mod send;
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,45 +16,10 @@ use super::view::GenerationView;
 use weir_policy::identify::Attributes;
 use weir_policy::rules::deferral::{DeferredRequest, DeniedDeferral};
 use weir_policy::rules::selection::Denial;
-use weir_store::deferred::{Reporter, SendOutcome};
 use weir_upstream::settings::UpstreamSettings;
 
 /// Pause of the sender of a rule's calls after this process had no room for one.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
-
-/// The stored call that an internal connection sends.
-#[derive(Debug)]
-pub(super) struct StoredRequest {
-    /// The generation in which its rule was found.
-    view: Rc<GenerationView>,
-    /// The rule that has stored it, and its key.
-    pub(super) deferred: DeferredRequest,
-    /// Random number of its request ID.
-    pub(super) id: u128,
-    /// Taken for the final report.
-    reporter: RefCell<Option<Reporter>>,
-    /// What has happened to it so far, once that is final.
-    outcome: Cell<Option<SendOutcome>>,
-}
-
-impl StoredRequest {
-    /// Records that the limit has room and the request is being sent.
-    pub(super) fn admit(&self) {
-        if let Some(reporter) = &*self.reporter.borrow() {
-            reporter.admitted();
-        }
-    }
-
-    /// Whether there is no room for it now, so that it will be sent again.
-    pub(super) fn is_postponed(&self) -> bool {
-        matches!(self.outcome.get(), Some(SendOutcome::NoRoom(_)))
-    }
-
-    /// Records that there is no room for this time.
-    pub(super) fn reject(&self, retry_after: Duration) {
-        self.outcome.set(Some(SendOutcome::NoRoom(retry_after)));
-    }
-}
 
 /// Returns how the request is deferred; `None` if it is forwarded at once.
 ///

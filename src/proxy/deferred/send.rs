@@ -12,13 +12,14 @@ use http::{StatusCode, Version, request};
 use hyper::body::Body as _;
 use tokio::sync::mpsc;
 
-use super::{OVERLOAD_PAUSE, StoredRequest};
+use super::OVERLOAD_PAUSE;
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::{ConnectionSettings, DownstreamConnection};
 use crate::proxy::headers::PeerTls;
 use crate::proxy::local_reply::DownstreamResponse;
 use crate::proxy::pipeline;
 use crate::proxy::response_future::RequestOutcome;
+use crate::proxy::stored_request::StoredRequest;
 use crate::proxy::timeouts::{ConnectionTimeouts, TimeoutKind};
 use crate::proxy::worker::Worker;
 use weir_http::headers::empty_head;
