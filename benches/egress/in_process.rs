@@ -15,7 +15,7 @@ use weir_config as config;
 use weir_limiter::elastic::Headroom;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Limiter, LimiterSettings};
-use weir_limits::{Admission, Hold, LimitResources, LimitTables, LimitsView, PendingLimits};
+use weir_limits::{Admission, LimitResources, LimitTables, LimitsView, PendingLimits, Progress, Woken};
 use weir_net::clock::Clock;
 use weir_policy::engine::Policy;
 use weir_policy::identify::identify;
@@ -183,15 +183,16 @@ impl Worker {
             Admission::Pass(delay) => delay,
             Admission::Reject(_) => return self.outcomes.borrow_mut().rejected += 1,
             Admission::Held => {
-                let held = pending.held(&self.view).unwrap();
-                let clock = &self.clock;
-                let hold = async |hold: Hold<'_>| {
-                    let end = hold.wait().await;
-                    (clock.now(), end)
-                };
-                match held.resolve(hold).await {
-                    Ok(delay) => delay.map(|delay| delay.time),
-                    Err(_) => return self.outcomes.borrow_mut().rejected += 1,
+                let mut woken = None;
+                loop {
+                    match pending.progress(&self.view, woken) {
+                        Progress::Wait(wait) => {
+                            let place = pending.until_woken(wait).await;
+                            woken = Some(Woken { at: self.clock.now(), place });
+                        }
+                        Progress::Admitted(delay) => break delay.map(|delay| delay.time),
+                        Progress::NotAdmitted(_) => return self.outcomes.borrow_mut().rejected += 1,
+                    }
                 }
             }
         };

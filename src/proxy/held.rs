@@ -26,8 +26,8 @@ use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
 use weir_http::headers::append_all;
 use weir_limits::{
-    Admission, AppliedLimits, DecisionSource, HeldDelay, Hold, LimitRejection, LimitsView, NotAdmitted,
-    PendingLimits, ServiceQueries,
+    Admission, AppliedLimits, DecisionSource, HeldDelay, LimitRejection, LimitsView, NotAdmitted,
+    PendingLimits, Progress, ServiceQueries, Woken,
 };
 use weir_net::overload::LoadShed;
 use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -350,16 +350,20 @@ async fn await_admission(
     if pending.waits() && delayed.is_none() {
         *delayed = Some(DelayGuard::start(context));
     }
-    let Some(held) = pending.held(view) else { return Ok(None) };
-    let hold_until = async |hold: Hold<'_>| {
+    let mut woken = None;
+    let delay = loop {
+        let wait = match pending.progress(view, woken) {
+            Progress::Wait(wait) => wait,
+            Progress::Admitted(delay) => break delay,
+            Progress::NotAdmitted(reason) => return Err(reason),
+        };
         // Not through `hold_request`, whose future has room for the held one twice.
         let paused = PausedTimeouts::new(&context.timer);
-        let end = hold.wait().await;
+        let place = pending.until_woken(wait).await;
         drop(paused);
         context.forwarded_at = context.connection.worker.shared.clock.now();
-        (context.forwarded_at, end)
+        woken = Some(Woken { at: context.forwarded_at, place });
     };
-    let delay = held.resolve(hold_until).await?;
     record_decision(context, pending.limits(), None, None);
     context.settlement = pending.settlement(view);
     context.followed = pending.followed(view);

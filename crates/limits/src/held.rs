@@ -1,20 +1,45 @@
-//! Requests that are held before their limits decide: until the store responds, or until a queue admits them.
+//! Progress of a request that is held before its limits decide: until the store responds, or until a queue admits it.
+//!
+//! The state is plain data: [`PendingLimits::progress`] decides as far as possible and says what to wait for, and the
+//! caller waits with [`PendingLimits::until_woken`].
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::waiting::{HeldDelay, Hold};
-use super::{AppliedLimits, LimitsView, leases, waiting};
+use super::waiting::{HeldDelay, Turn};
+use super::{AppliedLimits, LimitsView, PendingLimits};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::Evicted;
 use weir_policy::rules::RuleIndex;
 use weir_policy::throttle;
 
-/// The limits of a request that has to be held before they decide.
+/// State of a held request.
 #[derive(Debug)]
-pub struct HeldLimits<'a> {
-    view: &'a Rc<LimitsView>,
-    limits: &'a mut AppliedLimits,
+pub enum Progress {
+    /// It waits.
+    Wait(Wait),
+    /// It is admitted, after this delay. Nothing is left of the delay if that was part of the wait.
+    Admitted(Option<HeldDelay>),
+    /// It is not admitted.
+    NotAdmitted(NotAdmitted),
+}
+
+/// What a held request waits for.
+#[derive(Debug)]
+pub enum Wait {
+    /// Responses of the store.
+    Lease,
+    /// Its turn in a queue.
+    Turn(Turn),
+}
+
+/// End of a wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Woken {
+    /// Time of the end.
+    pub at: Timestamp,
+    /// Whether the request has kept its place in the queue.
+    pub place: Result<(), Evicted>,
 }
 
 /// Why a held request is not admitted.
@@ -26,39 +51,56 @@ pub enum NotAdmitted {
     Superseded,
 }
 
-impl<'a> HeldLimits<'a> {
-    pub(super) const fn new(view: &'a Rc<LimitsView>, limits: &'a mut AppliedLimits) -> Self {
-        Self { view, limits }
-    }
-
-    /// Holds the request through `hold`, and decides. `hold` returns the time, and whether the request has kept its place.
-    /// Returns the delay of an admitted request that `hold` has not performed yet.
-    ///
-    /// # Errors
-    /// Why the request is not admitted.
-    pub async fn resolve(
-        self,
-        mut hold: impl AsyncFnMut(Hold<'_>) -> (Timestamp, Result<(), Evicted>),
-    ) -> Result<Option<HeldDelay>, NotAdmitted> {
-        let Self { view, limits } = self;
-        let left = match limits.wait.is_some() {
-            true => Some(waiting::resolve(view, limits, &mut hold).await.ok_or(NotAdmitted::Superseded)?),
-            false => {
-                leases::resolve(view, limits, &mut hold).await;
+impl PendingLimits {
+    /// Decides a held request as far as possible: first as of its arrival, then as of the end of each wait.
+    pub fn progress(&mut self, view: &Rc<LimitsView>, woken: Option<Woken>) -> Progress {
+        let limits = &mut self.0;
+        let now = woken.map_or(limits.decided_at, |woken| woken.at);
+        let undecided = match woken {
+            Some(Woken { place: Err(Evicted), .. }) => {
+                limits.evict(view, now);
                 None
             }
+            _ if limits.wait.is_some() => limits.decide_waiting(view, now),
+            _ => limits.decide_leased(view, woken).map(Progress::Wait),
         };
-        limits.leave_leases_undecided();
-        limits.record_copied_if_decided(view);
-        match throttle::resolve(&limits.decision) {
-            throttle::ThrottleAction::Forward => Ok(None),
+        undecided.unwrap_or_else(|| limits.finish(view, now))
+    }
+
+    /// Resolves when the request is to be decided again, with [`Self::progress`].
+    ///
+    /// # Errors
+    /// If the request has lost its place in a full queue.
+    pub async fn until_woken(&mut self, wait: Wait) -> Result<(), Evicted> {
+        match wait {
+            Wait::Lease => {
+                // Boxed: it is larger than the others, for which more requests wait.
+                Box::pin(self.0.lease_waits.wait()).await;
+                Ok(())
+            }
+            Wait::Turn(turn) => match self.0.wait.as_ref().and_then(|waiting| waiting.ticket()) {
+                Some(ticket) => turn.wait(ticket).await,
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+impl AppliedLimits {
+    /// Ends the wait of a request that is decided.
+    fn finish(&mut self, view: &Rc<LimitsView>, now: Timestamp) -> Progress {
+        let left = self.wait.is_some().then(|| self.end_wait(view, now));
+        self.leave_leases_undecided();
+        self.record_copied_if_decided(view);
+        match throttle::resolve(&self.decision) {
+            throttle::ThrottleAction::Forward => Progress::Admitted(None),
             // The delay of a request that has waited includes its wait.
             throttle::ThrottleAction::Delay(time) => {
                 let delay = left.unwrap_or(HeldDelay { time, memory: None });
-                Ok(Some(delay).filter(|delay| !delay.time.is_zero()))
+                Progress::Admitted(Some(delay).filter(|delay| !delay.time.is_zero()))
             }
             throttle::ThrottleAction::Reject { position: by, retry_after } => {
-                Err(NotAdmitted::Rejected(limits.rule(by), retry_after))
+                Progress::NotAdmitted(NotAdmitted::Rejected(self.rule(by), retry_after))
             }
         }
     }

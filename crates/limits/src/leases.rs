@@ -5,16 +5,14 @@
 //! or is rejected. While the store is unreachable, and if the wait ends without a response, the rule's setting for that
 //! case applies.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::waiting::Hold;
+use super::held::{Wait, Woken};
 use super::{AppliedLimits, LimitsView};
 use weir_limiter::decision::Verdict;
 use weir_limiter::timestamp::Timestamp;
-use weir_limiter::wait_queue::Evicted;
 use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::CheckRole;
 use weir_store::lease_wait::{LeaseDecision, WaitGroup};
@@ -24,21 +22,17 @@ const MAX_ATTEMPTS: usize = 4;
 /// Minimum `retry-after` while the store is unreachable.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Holds a request until the store has responded about the units that its leases lack.
-pub(super) async fn resolve(
-    view: &Rc<LimitsView>,
-    limits: &mut AppliedLimits,
-    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, Result<(), Evicted>),
-) {
-    // Units that the store has granted may go to another request, or arrive too late. Then the request waits again.
-    while limits.lease_waits.is_pending() {
-        let (now, _) = hold(Hold::Lease(&mut limits.lease_waits)).await;
-        limits.check_again(view, now);
-        acquire_leases(view, limits);
-    }
-}
-
 impl AppliedLimits {
+    /// Decides a request that has waited for the store. Returns what it waits for if it is still undecided.
+    pub(super) fn decide_leased(&mut self, view: &LimitsView, woken: Option<Woken>) -> Option<Wait> {
+        if let Some(Woken { at, .. }) = woken {
+            self.check_again(view, at);
+            acquire_leases(view, self);
+        }
+        // Units that the store has granted may go to another request, or arrive too late. Then the request waits again.
+        self.lease_waits.is_pending().then_some(Wait::Lease)
+    }
+
     pub(super) fn check_again(&mut self, view: &LimitsView, now: Timestamp) {
         self.decision = super::check(&view.limiter, &self.selected, now);
         self.decided_at = now;

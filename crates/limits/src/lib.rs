@@ -32,7 +32,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::header_tables::HeaderTables;
-pub use self::held::{HeldLimits, NotAdmitted};
+pub use self::held::{NotAdmitted, Progress, Wait, Woken};
 pub use self::provider::FollowedLimits;
 pub use self::provider_signals::ProviderSignals;
 use self::record::{DecisionSubject, RequestCopy};
@@ -43,7 +43,7 @@ pub use self::summary::{DecisionSummary, Standing};
 pub use self::tables::LimitTables;
 pub use self::view::{LimitResources, LimitsView};
 use self::waiting::WaitingRequest;
-pub use self::waiting::{HeldDelay, Hold, QueueArrival, waiting_size};
+pub use self::waiting::{HeldDelay, QueueArrival, waiting_size};
 use weir_limiter::decision::{Decision, Verdict};
 use weir_limiter::reservation::{Reservation, SettledCounter};
 use weir_limiter::timestamp::Timestamp;
@@ -67,7 +67,7 @@ pub enum Admission<'a> {
     /// A limit rejects the request.
     Reject(LimitRejection<'a>),
     /// A limit has no room, and the request waits for it; or it is out of units, and the store may grant more. Continue
-    /// with [`PendingLimits::held`].
+    /// with [`PendingLimits::progress`].
     Held,
 }
 
@@ -200,12 +200,6 @@ impl PendingLimits {
         self.0.remove_uninstalled_limits(view);
     }
 
-    /// Returns the limits of a request that must be held, if any. They must be resolved before
-    /// [`Self::decision_source`].
-    pub fn held<'a>(&'a mut self, view: &'a Rc<LimitsView>) -> Option<HeldLimits<'a>> {
-        self.is_held().then(|| HeldLimits::new(view, &mut self.0))
-    }
-
     /// Returns whether the request must be held until the store responds, or until a queue admits it.
     pub fn is_held(&self) -> bool {
         self.0.is_held()
@@ -242,7 +236,7 @@ impl PendingLimits {
         self.0.remote.queries().iter().map(|query| query.rule)
     }
 
-    /// Returns the rejection by a rule that [`HeldLimits::resolve`] has returned.
+    /// Returns the rejection by a rule that [`Self::progress`] has returned.
     pub fn rejection(&mut self, rule: RuleIndex, retry_after: Duration) -> LimitRejection<'_> {
         LimitRejection { limits: &mut self.0, rule, retry_after, reason: RejectionReason::Limit }
     }

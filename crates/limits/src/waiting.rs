@@ -10,7 +10,6 @@ mod request;
 mod room;
 mod turn;
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -18,14 +17,15 @@ use smallvec::SmallVec;
 pub(super) use self::request::WaitingRequest;
 pub use self::request::{QueueArrival, waiting_size};
 use self::room::Room;
-pub use self::turn::Hold;
-use self::turn::{Turn, TurnEvent};
+pub(super) use self::turn::Turn;
+use self::turn::TurnEvent;
+use super::held::{NotAdmitted, Progress, Wait};
 use super::{AppliedLimits, LimitsView, leases};
 use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use weir_limiter::decision::{Enforcement, Verdict};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
-use weir_limiter::wait_queue::{CHARGE_AHEAD, Evicted, Ticket, WaitingMemory};
+use weir_limiter::wait_queue::{CHARGE_AHEAD, Ticket, WaitingMemory};
 use weir_policy::identify::Attributes;
 use weir_policy::rules::selection::{CheckRole, SelectedCheck};
 use weir_policy::rules::wait::WaitPolicy;
@@ -42,18 +42,6 @@ pub struct HeldDelay {
     pub time: Duration,
     /// The memory of a request that has waited.
     pub memory: Option<WaitingMemory>,
-}
-
-/// What follows from an attempt to be admitted.
-enum WaitStep {
-    /// A limit for which the request waits is not part of the configuration any more.
-    Superseded,
-    /// The decision is final.
-    Final,
-    /// The store is being queried.
-    Lease,
-    /// The request waits in a queue for this event, at most for this time.
-    Turn(TurnEvent, Duration),
 }
 
 impl LimitsView {
@@ -260,42 +248,11 @@ impl AppliedLimits {
     }
 }
 
-/// Holds a waiting request until its limits admit it, or until it has waited too long. `None` if one of its limits was
-/// removed; otherwise returns how long an admitted request is still to be delayed. It is not awaited here,
-/// because the request is charged already: the caller first takes over what must be settled if the client leaves
-/// meanwhile.
-pub(super) async fn resolve(
-    view: &Rc<LimitsView>,
-    limits: &mut AppliedLimits,
-    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, Result<(), Evicted>),
-) -> Option<HeldDelay> {
-    let mut now = limits.decided_at;
-    loop {
-        let held = match limits.progress(view, now) {
-            WaitStep::Superseded => return None,
-            WaitStep::Final => break,
-            WaitStep::Lease => Hold::Lease(&mut limits.lease_waits),
-            WaitStep::Turn(event, timeout) => {
-                let offer = if event == TurnEvent::First { limits.offer(view, now) } else { None };
-                match limits.wait.as_ref().and_then(|waiting| waiting.ticket()) {
-                    Some(ticket) => Hold::Turn(Turn { ticket, event, timeout, offer }),
-                    None => break,
-                }
-            }
-        };
-        let kept;
-        (now, kept) = hold(held).await;
-        if kept.is_err() {
-            limits.evict(view, now);
-            break;
-        }
-    }
-    Some(limits.end_wait(view, now))
-}
-
 impl AppliedLimits {
-    /// Ends the wait of a decided request. Returns the time for which it is still to be delayed.
-    fn end_wait(&mut self, view: &LimitsView, now: Timestamp) -> HeldDelay {
+    /// Ends the wait of a decided request. Returns the time for which it is still to be delayed. It is not awaited here,
+    /// because the request is charged already: the caller first takes over what must be settled if the client leaves
+    /// meanwhile.
+    pub(super) fn end_wait(&mut self, view: &LimitsView, now: Timestamp) -> HeldDelay {
         self.lease_waits.stop();
         let Some(mut waiting) = self.wait.take().filter(|_| !self.decision.is_rejected()) else {
             return HeldDelay { time: Duration::ZERO, memory: None };
@@ -315,18 +272,28 @@ impl AppliedLimits {
         HeldDelay { time: delay, memory }
     }
 
-    /// Decides a waiting request again.
-    fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
+    /// Decides a waiting request. Returns its state if it is still undecided.
+    pub(super) fn decide_waiting(&mut self, view: &LimitsView, now: Timestamp) -> Option<Progress> {
         let grant = self.wait.as_ref().and_then(|waiting| waiting.ticket()).and_then(Ticket::take_grant);
         if let Some(grant) = grant {
             (self.decision, self.decided_at) = (grant.decision, grant.at);
-            return WaitStep::Final;
+            return None;
         }
         if self.selected.iter().any(|one| view.is_gone(one)) {
-            return WaitStep::Superseded;
+            return Some(Progress::NotAdmitted(NotAdmitted::Superseded));
         }
-        let Some(waiting) = &mut self.wait else { return WaitStep::Final };
-        if let Some(position) = waiting.position_behind(view, &self.selected) {
+        let mut wait = self.next_wait(view, now)?;
+        if let Wait::Turn(turn) = &mut wait
+            && turn.event == TurnEvent::First
+        {
+            turn.offer = self.offer(view, now);
+        }
+        Some(Progress::Wait(wait))
+    }
+
+    /// Decides a waiting request whose limits are installed. Returns what it waits for, unless the decision is final.
+    fn next_wait(&mut self, view: &LimitsView, now: Timestamp) -> Option<Wait> {
+        if let Some(position) = self.wait.as_ref()?.position_behind(view, &self.selected) {
             self.lease_waits.stop();
             return self.wait_turn(view, position, TurnEvent::First, None, now);
         }
@@ -337,20 +304,22 @@ impl AppliedLimits {
         }
         let Some(position) = self.position_without_room(view) else {
             // A shared limit of a rule without a queue may still be pending.
-            return if self.lease_waits.is_pending() { WaitStep::Lease } else { WaitStep::Final };
+            return self.lease_waits.is_pending().then_some(Wait::Lease);
         };
         let room = Room::of(&self.decision.verdicts()[position], self.selected[position].check.options);
         match self.wait_turn(view, position, TurnEvent::Notified, room, now) {
-            WaitStep::Turn(TurnEvent::Notified, _) if self.lease_waits.is_pending() => WaitStep::Lease,
-            progress => {
+            Some(Wait::Turn(Turn { event: TurnEvent::Notified, .. })) if self.lease_waits.is_pending() => {
+                Some(Wait::Lease)
+            }
+            wait => {
                 self.lease_waits.stop();
-                progress
+                wait
             }
         }
     }
 
     /// Makes the request wait in the queue of the check at `position`. `room`: when the limit is expected to have room, if
-    /// that is known.
+    /// that is known. Returns what it waits for, or `None` if it is rejected.
     fn wait_turn(
         &mut self,
         view: &LimitsView,
@@ -358,27 +327,25 @@ impl AppliedLimits {
         event: TurnEvent,
         room: Option<Room>,
         now: Timestamp,
-    ) -> WaitStep {
-        if self.join(view, position, now).is_none() {
-            return WaitStep::Final;
-        }
-        let Some(waiting) = &mut self.wait else { return WaitStep::Final };
+    ) -> Option<Wait> {
+        self.join(view, position, now)?;
+        let waiting = self.wait.as_mut()?;
         let left = waiting.time_left(self.selected[position].rule, now);
         if left.is_zero() {
             self.reject_waiting(view, position, WaitRejection::Expired, now);
-            return WaitStep::Final;
+            return None;
         }
-        let is_first = waiting.ticket().is_some_and(Ticket::is_first);
+        let is_first = waiting.ticket()?.is_first();
         if event == TurnEvent::First || !is_first {
-            return WaitStep::Turn(TurnEvent::First, left);
+            return Some(Wait::Turn(Turn { event: TurnEvent::First, timeout: left, offer: None }));
         }
         if room.is_some_and(|room| room.retry.saturating_add(room.ahead) > left) {
             self.reject_waiting(view, position, WaitRejection::NoTime, now);
-            return WaitStep::Final;
+            return None;
         }
         let retry = room.map_or(MAX_RETRY_INTERVAL, |room| room.retry);
         let timeout = retry.min(MAX_RETRY_INTERVAL).min(left);
-        WaitStep::Turn(TurnEvent::Notified, timeout)
+        Some(Wait::Turn(Turn { event: TurnEvent::Notified, timeout, offer: None }))
     }
 
     /// Lets the limiter charge the request up to [`CHARGE_AHEAD`] before its unit is there. The request is then delayed
@@ -401,7 +368,7 @@ impl AppliedLimits {
     }
 
     /// Rejects a request that has lost its place.
-    fn evict(&mut self, view: &LimitsView, now: Timestamp) {
+    pub(super) fn evict(&mut self, view: &LimitsView, now: Timestamp) {
         let counter = self.wait.as_ref().and_then(|waiting| waiting.ticket()).map(Ticket::counter);
         let position = self.selected.iter().position(|one| Some(one.check.counter_id()) == counter);
         self.reject_waiting(view, position.unwrap_or_default(), WaitRejection::Evicted, now);

@@ -107,7 +107,7 @@ impl WaitingRequest {
     }
 
     /// Returns its place in a queue, if it has one.
-    pub(super) fn ticket(&self) -> Option<&Ticket> {
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
         self.place.as_ref().map(|place| &place.ticket)
     }
 

@@ -1,7 +1,7 @@
 //! Queues of shared limits, with a store that does not respond.
 
-use std::future::{pending, ready};
 use std::num::NonZeroU32;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
@@ -107,26 +107,19 @@ impl Worker {
     }
 
     /// Holds a request, and returns whether the first thing that it waits for is the store.
-    async fn waits_for_store(&self, limits: &mut PendingLimits) -> bool {
-        let mut waits_for_store = None;
-        let hold = async |hold: Hold<'_>| {
-            waits_for_store.get_or_insert(matches!(hold, Hold::Lease(_)));
-            pending().await
-        };
-        tokio::select! {
-            biased;
-            done = limits.held(&self.view).unwrap().resolve(hold) => panic!("{done:?}"),
-            () = ready(()) => {}
+    fn waits_for_store(&self, limits: &mut PendingLimits) -> bool {
+        match limits.progress(&self.view, None) {
+            Progress::Wait(wait) => matches!(wait, Wait::Lease),
+            done => panic!("{done:?}"),
         }
-        waits_for_store.unwrap()
     }
 }
 
-#[tokio::test]
-async fn request_that_joins_a_queue_asks_the_store_once_for_its_units() {
+#[test]
+fn request_that_joins_a_queue_asks_the_store_once_for_its_units() {
     let mut worker = Worker::new(queued_rule(Duration::from_secs(1)));
     let mut limits = worker.arrive();
-    assert!(worker.waits_for_store(&mut limits).await);
+    assert!(worker.waits_for_store(&mut limits));
     let QueuedCounter { counter, needs_query, waiter } = worker.queue.try_recv().unwrap();
     assert!(needs_query && !waiter.unwrap().sender.is_closed(), "it waits for the first query");
     assert!(worker.queue.try_recv().is_err(), "and for no other");
@@ -134,9 +127,9 @@ async fn request_that_joins_a_queue_asks_the_store_once_for_its_units() {
     assert_eq!(request.needed, 1);
 }
 
-#[tokio::test]
-async fn queue_of_a_rule_without_a_wait_does_not_wait_for_the_store() {
+#[test]
+fn queue_of_a_rule_without_a_wait_does_not_wait_for_the_store() {
     let worker = Worker::new(queued_rule(Duration::ZERO));
     let mut limits = worker.arrive();
-    assert!(!worker.waits_for_store(&mut limits).await);
+    assert!(!worker.waits_for_store(&mut limits));
 }
