@@ -15,7 +15,7 @@ use weir_config as config;
 use weir_limiter::elastic::Headroom;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Limiter, LimiterSettings};
-use weir_limits::{Admission, LimitResources, LimitTables, LimitsView, PendingLimits, Progress, Woken};
+use weir_limits::{Admission, HeldProgress, LimitResources, LimitTables, LimitsView, PendingLimits, Woken};
 use weir_net::clock::Clock;
 use weir_policy::engine::Policy;
 use weir_policy::identify::identify;
@@ -186,12 +186,12 @@ impl Worker {
                 let mut woken = None;
                 loop {
                     match pending.progress(&self.view, woken) {
-                        Progress::Wait(wait) => {
+                        HeldProgress::Wait(wait) => {
                             let place = pending.until_woken(wait).await;
                             woken = Some(Woken { at: self.clock.now(), place });
                         }
-                        Progress::Admitted(delay) => break delay.map(|delay| delay.time),
-                        Progress::NotAdmitted(_) => return self.outcomes.borrow_mut().rejected += 1,
+                        HeldProgress::Admitted(delay) => break delay.map(|delay| delay.time),
+                        HeldProgress::NotAdmitted(_) => return self.outcomes.borrow_mut().rejected += 1,
                     }
                 }
             }

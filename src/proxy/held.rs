@@ -21,13 +21,13 @@ use super::finish;
 use super::forward_proxy::NextHop;
 use super::headers::{InvalidRequest, RequestHeaderFlags};
 use super::local_reply::{self, DownstreamResponse, PendingBody};
-use super::prepare::Route;
+use super::prepare::ChosenUpstream;
 use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
 use weir_http::headers::append_all;
 use weir_limits::{
-    Admission, AppliedLimits, DecisionSource, HeldDelay, LimitRejection, LimitsView, NotAdmitted,
-    PendingLimits, Progress, ServiceQueries, Woken,
+    Admission, AppliedLimits, DecisionSource, HeldDelay, HeldProgress, LimitRejection, LimitsView,
+    NotAdmitted, PendingLimits, ServiceQueries, Woken,
 };
 use weir_net::overload::LoadShed;
 use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -143,10 +143,10 @@ impl HeldRequest {
             return Err(local_reply::malformed(context, InvalidRequest::Malformed));
         };
         let has_body = !body.is_end_stream();
-        let route = Route::choose(identified, &mut context, &view, &pending, &head, has_body);
+        let chosen = ChosenUpstream::choose(identified, &mut context, &view, &pending, &head, has_body);
         let (request, overrides) =
-            route.prepare(&mut context, &mut head, flags, &pending, &view, trace.as_ref());
-        let (Route { upstream, cached, .. }, expectation) = (route, flags.expectation());
+            chosen.prepare(&mut context, &mut head, flags, &pending, &view, trace.as_ref());
+        let (ChosenUpstream { upstream, cached, .. }, expectation) = (chosen, flags.expectation());
         let admitted = AdmittedRequest {
             view,
             context,
@@ -353,9 +353,9 @@ async fn await_admission(
     let mut woken = None;
     let delay = loop {
         let wait = match pending.progress(view, woken) {
-            Progress::Wait(wait) => wait,
-            Progress::Admitted(delay) => break delay,
-            Progress::NotAdmitted(reason) => return Err(reason),
+            HeldProgress::Wait(wait) => wait,
+            HeldProgress::Admitted(delay) => break delay,
+            HeldProgress::NotAdmitted(reason) => return Err(reason),
         };
         // Not through `hold_request`, whose future has room for the held one twice.
         let paused = PausedTimeouts::new(&context.timer);

@@ -17,7 +17,7 @@ use super::grpc;
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
 use super::held::HeldRequest;
 use super::local_reply::{self, DownstreamResponse, PendingBody};
-use super::prepare::Route;
+use super::prepare::ChosenUpstream;
 use super::request_context::{RequestContext, record_decision, start_log};
 use super::response_future::{RequestOutcome, ResponseFuture};
 use super::view::GenerationView;
@@ -94,9 +94,9 @@ pub(super) fn handle(
         let held = HeldRequest { view, context, pending, head: take_head(head), flags, body, trace };
         return ResponseFuture::Held(held.hold(AdmittedRequest::forward)).into();
     }
-    let route = Route::choose(identified, &mut context, &view, &pending, head, has_body);
-    let (request, overrides) = route.prepare(&mut context, head, flags, &pending, &view, trace.as_ref());
-    let (Route { upstream, cached, .. }, expectation) = (route, flags.expectation());
+    let chosen = ChosenUpstream::choose(identified, &mut context, &view, &pending, head, has_body);
+    let (request, overrides) = chosen.prepare(&mut context, head, flags, &pending, &view, trace.as_ref());
+    let (ChosenUpstream { upstream, cached, .. }, expectation) = (chosen, flags.expectation());
     let admitted =
         AdmittedRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
     ResponseFuture::Forwarding(in_place::boxed!(admitted.forward(delay)).into()).into()

@@ -18,13 +18,13 @@ use weir_upstream::Upstream;
 use weir_upstream::outgoing::OutgoingRequest;
 
 /// What depends on the head of an admitted request as the client has sent it.
-pub(super) struct Route<'c> {
+pub(super) struct ChosenUpstream<'c> {
     hop: Hop<'c>,
     pub(super) upstream: Option<Rc<Upstream>>,
     pub(super) cached: CachedFallbacks,
 }
 
-impl<'c> Route<'c> {
+impl<'c> ChosenUpstream<'c> {
     /// Chooses the upstream of a request, and starts to record its response for the fallback caches.
     pub(super) fn choose(
         identified: IdentifiedRequest<'_, 'c>,

@@ -15,7 +15,7 @@ use weir_policy::throttle;
 
 /// State of a held request.
 #[derive(Debug)]
-pub enum Progress {
+pub enum HeldProgress {
     /// It waits.
     Wait(Wait),
     /// It is admitted, after this delay. Nothing is left of the delay if that was part of the wait.
@@ -53,7 +53,7 @@ pub enum NotAdmitted {
 
 impl PendingLimits {
     /// Decides a held request as far as possible: first as of its arrival, then as of the end of each wait.
-    pub fn progress(&mut self, view: &Rc<LimitsView>, woken: Option<Woken>) -> Progress {
+    pub fn progress(&mut self, view: &Rc<LimitsView>, woken: Option<Woken>) -> HeldProgress {
         let limits = &mut self.0;
         let now = woken.map_or(limits.decided_at, |woken| woken.at);
         let undecided = match woken {
@@ -62,7 +62,7 @@ impl PendingLimits {
                 None
             }
             _ if limits.wait.is_some() => limits.decide_waiting(view, now),
-            _ => limits.decide_leased(view, woken).map(Progress::Wait),
+            _ => limits.decide_leased(view, woken).map(HeldProgress::Wait),
         };
         undecided.unwrap_or_else(|| limits.finish(view, now))
     }
@@ -88,19 +88,19 @@ impl PendingLimits {
 
 impl AppliedLimits {
     /// Ends the wait of a request that is decided.
-    fn finish(&mut self, view: &Rc<LimitsView>, now: Timestamp) -> Progress {
+    fn finish(&mut self, view: &Rc<LimitsView>, now: Timestamp) -> HeldProgress {
         let left = self.wait.is_some().then(|| self.end_wait(view, now));
         self.leave_leases_undecided();
         self.record_copied_if_decided(view);
         match throttle::resolve(&self.decision) {
-            throttle::ThrottleAction::Forward => Progress::Admitted(None),
+            throttle::ThrottleAction::Forward => HeldProgress::Admitted(None),
             // The delay of a request that has waited includes its wait.
             throttle::ThrottleAction::Delay(time) => {
                 let delay = left.unwrap_or(HeldDelay { time, memory: None });
-                Progress::Admitted(Some(delay).filter(|delay| !delay.time.is_zero()))
+                HeldProgress::Admitted(Some(delay).filter(|delay| !delay.time.is_zero()))
             }
             throttle::ThrottleAction::Reject { position: by, retry_after } => {
-                Progress::NotAdmitted(NotAdmitted::Rejected(self.rule(by), retry_after))
+                HeldProgress::NotAdmitted(NotAdmitted::Rejected(self.rule(by), retry_after))
             }
         }
     }

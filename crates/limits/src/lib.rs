@@ -32,7 +32,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::header_tables::HeaderTables;
-pub use self::held::{NotAdmitted, Progress, Wait, Woken};
+pub use self::held::{HeldProgress, NotAdmitted, Wait, Woken};
 pub use self::provider::FollowedLimits;
 pub use self::provider_signals::ProviderSignals;
 use self::record::{DecisionSubject, RequestCopy};

@@ -19,7 +19,7 @@ pub use self::request::{QueueArrival, waiting_size};
 use self::room::Room;
 pub(super) use self::turn::Turn;
 use self::turn::TurnEvent;
-use super::held::{NotAdmitted, Progress, Wait};
+use super::held::{HeldProgress, NotAdmitted, Wait};
 use super::{AppliedLimits, LimitsView, leases};
 use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use weir_limiter::decision::{Enforcement, Verdict};
@@ -273,14 +273,14 @@ impl AppliedLimits {
     }
 
     /// Decides a waiting request. Returns its state if it is still undecided.
-    pub(super) fn decide_waiting(&mut self, view: &LimitsView, now: Timestamp) -> Option<Progress> {
+    pub(super) fn decide_waiting(&mut self, view: &LimitsView, now: Timestamp) -> Option<HeldProgress> {
         let grant = self.wait.as_ref().and_then(|waiting| waiting.ticket()).and_then(Ticket::take_grant);
         if let Some(grant) = grant {
             (self.decision, self.decided_at) = (grant.decision, grant.at);
             return None;
         }
         if self.selected.iter().any(|one| view.is_gone(one)) {
-            return Some(Progress::NotAdmitted(NotAdmitted::Superseded));
+            return Some(HeldProgress::NotAdmitted(NotAdmitted::Superseded));
         }
         let mut wait = self.next_wait(view, now)?;
         if let Wait::Turn(turn) = &mut wait
@@ -288,7 +288,7 @@ impl AppliedLimits {
         {
             turn.offer = self.offer(view, now);
         }
-        Some(Progress::Wait(wait))
+        Some(HeldProgress::Wait(wait))
     }
 
     /// Decides a waiting request whose limits are installed. Returns what it waits for, unless the decision is final.

@@ -109,7 +109,7 @@ impl Worker {
     /// Holds a request, and returns whether the first thing that it waits for is the store.
     fn waits_for_store(&self, limits: &mut PendingLimits) -> bool {
         match limits.progress(&self.view, None) {
-            Progress::Wait(wait) => matches!(wait, Wait::Lease),
+            HeldProgress::Wait(wait) => matches!(wait, Wait::Lease),
             done => panic!("{done:?}"),
         }
     }
