@@ -41,7 +41,7 @@ use crate::proxy::elastic::control::run_headroom_controller;
 use crate::proxy::{self, ProxyState};
 use weir_config::environment::attribute_to_variables;
 use weir_config::reload::{ReloadHandle, Reloader};
-use weir_config::{AdminToken, Config, Diagnostic, load_bootstrap};
+use weir_config::{AdminToken, Config, Diagnostic, ListenerConfig, load_bootstrap};
 use weir_http::unsent;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{self as limiter, Limiter};
@@ -219,7 +219,7 @@ fn report_start(origin: ConfigOrigin<'_>, config: &Config) {
 
 /// Binds every listener, so that a port in use is found before anything is served.
 fn bind_listeners(config: &Config) -> Result<Vec<BoundListener>, AppError> {
-    let bind_one = |settings: &listener::ListenerSettings| {
+    let bind_one = |ListenerConfig { settings, .. }: &ListenerConfig| {
         let sockets = socket::bind(&settings.address, config.workers.get())
             .map_err(AppError::system(format!("cannot listen on {}", settings.address)))?;
         Ok((settings.clone(), sockets))
@@ -258,7 +258,7 @@ fn build_app(
 ) -> Result<RunningApp, AppError> {
     let mut state_file = config.state_file.as_ref().map(StateFile::new);
     let limiter = Arc::new(create_limiter(config, state_file.as_mut(), clock.now())?);
-    let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
+    let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.settings.name).collect();
     let metrics = Metrics::new(&names);
     let access_logs = Arc::new(AccessLogManager::default());
     let access_log = open_access_log(&access_logs, config)?;
@@ -281,7 +281,7 @@ fn build_app(
         config.store.as_ref().map(|_| store::handle::StoreHandle::new(&limiter)).unzip();
     let shared = Arc::new(ProxyState {
         generation: Arc::clone(generations.engine.current()),
-        listeners: config.listeners.iter().map(|listener| listener.name.clone()).collect(),
+        listeners: config.listeners.iter().map(|listener| listener.settings.name.clone()).collect(),
         limiter,
         store: store_handle,
         deferred: config.store.as_ref().map(|_| DeferredHandle::default()),

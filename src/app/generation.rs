@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
-use weir_config::Config;
+use weir_config::{Config, ListenerConfig, UpstreamConfig};
 use weir_limiter::Limiter;
 use weir_limiter::key::KeyHasher;
 use weir_limits::LimitTables;
@@ -22,8 +22,8 @@ use weir_telemetry::observe::key_writer::LogKeys;
 use weir_telemetry::observe::top_keys::TopKeys;
 use weir_upstream::UpstreamSettings;
 use weir_upstream::cluster::Cluster;
+use weir_upstream::forward_proxy::ForwardProxy;
 use weir_upstream::forward_proxy::identity::ProxyIdentity;
-use weir_upstream::forward_proxy::{ForwardProxy, ForwardProxySettings};
 
 /// The current generation, and the means to replace it.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Generations {
         let identity = Arc::new(identity);
         let runtime = Handle::try_current().ok();
         let listeners: Box<[Box<str>]> =
-            config.listeners.iter().map(|listener| listener.name.clone()).collect();
+            config.listeners.iter().map(|listener| listener.settings.name.clone()).collect();
         let mut limit_specs = config.rls.as_ref().map(|_| UnitLimits::specs()).unwrap_or_default();
         if let Some(scope) = config.rls.as_ref().and_then(|rls| rls.shared_limit.as_ref()) {
             limit_specs.extend(UnitLimits::shared_specs(scope.lease_policy(false)));
@@ -166,51 +166,52 @@ fn build_generation(
     }
 }
 
-/// TLS of the bound listeners, according to `config`. A listener that is missing from it keeps its TLS until
-/// the restart that its removal needs. One with the same settings keeps its state.
+/// State of each bound listener: what `build` makes of its part of `config` and its state before. A listener that is
+/// missing from `config` keeps its state until the restart that its removal needs.
+fn build_for_listeners<T>(
+    config: &Config,
+    listeners: &[Box<str>],
+    before: &[Option<Arc<T>>],
+    build: impl Fn(&ListenerConfig, Option<&Arc<T>>) -> Result<Option<Arc<T>>, rustls::Error>,
+) -> Result<Box<[Option<Arc<T>>]>, rustls::Error> {
+    let one = |(index, name): (usize, &Box<str>)| {
+        let before = before.get(index).and_then(Option::as_ref);
+        match config.listeners.iter().find(|listener| listener.settings.name == *name) {
+            Some(listener) => build(listener, before),
+            None => Ok(before.cloned()),
+        }
+    };
+    listeners.iter().enumerate().map(one).collect()
+}
+
+/// TLS of the bound listeners. One with the same settings keeps its state.
 fn build_listener_tls(
     config: &Config,
     listeners: &[Box<str>],
     before: &[Option<Arc<TlsServer>>],
 ) -> Result<Box<[Option<Arc<TlsServer>>]>, rustls::Error> {
-    let one = |(index, name): (usize, &str)| {
-        let before = before.get(index).and_then(Option::as_ref);
-        let Some(position) = config.listeners.iter().position(|listener| *listener.name == *name) else {
-            return Ok(before.cloned());
-        };
-        let settings = config.listener_tls.get(position).and_then(Option::as_ref);
-        match (settings, before) {
-            (None, _) => Ok(None),
-            (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
-            (Some(settings), before) => TlsServer::new(settings.clone(), before.map(|before| &**before))
-                .map(|server| Some(Arc::new(server))),
-        }
-    };
-    listeners.iter().map(|name| &**name).enumerate().map(one).collect()
+    build_for_listeners(config, listeners, before, |listener, before| match (&listener.tls, before) {
+        (None, _) => Ok(None),
+        (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
+        (Some(settings), before) => TlsServer::new(settings.clone(), before.map(|before| &**before))
+            .map(|server| Some(Arc::new(server))),
+    })
 }
 
-/// Forward proxies of the bound listeners, according to `config`. As with TLS, a listener that is missing from it keeps
-/// its forward proxy, and one with the same settings keeps its state.
+/// Forward proxies of the bound listeners. One with the same settings keeps its state.
 fn build_forward_proxies(
     config: &Config,
     listeners: &[Box<str>],
     before: &[Option<Arc<ForwardProxy>>],
     identity: &Arc<ProxyIdentity>,
 ) -> Result<Box<[Option<Arc<ForwardProxy>>]>, rustls::Error> {
-    let one = |(index, name): (usize, &str)| {
-        let before = before.get(index).and_then(Option::as_ref);
-        let Some(position) = config.listeners.iter().position(|listener| *listener.name == *name) else {
-            return Ok(before.cloned());
-        };
-        let settings: Option<&ForwardProxySettings> =
-            config.forward_proxies.get(position).and_then(Option::as_ref);
-        match (settings, before) {
+    build_for_listeners(config, listeners, before, |listener, before| {
+        match (&listener.forward_proxy, before) {
             (None, _) => Ok(None),
             (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
             (Some(settings), _) => ForwardProxy::new(settings.clone(), identity).map(Some),
         }
-    };
-    listeners.iter().map(|name| &**name).enumerate().map(one).collect()
+    })
 }
 
 /// Returns the upstreams of `config`. Unchanged ones of `before` are kept with their state, also if only
@@ -231,8 +232,8 @@ fn build_clusters(
         }
         Ok(cluster)
     };
-    let cluster = |(index, settings): (usize, &UpstreamSettings)| {
-        let tls = config.upstream_tls.get(index).and_then(Option::as_ref);
+    let cluster = |UpstreamConfig { settings, tls }: &UpstreamConfig| {
+        let tls = tls.as_ref();
         let kept =
             before.iter().find(|kept| kept.settings() == settings && kept.tls().is_some() == tls.is_some());
         let Some(kept) = kept else { return fresh(settings, tls) };
@@ -242,5 +243,5 @@ fn build_clusters(
         }
         Ok(Arc::clone(kept))
     };
-    config.upstreams.iter().enumerate().map(cluster).collect()
+    config.upstreams.iter().map(cluster).collect()
 }

@@ -49,7 +49,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
     let sections = [
         ("config", old.central != new.central),
         ("alerts", old.alerts != new.alerts),
-        ("upstreams", has_other_upstreams(old, new) || old.policy.routes != new.policy.routes),
+        ("upstreams", old.upstreams != new.upstreams || old.policy.routes != new.policy.routes),
         ("client_ip, geo, jwt, via", old.policy.identify != new.policy.identify),
         ("access_log", old.access_log != new.access_log),
         ("log_keys", old.log_keys != new.log_keys),
@@ -75,10 +75,6 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
 /// change that needs a restart.
 fn rls_options_of_both<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c RlsOptions, &'c RlsOptions)> {
     old.rls.as_ref().zip(new.rls.as_ref())
-}
-
-fn has_other_upstreams(old: &Config, new: &Config) -> bool {
-    old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
 }
 
 /// Appends the differences of two rules of the same name; `keeps_counters` is whether the counters of `new`

@@ -81,8 +81,8 @@ pub(super) fn compile(
 ) -> Option<Config> {
     let root = ConfigPath::ROOT;
     check_required_keys(raw, report);
-    let mut compiled_listeners = listeners::compile(raw, files, report);
-    let rls = rls::compile(raw, &mut compiled_listeners.used_addresses, files, report);
+    let mut listeners = listeners::compile(raw, files, report);
+    let rls = rls::compile(raw, &mut listeners.used_addresses, files, report);
     let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
     let (mut access_log, log_keys) = access_log::compile(raw, file, report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
@@ -95,11 +95,12 @@ pub(super) fn compile(
     let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
     let is_given =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
+    let listener_names = listeners.all.iter().map(|listener| listener.settings.name.clone());
     let mut context = CompileContext {
         files,
         limit_headers: response.clone(),
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
-        listeners: compiled_listeners.listeners.iter().map(|listener| listener.name.clone()).collect(),
+        listeners: listener_names.collect(),
         has_geo_database: is_given(|geo| &geo.database) || report.is_reported(root.key("geo")),
         has_asn_database: is_given(|geo| &geo.asn_database) || report.is_reported(root.key("geo")),
         has_plans: raw.plans.is_some() || report.is_reported(root.key("plans")),
@@ -119,20 +120,17 @@ pub(super) fn compile(
     let (rules, rejections) = compile_rules(raw, &mut context, report);
     access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
-    let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
+    let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
     note_unused_store(store.is_some() && !context.needs_store, report);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
     Some(Config {
         central,
-        listeners: compiled_listeners.listeners,
-        listener_tls: compiled_listeners.tls,
-        forward_proxies: compiled_listeners.forward_proxies,
+        listeners: listeners.all,
         workers: worker_count(raw.workers),
-        upstreams: upstreams.settings,
-        upstream_tls: upstreams.tls,
-        admin: compiled_listeners.admin,
+        upstreams: upstreams.all,
+        admin: listeners.admin,
         access_log,
         log_keys,
         tracing,

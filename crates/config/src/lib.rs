@@ -73,17 +73,11 @@ pub struct Config {
     /// Source of the rest of the configuration; `None` if all of it is in one file.
     pub central: Option<central::settings::CentralSettings>,
     /// Listeners for clients; at least one, unless `rls` is configured.
-    pub listeners: Vec<listener::ListenerSettings>,
-    /// TLS settings of the listeners, in the same order; `None` for plaintext.
-    pub listener_tls: Vec<Option<tls::server::TlsServerSettings>>,
-    /// Forward proxies of the listeners, in the same order; `None` for a reverse proxy.
-    pub forward_proxies: Vec<Option<ForwardProxySettings>>,
+    pub listeners: Vec<ListenerConfig>,
     /// Number of worker threads.
     pub workers: NonZeroUsize,
     /// Services that requests are forwarded to; at least one if there is a listener other than a forward proxy.
-    pub upstreams: Vec<upstream::UpstreamSettings>,
-    /// TLS settings of the upstreams, in the same order; `None` for plaintext.
-    pub upstream_tls: Vec<Option<tls::client::TlsClientSettings>>,
+    pub upstreams: Vec<UpstreamConfig>,
     /// The admin port.
     pub admin: AdminSettings,
     /// The access log; `None` if disabled.
@@ -116,6 +110,26 @@ pub struct Config {
     pub notices: Vec<Diagnostic>,
     /// Hashes of contents that the other fields do not show, for comparing configurations.
     content_hashes: ContentHashes,
+}
+
+/// A listener for clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListenerConfig {
+    /// What takes effect only at startup.
+    pub settings: listener::ListenerSettings,
+    /// TLS; `None` for plaintext.
+    pub tls: Option<tls::server::TlsServerSettings>,
+    /// The forward proxy; `None` for a reverse proxy.
+    pub forward_proxy: Option<ForwardProxySettings>,
+}
+
+/// A service that requests are forwarded to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpstreamConfig {
+    /// Everything but TLS.
+    pub settings: upstream::UpstreamSettings,
+    /// TLS; `None` for plaintext.
+    pub tls: Option<tls::client::TlsClientSettings>,
 }
 
 /// Settings of the admin port.

@@ -24,10 +24,10 @@ pub struct ConfigSummary {
 impl Config {
     /// Returns what the configuration contains.
     pub fn summary(&self) -> ConfigSummary {
-        let listeners = self.listeners.iter().map(|listener| listener.address.to_string());
+        let listeners = self.listeners.iter().map(|listener| listener.settings.address.to_string());
         let upstream = match &*self.upstreams {
-            [only] => listed(only.addresses.iter().map(ToString::to_string)),
-            all => listed(all.iter().map(|upstream| upstream.name.to_string())),
+            [only] => listed(only.settings.addresses.iter().map(ToString::to_string)),
+            all => listed(all.iter().map(|upstream| upstream.settings.name.to_string())),
         };
         let central = self.central.as_ref().map(|_| "the rest from a configuration server".to_owned());
         let rls = self.rls.as_ref().map(|_| "rate limit service for Envoy".to_owned());

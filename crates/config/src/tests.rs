@@ -66,10 +66,10 @@ fn quotas(lines: &str) -> Vec<String> {
 #[test]
 fn quick_start_config_is_valid() {
     let config = config(QUICK_START);
-    assert_eq!(config.listeners[0].address.to_string(), "0.0.0.0:8080");
-    assert_eq!(&*config.listeners[0].name, "0.0.0.0:8080");
+    assert_eq!(config.listeners[0].settings.address.to_string(), "0.0.0.0:8080");
+    assert_eq!(&*config.listeners[0].settings.name, "0.0.0.0:8080");
     assert_eq!(
-        config.upstreams[0].addresses[0],
+        config.upstreams[0].settings.addresses[0],
         UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 }
     );
     assert_eq!(config.policy.rules[0].limits()[0].quota.burst().get(), 200);
@@ -80,14 +80,14 @@ fn quick_start_config_is_valid() {
 #[test]
 fn omitted_settings_have_documented_defaults() {
     let config = config(&format!("{MINIMAL}rules: []\n"));
-    let listener = &config.listeners[0];
+    let listener = &config.listeners[0].settings;
     assert_eq!(
         (listener.header_timeout, listener.idle_timeout),
         (Duration::from_secs(10), Duration::from_secs(620))
     );
-    assert_eq!(config.upstreams[0].connect_timeout, Duration::from_secs(5));
-    assert_eq!(config.upstreams[0].timeout, Duration::from_secs(15));
-    assert_eq!(config.upstreams[0].idle_timeout, Duration::from_secs(300));
+    assert_eq!(config.upstreams[0].settings.connect_timeout, Duration::from_secs(5));
+    assert_eq!(config.upstreams[0].settings.timeout, Duration::from_secs(15));
+    assert_eq!(config.upstreams[0].settings.idle_timeout, Duration::from_secs(300));
     assert_eq!(config.admin.address.to_string(), "127.0.0.1:9901");
     assert!(!config.admin.is_explicit && config.admin.probe_address.is_none() && config.access_log.is_none());
     assert_eq!(config.drain, drain::DrainSettings::default());

@@ -8,20 +8,14 @@ use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
 use crate::diagnostic::{Diagnostics, ValueError};
 use crate::quoting::quoted;
-use crate::{AdminSettings, AdminToken, defaults, parse, raw};
+use crate::{AdminSettings, AdminToken, ListenerConfig, defaults, parse, raw};
 use weir_net::listener;
-use weir_net::tls::server;
 use weir_upstream as upstream;
-use weir_upstream::forward_proxy::ForwardProxySettings;
 
 /// Everything that listens on an address.
 #[derive(Debug)]
 pub(super) struct CompiledListeners {
-    pub(super) listeners: Vec<listener::ListenerSettings>,
-    /// In the order of the listeners.
-    pub(super) tls: Vec<Option<server::TlsServerSettings>>,
-    /// In the order of the listeners.
-    pub(super) forward_proxies: Vec<Option<ForwardProxySettings>>,
+    pub(super) all: Vec<ListenerConfig>,
     pub(super) admin: AdminSettings,
     pub(super) used_addresses: UsedAddresses,
 }
@@ -37,8 +31,7 @@ pub(super) fn compile(
 ) -> CompiledListeners {
     let root = ConfigPath::ROOT;
     let mut used_addresses = UsedAddresses::default();
-    let mut listeners: Vec<listener::ListenerSettings> = Vec::new();
-    let (mut tls_settings, mut forward_proxies) = (Vec::new(), Vec::new());
+    let mut all: Vec<ListenerConfig> = Vec::new();
     if let Some(raw) = &raw.listeners {
         map_items(raw, root.key("listeners"), |raw, at| {
             let (tls, forward) = match raw {
@@ -46,20 +39,19 @@ pub(super) fn compile(
                 raw::Listener::Map(map) => (map.tls.as_deref(), map.forward_proxy.as_ref()),
             };
             let tls = tls.and_then(|raw| tls::compile_server(raw, at.key("tls"), files, report));
-            let listener = compile_listener(raw, at, &mut used_addresses, report)?;
-            if listeners.iter().any(|other| other.name == listener.name) {
+            let settings = compile_listener(raw, at, &mut used_addresses, report)?;
+            if all.iter().any(|other| other.settings.name == settings.name) {
                 report
-                    .add_value_error(at.key("name"), format!("duplicate listener name `{}`", listener.name));
+                    .add_value_error(at.key("name"), format!("duplicate listener name `{}`", settings.name));
             }
-            let (name, address, forward_at) = (&listener.name, &listener.address, at.key("forward_proxy"));
-            forward_proxies.push(forward_proxy::compile(forward, name, address, forward_at, files, report));
-            listeners.push(listener);
-            tls_settings.push(tls);
+            let (name, address, forward_at) = (&settings.name, &settings.address, at.key("forward_proxy"));
+            let forward_proxy = forward_proxy::compile(forward, name, address, forward_at, files, report);
+            all.push(ListenerConfig { settings, tls, forward_proxy });
             Some(())
         });
     }
     let admin = compile_admin(raw.admin.as_ref(), &mut used_addresses, files, report);
-    CompiledListeners { listeners, tls: tls_settings, forward_proxies, admin, used_addresses }
+    CompiledListeners { all, admin, used_addresses }
 }
 
 fn compile_listener(

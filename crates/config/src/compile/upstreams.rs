@@ -11,8 +11,7 @@ use crate::diagnostic::{Diagnostics, ValueError};
 use crate::parse::UpstreamUrl;
 use crate::quoting::{backquoted, quoted};
 use crate::raw::{self, OrOff};
-use crate::{defaults, parse};
-use weir_net::tls::client;
+use crate::{UpstreamConfig, defaults, parse};
 use weir_policy::identify::host;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::routes::Routes;
@@ -24,15 +23,10 @@ const DEFAULT_NAME: &str = "upstream";
 /// The compiled upstreams.
 #[derive(Debug, Default)]
 pub(super) struct CompiledUpstreams {
-    pub(super) settings: Vec<UpstreamSettings>,
-    /// In the order of the settings.
-    pub(super) tls: Vec<Option<client::TlsClientSettings>>,
+    pub(super) all: Vec<UpstreamConfig>,
     /// Which requests each upstream receives.
     pub(super) routes: Routes,
 }
-
-/// An upstream and its TLS settings.
-type CompiledUpstream = (UpstreamSettings, Option<client::TlsClientSettings>);
 
 /// Compiles the upstreams; `None` if one of them has a problem.
 pub(super) fn compile(
@@ -45,8 +39,8 @@ pub(super) fn compile(
     let (upstream_at, upstreams_at) = (root.key("upstream"), root.key("upstreams"));
     match (&raw.upstream, &raw.upstreams) {
         (Some(raw), None) => {
-            let (settings, tls) = compile_single(raw, upstream_at, used_addresses, context.files, report)?;
-            Some(CompiledUpstreams { settings: vec![settings], tls: vec![tls], routes: Routes::default() })
+            let only = compile_single(raw, upstream_at, used_addresses, context.files, report)?;
+            Some(CompiledUpstreams { all: vec![only], routes: Routes::default() })
         }
         (None, Some(raw)) => compile_list(raw, upstreams_at, used_addresses, context, report),
         (Some(_), Some(_)) => {
@@ -82,7 +76,7 @@ fn compile_single(
     used_addresses: &UsedAddresses,
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
-) -> Option<CompiledUpstream> {
+) -> Option<UpstreamConfig> {
     match raw {
         raw::Upstream::Address(raw) => {
             let url = read_url(raw, at.single_item(), used_addresses, report)?;
@@ -113,19 +107,16 @@ fn compile_list(
     context: &mut CompileContext<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Option<CompiledUpstreams> {
-    let mut compiled: Vec<(CompiledUpstream, Matcher)> = Vec::new();
+    let (mut all, mut matchers): (Vec<UpstreamConfig>, Vec<Matcher>) = Default::default();
     // Name of the upstream that matches every request; later ones are unreachable.
     let mut catch_all: Option<Box<str>> = None;
     map_items(raw, at, |raw, at| {
         let matcher = matching::compile_matcher(raw.matching.as_ref(), at.key("match"), context, report);
         let name = raw.name.as_deref().map(Into::into);
-        let (settings, tls) =
-            compile_map(raw, name, at.single_item(), used_addresses, context.files, report)?;
-        if compiled.iter().any(|((other, _), _)| other.name == settings.name) {
-            report.add_value_error(
-                at.key("name"),
-                format!("duplicate upstream name {}", backquoted(&settings.name)),
-            );
+        let upstream = compile_map(raw, name, at.single_item(), used_addresses, context.files, report)?;
+        let name = &upstream.settings.name;
+        if all.iter().any(|other| other.settings.name == *name) {
+            report.add_value_error(at.key("name"), format!("duplicate upstream name {}", backquoted(name)));
         }
         if let Some(rest) = &catch_all {
             let fault = format!("unreachable, because {} matches every request", backquoted(rest));
@@ -134,15 +125,14 @@ fn compile_list(
                 ValueError::new(fault).with_hint("move the upstream without `match` to the end"),
             );
         } else if matcher.holds_for_all() && !report.is_reported(at.key("match")) {
-            catch_all = Some(settings.name.clone());
+            catch_all = Some(name.clone());
         }
-        compiled.push(((settings, tls), matcher));
+        all.push(upstream);
+        matchers.push(matcher);
         Some(())
     });
-    let is_complete = compiled.len() == raw.items().count();
-    let (compiled, matchers): (Vec<_>, Vec<_>) = compiled.into_iter().unzip();
-    let (settings, tls) = compiled.into_iter().unzip();
-    is_complete.then(|| CompiledUpstreams { settings, tls, routes: Routes::new(matchers) })
+    let is_complete = all.len() == raw.items().count();
+    is_complete.then(|| CompiledUpstreams { all, routes: Routes::new(matchers) })
 }
 
 fn compile_map(
@@ -152,7 +142,7 @@ fn compile_map(
     used_addresses: &UsedAddresses,
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
-) -> Option<CompiledUpstream> {
+) -> Option<UpstreamConfig> {
     if let Some(name) = &raw.name {
         report.ok_or_report(at.key("name"), rules::check_name(name));
     }
@@ -170,10 +160,10 @@ fn compile_with_urls(
     at: ConfigPath<'_>,
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
-) -> Option<CompiledUpstream> {
+) -> Option<UpstreamConfig> {
     let tls = upstream_tls::compile_upstream(raw.tls.as_deref(), &urls, at, at.key("address"), files, report);
     let addresses = urls.into_iter().map(|place| place.address).collect();
-    Some((compile_settings(addresses, name, raw, at, report)?, tls))
+    Some(UpstreamConfig { settings: compile_settings(addresses, name, raw, at, report)?, tls })
 }
 
 fn compile_settings(

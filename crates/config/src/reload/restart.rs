@@ -1,27 +1,36 @@
 //! The parts of a configuration that take effect only at startup.
 
-use crate::Config;
+use crate::{Config, ListenerConfig};
+use weir_net::listener::ListenerSettings;
 use weir_policy::engine::PolicySpec;
 use weir_policy::rules::shared_limit::SharedLimit;
 use weir_rls::options::{RlsOptions, RlsPorts};
 use weir_telemetry::spans;
 
+/// Returns what takes effect only at startup of each listener.
+fn listeners(config: &Config) -> impl Iterator<Item = &ListenerSettings> {
+    config.listeners.iter().map(|listener| &listener.settings)
+}
+
 /// Returns `config` without its lists and databases, so that it can be kept without using much memory.
 pub(super) fn without_data(config: &Config) -> Config {
     Config {
         policy: PolicySpec::default(),
-        listener_tls: Vec::new(),
-        forward_proxies: Vec::new(),
-        upstream_tls: Vec::new(),
+        listeners: listeners(config).map(without_files).collect(),
+        upstreams: Vec::new(),
         rls: config.rls.clone().map(RlsOptions::without_data),
         ..config.clone()
     }
 }
 
+fn without_files(settings: &ListenerSettings) -> ListenerConfig {
+    ListenerConfig { settings: settings.clone(), tls: None, forward_proxy: None }
+}
+
 /// Returns the keys that differ between two configurations and take effect only at startup.
 pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
-        ("listeners", old.listeners != new.listeners),
+        ("listeners", !listeners(old).eq(listeners(new))),
         ("workers", old.workers != new.workers),
         (
             "admin",
