@@ -296,11 +296,11 @@ pub(super) fn check(
 ) {
     for row in TABLE.iter().filter(|row| (row.is_given)(given)) {
         let Some(exclusion) = row.exclusions.iter().find(|void| void.kind == kind) else { continue };
-        let fault = exclusion_error(row, exclusion, given.rule);
+        let error = exclusion_error(row, exclusion, given.rule);
         match row.path {
-            [outer, inner] => report.add_key_error(at.key(outer).key(inner), fault),
-            [key, ..] if !row.is_reported_at_value => report.add_key_error(at.key(key), fault),
-            [key, ..] => report.add_value_error(at.key(key), fault),
+            [outer, inner] => report.add_key_error(at.key(outer).key(inner), error),
+            [key, ..] if !row.is_reported_at_value => report.add_key_error(at.key(key), error),
+            [key, ..] => report.add_value_error(at.key(key), error),
             [] => {}
         }
     }
@@ -326,11 +326,11 @@ fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Ru
     };
     let reason = if exclusion.reason.is_empty() { String::new() } else { format!(": {}", exclusion.reason) };
     // Such a combination would have a meaning, but is not implemented.
-    let fault = ValueError::new(match exclusion.kind == RuleKind::Shared {
+    let error = ValueError::new(match exclusion.kind == RuleKind::Shared {
         true => format!("is not supported {context}"),
         false => format!("{subject} no meaning {context}{reason}"),
     });
-    if exclusion.hint.is_empty() { fault } else { fault.with_hint(exclusion.hint) }
+    if exclusion.hint.is_empty() { error } else { error.with_hint(exclusion.hint) }
 }
 
 fn is_given_in_on_limit(rule: &raw::Rule, is_given: fn(&raw::OnLimit) -> bool) -> bool {

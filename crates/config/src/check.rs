@@ -111,9 +111,9 @@ fn load_single(file: &Path) -> LoadResult {
     match (all.pop(), all.is_empty()) {
         (Some(only), true) => only,
         _ => {
-            let fault = Diagnostic::for_file(file, "more than one configuration in this Kubernetes manifest");
+            let error = Diagnostic::for_file(file, "more than one configuration in this Kubernetes manifest");
             let hint = Some(format!("select one with `{}#KEY`", file.display()));
-            Err(vec![Diagnostic { hint, ..fault }])
+            Err(vec![Diagnostic { hint, ..error }])
         }
     }
 }

@@ -269,16 +269,16 @@ fn compile_identify(
 fn compile_via(raw: Option<&OrOff<raw::ViaName>>, report: &mut Diagnostics<'_>) -> Option<Via> {
     let at = ConfigPath::ROOT.key("via");
     let Some(raw) = raw else { return Via::new(Via::DEFAULT_NAME) };
-    let fault = ValueError::new("expected a name or disabled, got true").with_suggestion(Some("weir"));
-    let raw::ViaName(name) = read_or_off(raw, fault, at, report)?;
+    let error = ValueError::new("expected a name or disabled, got true").with_suggestion(Some("weir"));
+    let raw::ViaName(name) = read_or_off(raw, error, at, report)?;
     if matches!(name.as_str(), "disabled" | "off") {
         return None;
     }
     let via = Via::new(name);
     if via.is_none() {
-        let fault =
+        let error =
             format!("expected letters, digits and punctuation such as `-` and `.`, got {}", quoted(name));
-        report.add_value_error(at, fault);
+        report.add_value_error(at, error);
     }
     via
 }
@@ -335,10 +335,10 @@ fn read_nonzero_duration(
 }
 
 /// Returns the value of a section that is turned on; `None` if it is turned off. `true` gives no value and is
-/// reported as `fault`.
+/// reported as `error`.
 fn read_or_off<'r, T>(
     raw: &'r OrOff<T>,
-    fault: ValueError,
+    error: ValueError,
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Option<&'r T> {
@@ -346,7 +346,7 @@ fn read_or_off<'r, T>(
         OrOff::On(raw) => Some(raw),
         OrOff::Switch(false) => None,
         OrOff::Switch(true) => {
-            report.add_value_error(at, fault);
+            report.add_value_error(at, error);
             None
         }
     }

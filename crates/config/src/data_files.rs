@@ -54,13 +54,13 @@ pub(super) struct DataFileError {
 
 impl DataFileError {
     /// Creates an error of the file as a whole.
-    pub(super) fn for_file(fault: impl Into<ValueError>) -> Self {
-        Self { position: None, error: fault.into() }
+    pub(super) fn for_file(error: impl Into<ValueError>) -> Self {
+        Self { position: None, error: error.into() }
     }
 
     /// Creates an error at a line and a column, both from 1.
-    pub(super) fn at_position(line: usize, column: usize, fault: impl Into<ValueError>) -> Self {
-        Self { position: Some((line, column)), error: fault.into() }
+    pub(super) fn at_position(line: usize, column: usize, error: impl Into<ValueError>) -> Self {
+        Self { position: Some((line, column)), error: error.into() }
     }
 }
 
@@ -258,13 +258,13 @@ pub(super) fn report_error(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) {
-    let DataFileError { position: place, error: fault } = error.clone();
+    let DataFileError { position: place, error } = error.clone();
     let Some((line, column)) = place else {
-        let message = format!("{}, got {}", fault.message, quoted(&path.to_string_lossy()));
-        let fault = ValueError { message, hint: fault.hint };
+        let message = format!("{}, got {}", error.message, quoted(&path.to_string_lossy()));
+        let error = ValueError { message, hint: error.hint };
         return match severity {
-            Severity::Error => report.add_value_error(at, fault),
-            Severity::Note => report.add_note(at, fault),
+            Severity::Error => report.add_value_error(at, error),
+            Severity::Note => report.add_note(at, error),
         };
     };
     let problem = Diagnostic {
@@ -272,8 +272,8 @@ pub(super) fn report_error(
         line,
         column,
         path: String::new(),
-        message: fault.message,
-        hint: fault.hint,
+        message: error.message,
+        hint: error.hint,
         severity,
     };
     report.add_diagnostic(at, problem);

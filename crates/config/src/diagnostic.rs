@@ -148,29 +148,29 @@ impl<'a> Diagnostics<'a> {
     }
 
     /// Reports a problem of the value at `at`, or a value missing from it.
-    pub(super) fn add_value_error(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) {
-        let fault = self.explain_text(at, fault.into());
-        self.add_at(at, Positions::value_position, fault, Severity::Error);
+    pub(super) fn add_value_error(&mut self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
+        let error = self.explain_text(at, error.into());
+        self.add_at(at, Positions::value_position, error, Severity::Error);
     }
 
     /// Returns the error with another hint, if the text at `at` is not what it looks like. Bodies and headers of local
     /// replies may have any letter.
-    fn explain_text(&self, at: ConfigPath<'_>, fault: ValueError) -> ValueError {
+    fn explain_text(&self, at: ConfigPath<'_>, error: ValueError) -> ValueError {
         let text = self.texts.text_at(at).1.text(at).filter(|_| !at.contains_key("on_limit"));
         match text.and_then(foreign::text_hint) {
-            Some(hint) => fault.with_hint(hint),
-            None => fault,
+            Some(hint) => error.with_hint(hint),
+            None => error,
         }
     }
 
     /// Reports a problem of the key at `at`.
-    pub(super) fn add_key_error(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) {
-        self.add_at(at, Positions::key_position, fault.into(), Severity::Error);
+    pub(super) fn add_key_error(&mut self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
+        self.add_at(at, Positions::key_position, error.into(), Severity::Error);
     }
 
     /// Reports a note on the valid value at `at`.
-    pub(super) fn add_note(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) {
-        self.add_at(at, Positions::value_position, fault.into(), Severity::Note);
+    pub(super) fn add_note(&mut self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
+        self.add_at(at, Positions::value_position, error.into(), Severity::Note);
     }
 
     /// Reports a problem or a note on another file, which the value at `at` names.
@@ -190,7 +190,7 @@ impl<'a> Diagnostics<'a> {
         at: ConfigPath<'_>,
         result: Result<T, impl Into<ValueError>>,
     ) -> Option<T> {
-        result.map_err(|fault| self.add_value_error(at, fault)).ok()
+        result.map_err(|error| self.add_value_error(at, error)).ok()
     }
 
     pub(super) fn line_of(&self, at: ConfigPath<'_>) -> usize {
@@ -225,7 +225,7 @@ impl<'a> Diagnostics<'a> {
         &mut self,
         at: ConfigPath<'_>,
         locate: fn(&Positions, ConfigPath<'_>) -> Position,
-        fault: ValueError,
+        error: ValueError,
         severity: Severity,
     ) {
         let (file, positions) = self.texts.text_at(at);
@@ -242,8 +242,8 @@ impl<'a> Diagnostics<'a> {
             line: position.line,
             column: position.column,
             path: redact_path(&at.to_string()).to_owned(),
-            message: fault.message,
-            hint: fault.hint,
+            message: error.message,
+            hint: error.hint,
             severity,
         });
     }

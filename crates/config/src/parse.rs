@@ -49,9 +49,9 @@ const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 2
 /// # Errors
 /// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn rate(text: &str) -> Result<Limit, ValueError> {
-    parse_rate(text).map_err(|fault| match misspelling::other_rate(text.trim()) {
-        Some(rate) if fault.hint.is_none() => fault.with_hint(format!("write `{rate}`")),
-        _ => fault,
+    parse_rate(text).map_err(|error| match misspelling::other_rate(text.trim()) {
+        Some(rate) if error.hint.is_none() => error.with_hint(format!("write `{rate}`")),
+        _ => error,
     })
 }
 
@@ -73,9 +73,9 @@ fn parse_rate(text: &str) -> Result<Limit, ValueError> {
 /// # Errors
 /// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
-    parse_duration(text).map_err(|fault| match misspelling::compound_duration(text.trim()) {
-        Some(written) if fault.hint.is_none() => fault.with_hint(format!("write `{written}`")),
-        _ => fault,
+    parse_duration(text).map_err(|error| match misspelling::compound_duration(text.trim()) {
+        Some(written) if error.hint.is_none() => error.with_hint(format!("write `{written}`")),
+        _ => error,
     })
 }
 
@@ -83,17 +83,17 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
 fn parse_duration(text: &str) -> Result<Duration, ValueError> {
     let (count, name) = split_number(text.trim());
     if count.is_empty() || name.is_empty() {
-        let fault = ValueError::new(format!("expected a duration such as `5s`, got {}", quoted(text)));
+        let error = ValueError::new(format!("expected a duration such as `5s`, got {}", quoted(text)));
         return Err(if name.is_empty() && !count.is_empty() {
-            fault.with_hint(format!("add the unit, as in `{count}s`"))
+            error.with_hint(format!("add the unit, as in `{count}s`"))
         } else {
-            fault
+            error
         });
     }
     let units = TimeUnit::ALL.into_iter().filter(|unit| *unit <= TimeUnit::Week);
     if let Some(whole) = misspelling::whole_duration(text.trim(), |name| unit(name, units.clone()).ok()) {
-        let fault = ValueError::new(format!("expected a whole number and a unit, got {}", quoted(text)));
-        return Err(fault.with_hint(format!("write `{}`", format_duration(whole))));
+        let error = ValueError::new(format!("expected a whole number and a unit, got {}", quoted(text)));
+        return Err(error.with_hint(format!("write `{}`", format_duration(whole))));
     }
     let unit = unit(name, units)?;
     let count: u64 = count.parse().unwrap_or(u64::MAX);
@@ -127,10 +127,10 @@ pub fn size(text: &str) -> Result<u64, ValueError> {
     }
     let Some((_, bytes)) = SIZE_UNITS.into_iter().find(|(known, _)| *known == name) else {
         let known = SIZE_UNITS.map(|(known, _)| known).join(", ");
-        let fault = ValueError::new(format!("unknown unit {}, expected one of {known}", quoted(name)));
+        let error = ValueError::new(format!("unknown unit {}, expected one of {known}", quoted(name)));
         return Err(match misspelling::size_unit(name) {
-            Some(unit) => fault.with_hint(format!("write `{count}{unit}`")),
-            None => fault,
+            Some(unit) => error.with_hint(format!("write `{count}{unit}`")),
+            None => error,
         });
     };
     let count: Option<u64> = count.parse().ok();
@@ -162,25 +162,25 @@ fn split_rate(text: &str) -> Option<(&str, &str)> {
 }
 
 fn invalid_rate(text: &str) -> ValueError {
-    let fault = ValueError::new(format!("expected a rate such as `100/s`, got {}", quoted(text)));
+    let error = ValueError::new(format!("expected a rate such as `100/s`, got {}", quoted(text)));
     match text.trim() {
         "unlimited" | "none" | "inf" | "infinite" | "off" | "-1" => {
-            fault.with_hint("without a limit, leave the rule out, or write `action: allow`")
+            error.with_hint("without a limit, leave the rule out, or write `action: allow`")
         }
-        count if is_digits(count) => fault.with_hint(format!("add the period, as in `{count}/s`")),
+        count if is_digits(count) => error.with_hint(format!("add the period, as in `{count}/s`")),
         text => match misspelling::rate_without_slash(text) {
-            Some(rate) => fault.with_hint(format!("write `{rate}`")),
-            None => fault,
+            Some(rate) => error.with_hint(format!("write `{rate}`")),
+            None => error,
         },
     }
 }
 
 fn invalid_count(count: &str, period: &str) -> ValueError {
-    let fault = ValueError::new(format!("expected a whole number before the period, got {}", quoted(count)));
+    let error = ValueError::new(format!("expected a whole number before the period, got {}", quoted(count)));
     if let Some(plain) = misspelling::plain_count(count)
         && self::period(period, period).is_ok()
     {
-        return fault.with_hint(format!("write `{plain}/{period}`"));
+        return error.with_hint(format!("write `{plain}/{period}`"));
     }
     match count.split_once('.') {
         Some((whole, tenths)) if is_digits(whole) && is_digits(tenths) && tenths.len() == 1 => {
@@ -188,12 +188,12 @@ fn invalid_count(count: &str, period: &str) -> ValueError {
                 Ok(period) if period.count() == NonZeroU32::MIN => {
                     let count = format!("{whole}{tenths}");
                     let count = count.trim_start_matches('0');
-                    fault.with_hint(format!("write `{count}/10{}`", period.unit().as_str()))
+                    error.with_hint(format!("write `{count}/10{}`", period.unit().as_str()))
                 }
-                _ => fault,
+                _ => error,
             }
         }
-        _ => fault,
+        _ => error,
     }
 }
 
@@ -202,11 +202,11 @@ fn period(text: &str, rate: &str) -> Result<Period, ValueError> {
     let (count, name) = split_number(text);
     let units = TimeUnit::ALL.into_iter().filter(|unit| *unit <= TimeUnit::Week);
     if let Some(whole) = misspelling::whole_duration(text, |name| unit(name, units.clone()).ok()) {
-        let fault = ValueError::new(format!("expected a whole number in the period, got {}", quoted(text)));
+        let error = ValueError::new(format!("expected a whole number in the period, got {}", quoted(text)));
         let whole = format_duration(whole);
         return Err(match split_rate(rate) {
-            Some((count, _)) => fault.with_hint(format!("write `{}/{whole}`", count.trim())),
-            None => fault,
+            Some((count, _)) => error.with_hint(format!("write `{}/{whole}`", count.trim())),
+            None => error,
         });
     }
     if name.is_empty() {
@@ -225,14 +225,14 @@ fn unit(name: &str, known: impl IntoIterator<Item = TimeUnit> + Clone) -> Result
     if let Some(unit) = unit_named(name) {
         return Ok(unit);
     }
-    let fault = ValueError::new(format!(
+    let error = ValueError::new(format!(
         "unknown unit {}, expected one of {}",
         quoted(name),
         unit_names(known.clone())
     ));
     // No suggestion of one unit: a capital M may be meant as month or as minute.
     if name == "M" {
-        return Err(fault.with_hint("write `min` or `month`"));
+        return Err(error.with_hint("write `min` or `month`"));
     }
     let lower = name.to_lowercase();
     let stem = lower.strip_suffix('s').unwrap_or(&lower);
@@ -240,8 +240,8 @@ fn unit(name: &str, known: impl IntoIterator<Item = TimeUnit> + Clone) -> Result
         (stem.len() >= 3 && unit_word(*unit).starts_with(stem)) || misspelling::is_unit(stem, *unit)
     };
     match unit_named(&lower).or_else(|| known.into_iter().find(has_stem)) {
-        Some(unit) => Err(fault.with_hint(format!("write `{}`", unit.as_str()))),
-        None => Err(fault),
+        Some(unit) => Err(error.with_hint(format!("write `{}`", unit.as_str()))),
+        None => Err(error),
     }
 }
 

@@ -74,9 +74,9 @@ impl SchemaCheck<'_, '_> {
             *value = plain;
         }
         if let Value::String(text) = value
-            && let Some(fault) = alternatives.check_word(text)
+            && let Some(error) = alternatives.check_word(text)
         {
-            return self.reject(at, fault);
+            return self.reject(at, error);
         }
         match (alternatives.of_type(type_name(value)), value) {
             (None, value) => self.reject(at, mismatch_error(&alternatives, value, at)),
@@ -91,8 +91,8 @@ impl SchemaCheck<'_, '_> {
         !self.references.is_empty() && self.references.contains(&at.to_string())
     }
 
-    fn reject(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) -> bool {
-        self.diagnostics.add_value_error(at, fault);
+    fn reject(&mut self, at: ConfigPath<'_>, error: impl Into<ValueError>) -> bool {
+        self.diagnostics.add_value_error(at, error);
         false
     }
 
@@ -246,13 +246,13 @@ impl SchemaCheck<'_, '_> {
 
 /// Describes the problem of a value of a kind that is not allowed at `at`.
 fn mismatch_error(alternatives: &Alternatives<'_>, value: &Value, at: ConfigPath<'_>) -> ValueError {
-    let fault = alternatives.mismatch_error(value);
+    let error = alternatives.mismatch_error(value);
     match at.last_segment() {
-        ConfigPathSegment::Key(key) if fault.hint.is_none() => match foreign::structure_hint(key, value) {
-            Some(hint) => fault.with_hint(hint),
-            None => fault,
+        ConfigPathSegment::Key(key) if error.hint.is_none() => match foreign::structure_hint(key, value) {
+            Some(hint) => error.with_hint(hint),
+            None => error,
         },
-        _ => fault,
+        _ => error,
     }
 }
 

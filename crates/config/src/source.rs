@@ -113,8 +113,8 @@ impl VariableSubstitution<'_, '_> {
                     }
                     *text = expanded.text;
                 }
-                Err(fault) => {
-                    self.diagnostics.add_value_error(at, without_secret(fault, at));
+                Err(error) => {
+                    self.diagnostics.add_value_error(at, without_secret(error, at));
                     *value = Value::Null;
                 }
             },
@@ -136,11 +136,11 @@ impl VariableSubstitution<'_, '_> {
 }
 
 /// Removes the quoted value from an error at a secret.
-fn without_secret(fault: ValueError, at: ConfigPath<'_>) -> ValueError {
-    if fault.message.contains('"') && at.to_string().contains("secret") {
-        return ValueError { message: "invalid variable reference".to_owned(), hint: fault.hint };
+fn without_secret(error: ValueError, at: ConfigPath<'_>) -> ValueError {
+    if error.message.contains('"') && at.to_string().contains("secret") {
+        return ValueError { message: "invalid variable reference".to_owned(), hint: error.hint };
     }
-    fault
+    error
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -190,8 +190,8 @@ fn look_up_variable(
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     if !is_name {
-        let fault = ValueError::new(format!("invalid variable name, got {}", quoted(name)));
-        return Err(fault.with_hint(match default_of_other_syntax(name) {
+        let error = ValueError::new(format!("invalid variable name, got {}", quoted(name)));
+        return Err(error.with_hint(match default_of_other_syntax(name) {
             Some((name, default)) => format!("write `${{{name}:-{default}}}`"),
             None => "write `$${` for a literal `${`".to_owned(),
         }));
@@ -207,9 +207,9 @@ fn look_up_variable(
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
         (None, None) => {
-            let fault = ValueError::new(format!("environment variable `{name}` is not set"));
+            let error = ValueError::new(format!("environment variable `{name}` is not set"));
             let is_placeholder = Placeholder::ALL.into_iter().any(|known| known.name() == name);
-            Err(fault.with_hint(match is_placeholder {
+            Err(error.with_hint(match is_placeholder {
                 true => format!("write `{{{name}}}` for the placeholder"),
                 false => format!("set it, or write `${{{name}:-default}}`"),
             }))

@@ -71,12 +71,12 @@ fn merge_parsed<'a>(file: &'a Path, base: ParseResult, name: &'a Path, rest: Par
     let base_keys = keys.keys().filter_map(Value::as_str).chain([CENTRAL_KEY]);
     let base_keys: HashSet<String> = base_keys.map(ToOwned::to_owned).collect();
     let mut misplaced = Vec::new();
-    let problem = |at: Position, path: &str, fault: ValueError| Diagnostic {
+    let problem = |at: Position, path: &str, error: ValueError| Diagnostic {
         line: at.line,
         column: at.column,
         path: path.to_owned(),
-        hint: fault.hint,
-        ..Diagnostic::for_file(name, fault.message)
+        hint: error.hint,
+        ..Diagnostic::for_file(name, error.message)
     };
     let Value::Mapping(others) = rest.value else {
         misplaced.push(problem(
@@ -95,7 +95,7 @@ fn merge_parsed<'a>(file: &'a Path, base: ParseResult, name: &'a Path, rest: Par
             keys.insert(key, other);
             continue;
         };
-        let fault = if key == CENTRAL_KEY {
+        let error = if key == CENTRAL_KEY {
             ValueError::new("`config` is not allowed in a fetched document")
                 .with_hint(format!("set it only in {}", file.display()))
         } else {
@@ -103,7 +103,7 @@ fn merge_parsed<'a>(file: &'a Path, base: ParseResult, name: &'a Path, rest: Par
             ValueError::new(format!("duplicate key, also in {}:{}:{}", file.display(), at.line, at.column))
                 .with_hint("write each top-level key in only one of the two")
         };
-        misplaced.push(problem(rest.positions.key_position(ConfigPath::ROOT.key(key)), key, fault));
+        misplaced.push(problem(rest.positions.key_position(ConfigPath::ROOT.key(key)), key, error));
     }
     let base = SourceText { name: file, positions: base.positions };
     let rest = SourceText { name, positions: rest.positions };
@@ -117,15 +117,15 @@ pub(super) fn check_bootstrap(value: &Value, rest: RestOfConfig<'_>, report: &mu
     let central = ConfigPath::ROOT.key(CENTRAL_KEY);
     match (value.get(CENTRAL_KEY), rest) {
         (Some(_), RestOfConfig::Empty) => {
-            let fault = ValueError::new("takes effect only at startup");
-            report.add_key_error(central, fault.with_hint("restart to fetch the rest of the configuration"));
+            let error = ValueError::new("takes effect only at startup");
+            report.add_key_error(central, error.with_hint("restart to fetch the rest of the configuration"));
         }
         (None, RestOfConfig::Document(document)) => {
-            let fault = ValueError::new(format!(
+            let error = ValueError::new(format!(
                 "missing, the rest of the configuration comes from {}",
                 document.url
             ));
-            report.add_key_error(central, fault.with_hint("restart to run without it"));
+            report.add_key_error(central, error.with_hint("restart to run without it"));
         }
         (Some(_), RestOfConfig::Unavailable) => {
             let known = schema().get("properties").and_then(serde_json::Value::as_object);

@@ -24,9 +24,9 @@ pub(super) fn compile(
 ) -> (Option<AccessLogSettings>, Option<LogKeys>) {
     let root = ConfigPath::ROOT;
     let access_log = compile_access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
-    let fault = ValueError::new("expected one of value, hash, off, got true");
+    let error = ValueError::new("expected one of value, hash, off, got true");
     let log_keys = raw.log_keys.as_ref().map(|log_keys| {
-        let log_keys = read_or_off(log_keys, fault, root.key("log_keys"), report);
+        let log_keys = read_or_off(log_keys, error, root.key("log_keys"), report);
         log_keys.copied().unwrap_or(LogKeys::Off)
     });
     (access_log, log_keys)
@@ -39,8 +39,8 @@ fn compile_access_log(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Option<AccessLogSettings> {
-    let fault = ValueError::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
-    let map = match read_or_off(raw?, fault.with_suggestion(Some("stdout")), at, report)? {
+    let error = ValueError::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
+    let map = match read_or_off(raw?, error.with_suggestion(Some("stdout")), at, report)? {
         raw::AccessLog::Path(path) if path == "disabled" => return None,
         raw::AccessLog::Path(path) => {
             let at = at.single_item();

@@ -48,8 +48,8 @@ pub(super) fn compile_overload(
     if let (Some(max), Some(per_client)) = (connections, raw.connections_per_client)
         && max.get() < usize::try_from(per_client.get()).unwrap_or(usize::MAX)
     {
-        let fault = format!("above `connections`, {per_client} > {max}");
-        report.add_value_error(at.key("connections_per_client"), fault);
+        let error = format!("above `connections`, {per_client} > {max}");
+        report.add_value_error(at.key("connections_per_client"), error);
     }
     OverloadSettings {
         connections,
@@ -98,8 +98,8 @@ fn parse_memory_limit(text: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'
         _ => {}
     }
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
-        let fault = ValueError::new(format!("expected a size or a percentage, got {}", quoted(text)));
-        report.add_value_error(at, fault.with_hint("such as `400MiB` or `90%`"));
+        let error = ValueError::new(format!("expected a size or a percentage, got {}", quoted(text)));
+        report.add_value_error(at, error.with_hint("such as `400MiB` or `90%`"));
         return None;
     }
     let bytes = report.ok_or_report(at, parse::size(text))?;

@@ -76,12 +76,12 @@ fn parse_grpc_status(text: &str) -> Result<GrpcStatus, ValueError> {
     let name = text.trim();
     let code = || name.parse().ok().and_then(GrpcStatus::from_code);
     GrpcStatus::from_name(name).or_else(code).ok_or_else(|| {
-        let fault = ValueError::new(format!(
+        let error = ValueError::new(format!(
             "expected a gRPC status such as `unauthenticated` or 16, got {}",
             quoted(text)
         ));
-        let fault = fault.with_hint("0 to 16, or a name; HTTP status codes are for `response_status`");
-        fault.with_suggestion(nearest_name(&name.to_ascii_lowercase(), GrpcStatus::names()))
+        let error = error.with_hint("0 to 16, or a name; HTTP status codes are for `response_status`");
+        error.with_suggestion(nearest_name(&name.to_ascii_lowercase(), GrpcStatus::names()))
     })
 }
 
@@ -119,7 +119,7 @@ fn compile_variable_cost(
     let max_units = raw.max;
     let header_cost = |name: &str, given: Option<u32>, key: &str, report: &mut Diagnostics<'_>| {
         let default = given.unwrap_or(REQUEST_COST);
-        if let Some(max_units) = max_units.filter(|most| default > *most) {
+        if let Some(max_units) = max_units.filter(|max| default > *max) {
             report.add_value_error(at.key(key), format!("above `max`, {default} > {max_units}"));
         }
         Some(HeaderCost {
@@ -231,8 +231,8 @@ pub(super) fn parse_statuses_or_word<'w>(
     expected: &str,
     text: &str,
 ) -> Result<RangeInclusive<u16>, ValueError> {
-    parse::status_range(text).map_err(|fault| match text.starts_with(|first: char| first.is_ascii_digit()) {
-        true => fault,
+    parse::status_range(text).map_err(|error| match text.starts_with(|first: char| first.is_ascii_digit()) {
+        true => error,
         false => ValueError::new(format!("expected {expected}, got {}", quoted(text)))
             .with_suggestion(nearest_name(text, known)),
     })

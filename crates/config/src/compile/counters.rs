@@ -123,7 +123,7 @@ fn compare_optional_settings(
         |sharing: CounterUser<'_>| sharing.action.cost_model.charge_timing() == ChargeTiming::OnResponse;
     for (delaying, charging) in [(earlier, later), (later, earlier)] {
         if delays(delaying) && charges_on_response(charging) {
-            let fault = ValueError::new(format!(
+            let error = ValueError::new(format!(
                 "rule {} delays requests, but the charges of rule {} to the same counter {} depend on the \
                  response",
                 delaying.describe(at, report),
@@ -132,7 +132,7 @@ fn compare_optional_settings(
             ));
             report.add_value_error(
                 rule_position(later.index, &at).key(counter_yaml_key(later.rule)),
-                fault.with_hint("delays are computed before the response"),
+                error.with_hint("delays are computed before the response"),
             );
         }
     }
@@ -147,7 +147,7 @@ fn report_difference(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) {
-    let fault = ValueError::new(format!(
+    let error = ValueError::new(format!(
         "rules sharing counter {} need the same `{what}`: {} has {first_value}, {} has {other_value}",
         backquoted(other.rule.counter()),
         first.describe(at, report),
@@ -155,7 +155,7 @@ fn report_difference(
     ));
     report.add_value_error(
         rule_position(other.index, &at).key(counter_yaml_key(other.rule)),
-        fault.with_hint("use another `counter` to count separately"),
+        error.with_hint("use another `counter` to count separately"),
     );
 }
 

@@ -63,15 +63,15 @@ fn compile_single_entry(
 ) -> Option<EntryPattern> {
     let (Some((key, values)), 1) = (map.first_key_value(), map.len()) else {
         if !report.is_reported(at) {
-            let fault = ValueError::new(format!("expected a map of one key, got {}", map.len()));
-            report.add_value_error(at, fault.with_hint("as in `[{ first: \"*\" }, { second: value }]`"));
+            let error = ValueError::new(format!("expected a map of one key, got {}", map.len()));
+            report.add_value_error(at, error.with_hint("as in `[{ first: \"*\" }, { second: value }]`"));
         }
         return None;
     };
     let entry = compile_entry(key, values, at, context, report)?;
     if entry.1.iter().any(|pattern| matches!(pattern, HeaderPattern::Absent)) {
-        let fault = ValueError::new("`!present` in `entries` never matches");
-        report.add_value_error(at.key(key), fault.with_hint("omit the entry, or use `descriptor`"));
+        let error = ValueError::new("`!present` in `entries` never matches");
+        report.add_value_error(at.key(key), error.with_hint("omit the entry, or use `descriptor`"));
     }
     Some(entry)
 }
@@ -98,8 +98,8 @@ fn require_domain(at: ConfigPath<'_>, context: &CompileContext<'_>, report: &mut
     match context.matcher_owner {
         MatcherOwner::DomainRule => {}
         MatcherOwner::Rule => {
-            let fault = ValueError::new("descriptors come only from Envoy, and this rule has no `domain`");
-            report.add_key_error(at, fault.with_hint("add `domain: NAME` to the rule"));
+            let error = ValueError::new("descriptors come only from Envoy, and this rule has no `domain`");
+            report.add_key_error(at, error.with_hint("add `domain: NAME` to the rule"));
         }
         MatcherOwner::Upstream => report.add_key_error(at, "proxied requests have no descriptors"),
     }

@@ -27,9 +27,9 @@ pub(super) fn compile_health_check(
         if !is_host {
             report.add_value_error(at.key("host"), format!("not a host, got {}", quoted(host)));
         } else if raw.path.is_none() {
-            let fault =
+            let error =
                 ValueError::new("`host` has no meaning without `path`: the check only opens a connection");
-            report.add_key_error(at.key("host"), fault);
+            report.add_key_error(at.key("host"), error);
         }
     }
     HealthCheck {
@@ -44,10 +44,10 @@ pub(super) fn compile_health_check(
 
 /// Checks a request target, which is sent as written.
 fn check_request_target(path: &str) -> Result<(), ValueError> {
-    let fault = |what: &str| ValueError::new(format!("{what}, got {}", quoted(path)));
+    let error = |what: &str| ValueError::new(format!("{what}, got {}", quoted(path)));
     match path.bytes().find(|byte| !byte.is_ascii_graphic()) {
-        _ if !path.starts_with('/') => Err(fault("a path starts with `/`")),
-        Some(_) => Err(fault("only visible ASCII can be sent").with_hint("percent-encode the rest")),
+        _ if !path.starts_with('/') => Err(error("a path starts with `/`")),
+        Some(_) => Err(error("only visible ASCII can be sent").with_hint("percent-encode the rest")),
         None => Ok(()),
     }
 }
@@ -59,15 +59,15 @@ pub(super) fn compile_outlier_detection(
     report: &mut Diagnostics<'_>,
 ) -> Option<Outliers> {
     let empty = raw::OutlierMap::default();
-    let fault = ValueError::new("expected a map or `false`, got true")
+    let error = ValueError::new("expected a map or `false`, got true")
         .with_hint("outlier detection is on by default");
-    let raw = raw.map_or(Some(&empty), |raw| read_or_off(raw, fault, at, report))?;
+    let raw = raw.map_or(Some(&empty), |raw| read_or_off(raw, error, at, report))?;
     let ejection = read_timeout(&raw.ejection, defaults::BASE_EJECTION_TIME, at.key("ejection"), report);
     let max_ejection = read_nonzero_duration(raw.ejection_max.as_ref(), at.key("ejection_max"), report);
-    if let Some(most) = max_ejection.filter(|most| *most < ejection) {
-        let [most, ejection] = [most, ejection].map(parse::format_duration);
+    if let Some(max) = max_ejection.filter(|max| *max < ejection) {
+        let [max, ejection] = [max, ejection].map(parse::format_duration);
         report
-            .add_value_error(at.key("ejection_max"), format!("shorter than `ejection`, {most} < {ejection}"));
+            .add_value_error(at.key("ejection_max"), format!("shorter than `ejection`, {max} < {ejection}"));
     }
     Some(Outliers {
         failures: raw.failures.unwrap_or(defaults::OUTLIER_CONSECUTIVE_FAILURES),
@@ -109,10 +109,10 @@ pub(super) fn compile_circuit_breaker(
     if let ClientShare::Fixed(each) = limits.requests_per_client
         && each.get() > limits.requests
     {
-        let fault = format!("above `requests`, {each} > {}", limits.requests);
+        let error = format!("above `requests`, {each} > {}", limits.requests);
         report.add_value_error(
             at.key("requests_per_client"),
-            ValueError::new(fault).with_hint("`false` disables this limit"),
+            ValueError::new(error).with_hint("`false` disables this limit"),
         );
     }
     limits
@@ -164,8 +164,8 @@ pub(super) fn read_percent(
     match number.filter(|number| *number <= 100) {
         Some(number) => number,
         None => {
-            let fault = format!("expected a whole percentage from 0% to 100%, got {}", quoted(&raw.0));
-            report.add_value_error(at, fault);
+            let error = format!("expected a whole percentage from 0% to 100%, got {}", quoted(&raw.0));
+            report.add_value_error(at, error);
             default
         }
     }

@@ -49,8 +49,8 @@ pub(super) fn compile(
         match limit.quota.to_following() {
             Some(quota) => limit.quota = quota,
             None => {
-                let fault = format!("too large for `feedback`, got {}", limit.quota.limit());
-                report.add_value_error(at.single_item(), fault);
+                let error = format!("too large for `feedback`, got {}", limit.quota.limit());
+                report.add_value_error(at.single_item(), error);
             }
         }
     }
@@ -65,12 +65,12 @@ fn check_combination(rule: &raw::Rule, throttle: Throttle, at: ConfigPath<'_>, r
         Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) | Throttle::Wait => None,
     };
     if let Some(other) = other {
-        let fault = ValueError::new(format!("`feedback` cannot be combined with `throttle: {other}`"));
-        report.add_key_error(at, fault.with_hint("use `hard`, `delay` or `wait`"));
+        let error = ValueError::new(format!("`feedback` cannot be combined with `throttle: {other}`"));
+        report.add_key_error(at, error.with_hint("use `hard`, `delay` or `wait`"));
     }
     if nested_networks::parts_with_prefixes(rule).next().is_some() {
-        let fault = ValueError::new("`feedback` cannot be combined with `prefixes`");
-        report.add_key_error(at, fault.with_hint("use one rule for each prefix"));
+        let error = ValueError::new("`feedback` cannot be combined with `prefixes`");
+        report.add_key_error(at, error.with_hint("use one rule for each prefix"));
     }
 }
 

@@ -64,9 +64,9 @@ fn check_openness(
     let missing = [("clients", raw.clients.is_none()), ("destinations", raw.destinations.is_none())];
     for (key, is_missing) in missing {
         if is_missing && !is_local && !report.is_reported(at.key(key)) {
-            let fault = format!("missing, `{key}` is required because {address} is not loopback");
+            let error = format!("missing, `{key}` is required because {address} is not loopback");
             let hint = "listen on 127.0.0.1 for a proxy that only this host may use";
-            report.add_value_error(at.key(key), ValueError::new(fault).with_hint(hint));
+            report.add_value_error(at.key(key), ValueError::new(error).with_hint(hint));
         }
     }
 }

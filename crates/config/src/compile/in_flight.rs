@@ -43,9 +43,9 @@ fn compile_bounds(
     let max = raw.max.unwrap_or_else(|| MAX_IN_FLIGHT.max(raw.min.unwrap_or(NonZeroU32::MIN)));
     let min = raw.min.unwrap_or_else(|| MIN_IN_FLIGHT.min(max));
     AdaptiveRange::new(min, max).unwrap_or_else(|| {
-        let fault = ValueError::new(format!("`min` {min} is above `max` {max}"));
+        let error = ValueError::new(format!("`min` {min} is above `max` {max}"));
         report
-            .add_value_error(at.key("min"), fault.with_hint(format!("`in_flight: {max}` is a fixed limit")));
+            .add_value_error(at.key("min"), error.with_hint(format!("`in_flight: {max}` is a fixed limit")));
         AdaptiveRange::default()
     })
 }

@@ -83,8 +83,8 @@ fn compile_trust(
         if raw.algorithms.is_some() {
             report.add_key_error(at.key("algorithms"), "`algorithms` has no meaning with `trusted: true`");
         }
-        let fault = "signatures are not verified, so clients that bypass the gateway can forge any claim";
-        report.add_note(at.key("trusted"), fault);
+        let error = "signatures are not verified, so clients that bypass the gateway can forge any claim";
+        report.add_note(at.key("trusted"), error);
         return Some(TokenTrust::PreVerified);
     }
     let keys = match key_source {
@@ -110,7 +110,7 @@ fn note_untried_keys(keys: &[VerificationKey], at: ConfigPath<'_>, report: &mut 
         .find(|algorithm| key_count(algorithm) > MAX_KEYS_TRIED);
     let Some(algorithm) = over_limit else { return };
     let count = key_count(algorithm);
-    let fault = ValueError::new(format!(
+    let error = ValueError::new(format!(
         "{count} keys for `{algorithm:?}`, but tokens without `kid` are tried with only {MAX_KEYS_TRIED}"
     ));
     let hint = if keys.iter().all(|key| key.id().is_some()) {
@@ -118,7 +118,7 @@ fn note_untried_keys(keys: &[VerificationKey], at: ConfigPath<'_>, report: &mut 
     } else {
         "use `jwks`, in which each key has a `kid`"
     };
-    report.add_note(at, fault.with_hint(hint));
+    report.add_note(at, error.with_hint(hint));
 }
 
 fn load_secrets(
@@ -211,14 +211,14 @@ fn restrict_algorithms(
     map_items(configured, at, |wanted, at| {
         let algorithm = wanted.0;
         if !keys.iter().any(|key| key.is_for(algorithm)) {
-            let fault = ValueError::new(format!("no key for `{algorithm:?}`"));
+            let error = ValueError::new(format!("no key for `{algorithm:?}`"));
             report.add_value_error(
                 at,
                 match keys.first() {
                     Some(key) if !key.is_secret() && is_hmac(algorithm) => {
-                        fault.with_hint("it needs `secret`: with a public key, any client could sign tokens")
+                        error.with_hint("it needs `secret`: with a public key, any client could sign tokens")
                     }
-                    _ => fault.with_hint(format!("the keys are for {}", list_algorithms(&keys))),
+                    _ => error.with_hint(format!("the keys are for {}", list_algorithms(&keys))),
                 },
             );
         }

@@ -28,10 +28,10 @@ const TAKEN: [HeaderName; 10] = [
 ];
 
 pub(super) fn compile(raw: &raw::Root, report: &mut Diagnostics<'_>) -> LimitHeaderSettings {
-    let fault = ValueError::new("expected one of full, limited, off, got true").with_suggestion(Some("full"));
+    let error = ValueError::new("expected one of full, limited, off, got true").with_suggestion(Some("full"));
     let ratelimit_headers = match &raw.ratelimit_headers {
         None => Visibility::Full,
-        Some(raw) => *read_or_off(raw, fault, ConfigPath::ROOT.key("ratelimit_headers"), report)
+        Some(raw) => *read_or_off(raw, error, ConfigPath::ROOT.key("ratelimit_headers"), report)
             .unwrap_or(&Visibility::Off),
     };
     let names = raw.header_names.as_ref();
@@ -73,9 +73,9 @@ fn compile_names(
 fn parse_name(text: &str) -> Result<HeaderName, ValueError> {
     let name = parse_header_name(text)?;
     if TAKEN.contains(&name) {
-        let fault = ValueError::new(format!("header `{name}` has another meaning"));
+        let error = ValueError::new(format!("header `{name}` has another meaning"));
         let is_ietf = [RATELIMIT, RATELIMIT_POLICY].contains(&name);
-        return Err(if is_ietf { fault.with_hint("`ietf_headers: true` sends it") } else { fault });
+        return Err(if is_ietf { error.with_hint("`ietf_headers: true` sends it") } else { error });
     }
     Ok(name)
 }

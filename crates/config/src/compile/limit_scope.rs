@@ -72,10 +72,10 @@ pub(super) fn compile_rls_scope(
         ..raw::ScopeMap::default()
     };
     if map.shared == Some(Mode::Split) {
-        let fault = ValueError::new("`split` is not supported for `rls`, expected `lease` or `exact`");
+        let error = ValueError::new("`split` is not supported for `rls`, expected `lease` or `exact`");
         report.add_value_error(
             at.key("shared"),
-            fault.with_hint("`on_store_loss: split` divides limits while the store is unavailable"),
+            error.with_hint("`on_store_loss: split` divides limits while the store is unavailable"),
         );
         return None;
     }
@@ -87,8 +87,8 @@ pub(super) fn compile_rls_scope(
 
 /// Returns the problem of a rule that needs the store, if there is none.
 pub(super) fn missing_store() -> ValueError {
-    let fault = ValueError::new("needs a `store`, and there is none");
-    fault.with_hint("add `store: { redis: \"redis://HOST:6379\" }` at the top level")
+    let error = ValueError::new("needs a `store`, and there is none");
+    error.with_hint("add `store: { redis: \"redis://HOST:6379\" }` at the top level")
 }
 
 /// Whether the instances share the limit.
@@ -148,10 +148,10 @@ fn compile_shared_limit(
         (Some(raw), Mode::Split) => Some(compile_instances(raw, at.key("instances"), report)?),
         (None, Mode::Split) => Some(InstanceSource::Members),
         (Some(_), Mode::Lease | Mode::Exact) => {
-            let fault = format!("`instances` has no meaning with `shared: {}`", mode.as_str());
+            let error = format!("`instances` has no meaning with `shared: {}`", mode.as_str());
             report.add_key_error(
                 at.key("instances"),
-                ValueError::new(fault)
+                ValueError::new(error)
                     .with_hint("`shared: split` divides the limit by the number of instances"),
             );
             return None;

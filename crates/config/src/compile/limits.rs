@@ -91,10 +91,10 @@ fn compile_token_bucket(
     report: &mut Diagnostics<'_>,
 ) -> Option<RuleLimit> {
     for other in given_keys([("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())]) {
-        let fault = ValueError::new(format!("both `{other}` and `token_bucket`, expected one of them"));
+        let error = ValueError::new(format!("both `{other}` and `token_bucket`, expected one of them"));
         report.add_key_error(
             at.key(other),
-            fault.with_hint("use `limits` for several, each a rate or a `token_bucket`"),
+            error.with_hint("use `limits` for several, each a rate or a `token_bucket`"),
         );
     }
     report_algorithm_with_bucket(raw.algorithm.is_some(), at, report);
@@ -224,9 +224,9 @@ fn compile_quota(entry: &LimitEntry<'_>, report: &mut Diagnostics<'_>) -> Option
             Some(quota.into())
         }
         Err(error) => {
-            let fault = ValueError::new(error.to_string());
+            let described = ValueError::new(error.to_string());
             match (error, entry.burst) {
-                (QuotaError::NoBurst(_), _) => report.add_key_error(entry.burst_at, fault),
+                (QuotaError::NoBurst(_), _) => report.add_key_error(entry.burst_at, described),
                 (QuotaError::TooSlow, Some(burst)) => {
                     report.add_value_error(entry.burst_at, format!("{error}, got {burst} at {limit}"));
                 }
@@ -235,12 +235,14 @@ fn compile_quota(entry: &LimitEntry<'_>, report: &mut Diagnostics<'_>) -> Option
                 }
                 (QuotaError::TooManyToLog(_), _) => {
                     let hint = "`algorithm: sliding_window` with `precision` stores only sums";
-                    report.add_value_error(entry.at.single_item(), fault.with_hint(hint));
+                    report.add_value_error(entry.at.single_item(), described.with_hint(hint));
                 }
                 (QuotaError::TooFast(_) | QuotaError::TooLargeForElastic(_), _) => {
-                    report.add_value_error(entry.at.single_item(), fault)
+                    report.add_value_error(entry.at.single_item(), described)
                 }
-                (QuotaError::RefillAboveBurst(_), _) => report.add_value_error(entry.at.key("refill"), fault),
+                (QuotaError::RefillAboveBurst(_), _) => {
+                    report.add_value_error(entry.at.key("refill"), described)
+                }
             }
             None
         }
@@ -275,10 +277,10 @@ fn note_first_period(quota: &Quota, at: ConfigPath<'_>, report: &mut Diagnostics
 pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
     let min_burst =
         limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota).burst().get()).min();
-    if let Some(least) = min_burst.filter(|least| cost > *least) {
+    if let Some(min) = min_burst.filter(|min| cost > *min) {
         report.add_value_error(
             at,
-            format!("no request would ever be admitted: at most {least} units at once, got {cost}"),
+            format!("no request would ever be admitted: at most {min} units at once, got {cost}"),
         );
     }
 }

@@ -161,8 +161,8 @@ fn read_token(
 fn parse_host_name(text: &str) -> Result<Box<str>, ValueError> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if text.is_empty() || !text.bytes().all(is_name) {
-        let fault = ValueError::new(format!("expected a host name, got {}", quoted(text)));
-        return Err(fault.with_hint("a name alone, such as `weir.example.com`, without scheme, port or `*`"));
+        let error = ValueError::new(format!("expected a host name, got {}", quoted(text)));
+        return Err(error.with_hint("a name alone, such as `weir.example.com`, without scheme, port or `*`"));
     }
     Ok(text.trim_end_matches('.').to_ascii_lowercase().into())
 }

@@ -159,8 +159,8 @@ fn compile_listener(
     let name = &*raw.0;
     if !context.listeners.iter().any(|known| **known == *name) {
         let known = context.listeners.iter().map(|known| backquoted(known)).collect::<Vec<_>>().join(", ");
-        let fault = ValueError::new(format!("no listener has this name, got {}", quoted(name)));
-        report.add_value_error(at, fault.with_hint(format!("the listeners are {known}")));
+        let error = ValueError::new(format!("no listener has this name, got {}", quoted(name)));
+        report.add_value_error(at, error.with_hint(format!("the listeners are {known}")));
         return None;
     }
     Some(HeaderPattern::Exact(name.into()))
@@ -209,8 +209,8 @@ pub(super) fn compile_key(
     map_items(raw, rule.key("key"), |raw, at| {
         let part = compile_key_part(raw, at, context, report)?;
         if part == Attribute::Route && no_route {
-            let fault = ValueError::new("`route` needs `match.path`, and this rule has none");
-            report.add_value_error(at, fault.with_hint("use `path` to count each path separately"));
+            let error = ValueError::new("`route` needs `match.path`, and this rule has none");
+            report.add_value_error(at, error.with_hint("use `path` to count each path separately"));
         }
         if seen.contains(&part) {
             report.add_value_error(at, format!("duplicate key part `{part}`"));
@@ -309,26 +309,26 @@ pub(super) fn compile_plain_part(
 
 fn parse_path(text: &str) -> Result<PathPattern, ValueError> {
     if !text.starts_with('~') && text.contains(['?', '#']) {
-        let fault = ValueError::new(format!("a path has no query and no fragment, got {}", quoted(text)));
-        return Err(fault.with_hint("the query is not matched"));
+        let error = ValueError::new(format!("a path has no query and no fragment, got {}", quoted(text)));
+        return Err(error.with_hint("the query is not matched"));
     }
     if let Some(regex) = text.strip_prefix("~ ") {
-        let fault = ValueError::new(format!("a regex begins directly after `~`, got {}", quoted(text)));
-        return Err(fault.with_hint(format!("write `~{}`", regex.trim())));
+        let error = ValueError::new(format!("a regex begins directly after `~`, got {}", quoted(text)));
+        return Err(error.with_hint(format!("write `~{}`", regex.trim())));
     }
     PathPattern::parse(text).map_err(|error| {
-        let fault = ValueError::new(format!("{error}, got {}", quoted(text)));
+        let error = ValueError::new(format!("{error}, got {}", quoted(text)));
         if let Some(pattern) = parse::misspelling::path_pattern(text) {
-            return fault.with_hint(format!("write `{pattern}`"));
+            return error.with_hint(format!("write `{pattern}`"));
         }
         match text.strip_suffix('*') {
             Some(stem) if text.starts_with('/') && !stem.contains('*') && !stem.ends_with('/') => {
-                fault.with_hint(format!("write `{stem}/*`, or the regex `~^{stem}`"))
+                error.with_hint(format!("write `{stem}/*`, or the regex `~^{stem}`"))
             }
             _ if !text.is_empty() && !text.starts_with(['/', '~', '*']) => {
-                fault.with_hint(format!("did you mean `/{text}`?"))
+                error.with_hint(format!("did you mean `/{text}`?"))
             }
-            _ => fault,
+            _ => error,
         }
     })
 }
@@ -339,10 +339,10 @@ fn parse_host(text: &str) -> Result<HostPattern, ValueError> {
     }
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*:[]".contains(&byte);
     if !text.starts_with('~') && !text.is_empty() && !text.bytes().all(is_host) {
-        let fault = ValueError::new(format!("not a host, got {}", quoted(text)));
+        let error = ValueError::new(format!("not a host, got {}", quoted(text)));
         return Err(match text.is_ascii() {
-            true => fault.with_hint("write the name alone, as in `api.example.com`"),
-            false => fault.with_hint("clients send names in Punycode, as in `xn--bcher-kva.example`"),
+            true => error.with_hint("write the name alone, as in `api.example.com`"),
+            false => error.with_hint("clients send names in Punycode, as in `xn--bcher-kva.example`"),
         });
     }
     HostPattern::parse(text).map_err(|error| match error {
@@ -357,8 +357,8 @@ fn parse_host(text: &str) -> Result<HostPattern, ValueError> {
 pub(super) fn parse_method(text: &str) -> Result<Method, ValueError> {
     let upper = text.to_ascii_uppercase();
     if upper != text && STANDARD_METHODS.contains(&upper.as_str()) {
-        let fault = ValueError::new(format!("methods are upper case, got {}", quoted(text)));
-        return Err(fault.with_hint(format!("did you mean `{upper}`?")));
+        let error = ValueError::new(format!("methods are upper case, got {}", quoted(text)));
+        return Err(error.with_hint(format!("did you mean `{upper}`?")));
     }
     Method::from_bytes(text.as_bytes()).map_err(|_| invalid_value("method", text))
 }
@@ -381,7 +381,7 @@ pub(super) fn compile_header_patterns<'r>(
             patterns::compile_header_pattern(raw, at, context, report)
         });
         match parse_header_name(name) {
-            Err(fault) => report.add_key_error(at.key(name), fault),
+            Err(error) => report.add_key_error(at.key(name), error),
             Ok(header) if headers.iter().any(|(other, _)| *other == header) => {
                 report.add_key_error(
                     at.key(name),
@@ -397,12 +397,12 @@ pub(super) fn compile_header_patterns<'r>(
 /// Parses a header name, case-insensitively.
 pub(super) fn parse_header_name(text: &str) -> Result<HeaderName, ValueError> {
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
-        let fault = invalid_value("header name", text);
+        let error = invalid_value("header name", text);
         match text {
-            ":path" => fault.with_hint("write `path` in place of the header"),
-            ":authority" => fault.with_hint("write `host` in place of the header"),
-            ":method" => fault.with_hint("write `method` in place of the header"),
-            _ => fault,
+            ":path" => error.with_hint("write `path` in place of the header"),
+            ":authority" => error.with_hint("write `host` in place of the header"),
+            ":method" => error.with_hint("write `method` in place of the header"),
+            _ => error,
         }
     })
 }

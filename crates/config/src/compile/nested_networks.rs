@@ -20,10 +20,10 @@ pub(super) fn compile_key_part(
             report.add_key_error(at.key("prefixes"), "both `prefix` and `prefixes`, expected one of them");
         }
         (_, None, Some(_)) if !report.is_reported(at) => {
-            let fault = ValueError::new("`limits` has no meaning without `prefixes`");
+            let error = ValueError::new("`limits` has no meaning without `prefixes`");
             report.add_key_error(
                 at.key("limits"),
-                fault.with_hint("use the rule's `limit` for a single limit"),
+                error.with_hint("use the rule's `limit` for a single limit"),
             );
         }
         (_, Some(_), None) if !report.is_reported(at) => {
@@ -65,8 +65,8 @@ pub(super) fn compile_limits(
         report.add_value_error(key_at, "`prefixes` more than once, expected at most one in a key");
     }
     for name in given_keys(limits::limit_keys(raw)) {
-        let fault = ValueError::new(format!("`{name}` conflicts with the limits of `client_ip.prefixes`"));
-        report.add_key_error(at.key(name), fault.with_hint("use a separate rule for other limits"));
+        let error = ValueError::new(format!("`{name}` conflicts with the limits of `client_ip.prefixes`"));
+        report.add_key_error(at.key(name), error.with_hint("use a separate rule for other limits"));
     }
     let Some(entries) = &client.limits else { return Some(Vec::new()) };
     let part_at = index.map_or_else(|| key_at.single_item(), |index| key_at.item(index));

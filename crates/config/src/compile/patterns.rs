@@ -64,8 +64,8 @@ pub(super) fn register_claim(
     report: &mut Diagnostics<'_>,
 ) -> Option<ClaimName> {
     if !context.has_jwt {
-        let fault = ValueError::new("claims need the section `jwt`, and there is none");
-        report.add_key_error(at, fault.with_hint("add `jwt` with the keys that verify tokens"));
+        let error = ValueError::new("claims need the section `jwt`, and there is none");
+        report.add_key_error(at, error.with_hint("add `jwt` with the keys that verify tokens"));
     }
     let Some(claim) = ClaimName::new(name) else {
         report.add_key_error(at, "empty, expected a claim name");

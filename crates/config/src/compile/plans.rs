@@ -147,13 +147,13 @@ pub(super) fn note_plans_without_rule(
             1 => "its only member is".to_owned(),
             several => format!("its {several} members are"),
         };
-        let fault = note(format!("no rule names the plan {}, so {subject} unlimited", quoted(plan)));
+        let error = note(format!("no rule names the plan {}, so {subject} unlimited", quoted(plan)));
         let member = raw.members.as_ref().and_then(|members| {
             members.inline_members.iter().find(|(_, written)| *written.0 == *plan).map(|(member, _)| member)
         });
         match member {
-            Some(member) => report.add_note(members_at.key(member), fault),
-            None => report.add_note(members_at.key("file"), fault),
+            Some(member) => report.add_note(members_at.key(member), error),
+            None => report.add_note(members_at.key("file"), error),
         }
     }
     if omitted > 0 {
@@ -172,9 +172,9 @@ pub(super) fn compile_pattern(
     let known = context.plan_names.as_deref().unwrap_or_default();
     if context.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
         let names = || known.iter().map(String::as_str);
-        let fault = ValueError::new(format!("no client has the plan {}", quoted(&plan)));
-        let fault = fault.with_hint(format!("known plans: {}", backquoted_list(names())));
-        report.add_value_error(at, fault.with_suggestion(nearest_name(&plan, names())));
+        let error = ValueError::new(format!("no client has the plan {}", quoted(&plan)));
+        let error = error.with_hint(format!("known plans: {}", backquoted_list(names())));
+        report.add_value_error(at, error.with_suggestion(nearest_name(&plan, names())));
     }
     Some(HeaderPattern::Exact(plan))
 }

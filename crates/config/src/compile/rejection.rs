@@ -146,7 +146,7 @@ fn set_headers(
                 rejection.headers.insert(name, value);
             }
             Ok(None) => {}
-            Err(fault) => report.add_value_error(at, fault),
+            Err(error) => report.add_value_error(at, error),
         }
     }
 }
@@ -159,15 +159,15 @@ fn parse_reply_header_name(
 ) -> Result<HeaderName, ValueError> {
     let name = parse_header_name(text)?;
     if name == RETRY_AFTER && kind != ReplyKind::Denial {
-        let fault = ValueError::new(format!("`{name}` is set by Weir itself"));
-        return Err(fault.with_hint("the time until the limit has room; it can be set with `action: deny`"));
+        let error = ValueError::new(format!("`{name}` is set by Weir itself"));
+        return Err(error.with_hint("the time until the limit has room; it can be set with `action: deny`"));
     }
     if RESERVED_HEADERS.contains(&name) {
         return Err(ValueError::new(format!("`{name}` is set by Weir itself")));
     }
     if raw.cors.is_some() && CORS_HEADERS.contains(&name) {
-        let fault = ValueError::new(format!("both `cors` and the header `{name}`, expected one of them"));
-        return Err(fault.with_hint("remove the header"));
+        let error = ValueError::new(format!("both `cors` and the header `{name}`, expected one of them"));
+        return Err(error.with_hint("remove the header"));
     }
     Ok(name)
 }
@@ -197,8 +197,8 @@ fn set_body(
         }
     } else if let Some(name) = &raw.fallback {
         if kind == ReplyKind::Denial {
-            let fault = ValueError::new("`fallback` has no meaning with `action: deny`");
-            report.add_key_error(at.key("fallback"), fault.with_hint("use `file`"));
+            let error = ValueError::new("`fallback` has no meaning with `action: deny`");
+            report.add_key_error(at.key("fallback"), error.with_hint("use `file`"));
             return;
         }
         rejection.degraded = load_degraded_response(name, None, None, at.key("fallback"), files, report);
@@ -280,9 +280,9 @@ fn compile_cache(
         None => max_allowed_size.min(defaults::MAX_CACHED_SIZE),
     };
     if max_size > max_allowed_size {
-        let fault =
+        let error =
             ValueError::new(format!("more than a quarter of `cached`, got {max_size} bytes of {budget}"));
-        report.add_value_error(at.key("largest"), fault.with_hint("the cache would hold too few responses"));
+        report.add_value_error(at.key("largest"), error.with_hint("the cache would hold too few responses"));
     }
     let max_age = match &raw.max_age {
         Some(max_age) => report.ok_or_report(at.key("max_age"), parse::duration(&max_age.0))?,
@@ -303,8 +303,8 @@ fn compile_cache(
 fn parse_ignored_header(text: &str) -> Result<HeaderName, ValueError> {
     let name = parse_header_name(text)?;
     if matches!(name, AUTHORIZATION | CONNECTION | COOKIE | HOST | PROXY_AUTHORIZATION) {
-        let fault = ValueError::new(format!("`{name}` cannot be ignored, because responses depend on it"));
-        return Err(fault.with_hint("remove it from the list"));
+        let error = ValueError::new(format!("`{name}` cannot be ignored, because responses depend on it"));
+        return Err(error.with_hint("remove it from the list"));
     }
     Ok(name)
 }

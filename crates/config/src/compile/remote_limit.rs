@@ -32,9 +32,9 @@ pub(super) fn compile(
     if domain.is_empty() {
         report.add_value_error(scope_at.key("domain"), "empty, expected the name of a domain");
     } else if domain.trim() != domain {
-        let fault =
+        let error =
             ValueError::new(format!("leading or trailing spaces in the domain, got {}", quoted(domain)));
-        report.add_value_error(scope_at.key("domain"), fault.with_hint("it is sent exactly as written"));
+        report.add_value_error(scope_at.key("domain"), error.with_hint("it is sent exactly as written"));
     }
     let entries = match &remote.descriptor {
         Some(given) => compile_entries(given, key, scope_at.key("descriptor"), report),
@@ -104,8 +104,8 @@ fn compile_entries(
         raw::DescriptorEntry::Fixed(map) => {
             let mut pairs = map.iter();
             let (Some((key, value)), None) = (pairs.next(), pairs.next()) else {
-                let fault = ValueError::new(format!("expected one key and its value, got {}", map.len()));
-                report.add_value_error(at, fault.with_hint("use a list for several entries"));
+                let error = ValueError::new(format!("expected one key and its value, got {}", map.len()));
+                report.add_value_error(at, error.with_hint("use a list for several entries"));
                 return None;
             };
             if key.is_empty() {
@@ -116,10 +116,10 @@ fn compile_entries(
     });
     let (named, part_count) = (parts.start, key.0.len());
     if named != part_count && !report.is_reported(at) {
-        let fault = ValueError::new(format!(
+        let error = ValueError::new(format!(
             "expected one name for each part of `key`, got {named} for {part_count}"
         ));
-        report.add_value_error(at, fault.with_hint("the service cannot distinguish parts that are not sent"));
+        report.add_value_error(at, error.with_hint("the service cannot distinguish parts that are not sent"));
     }
     entries
 }

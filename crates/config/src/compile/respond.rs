@@ -24,10 +24,10 @@ pub(super) fn compile(
 ) -> Option<Box<Deferral>> {
     let (raw, at) = (rule.respond.as_deref(), rule_at.key("respond"));
     if raw.is_some() && rule.on_limit.is_some() {
-        let fault = ValueError::new("`on_limit` has no meaning with `respond`");
+        let error = ValueError::new("`on_limit` has no meaning with `respond`");
         report.add_key_error(
             rule_at.key("on_limit"),
-            fault.with_hint("a call over the limit waits in the store"),
+            error.with_hint("a call over the limit waits in the store"),
         );
     }
     let short;
@@ -61,8 +61,8 @@ fn read_max_body(raw: Option<&raw::Size>, at: ConfigPath<'_>, report: &mut Diagn
     let size = raw.and_then(|size| report.ok_or_report(at, parse::size(&size.0)));
     let Some(size) = size else { return defaults::DEFERRAL_MAX_BODY };
     if !BODY_RANGE.contains(&size) {
-        let fault = ValueError::new(format!("expected a size from 1B to 8MiB, got {size} bytes"));
-        report.add_value_error(at, fault);
+        let error = ValueError::new(format!("expected a size from 1B to 8MiB, got {size} bytes"));
+        report.add_value_error(at, error);
     }
     u32::try_from(size).unwrap_or(defaults::DEFERRAL_MAX_BODY)
 }

@@ -98,8 +98,8 @@ pub(super) fn parse_backoff(text: &str) -> Result<(Duration, Duration), ValueErr
     let (base, max) = text.split_once("..").unwrap_or((text, text));
     let (base, max) = (parse::duration(base)?, parse::duration(max)?);
     if base > max {
-        let fault = ValueError::new(format!("expected the shorter duration first, got {}", quoted(text)));
-        return Err(fault.with_hint(format!(
+        let error = ValueError::new(format!("expected the shorter duration first, got {}", quoted(text)));
+        return Err(error.with_hint(format!(
             "write `{}..{}`",
             parse::format_duration(max),
             parse::format_duration(base)

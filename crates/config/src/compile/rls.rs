@@ -107,8 +107,8 @@ fn compile_ports(
     });
     let path = raw.prometheus.as_ref().and_then(|raw| raw.path.as_deref());
     if let Some(path) = path.filter(|path| !path.starts_with('/')) {
-        let fault = ValueError::new(format!("expected a path that begins with `/`, got {}", quoted(path)));
-        report.add_value_error(at.key("prometheus").key("path"), fault);
+        let error = ValueError::new(format!("expected a path that begins with `/`, got {}", quoted(path)));
+        report.add_value_error(at.key("prometheus").key("path"), error);
     }
     let empty = raw::RlsConnections::default();
     let (given, given_at) = (raw.connections.as_ref().unwrap_or(&empty), at.key("connections"));

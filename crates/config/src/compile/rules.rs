@@ -36,8 +36,8 @@ pub(super) fn compile(
             let first = *first_uses.entry(name).or_insert(index);
             if first != index {
                 let first = name_line(first, at, report);
-                let fault = ValueError::new(format!("duplicate rule name {}", backquoted(name)));
-                report.add_value_error(name_at, fault.with_hint(format!("first in line {first}")));
+                let error = ValueError::new(format!("duplicate rule name {}", backquoted(name)));
+                report.add_value_error(name_at, error.with_hint(format!("first in line {first}")));
             }
         }
         Some(compile_rule(raw, name, rule_at, context, report))

@@ -21,15 +21,15 @@ pub(super) fn compile(
     let interval = read_timeout(&raw.interval, defaults::STATE_FILE_INTERVAL, at.key("interval"), report);
     let (written, at) = (raw.file.as_ref()?, at.key("file"));
     if written.ends_with('/') || Path::new(written).file_name().is_none() {
-        let fault = ValueError::new(format!("expected a file, got {}", quoted(written)));
-        report.add_value_error(at, fault.with_hint("a directory cannot be written to"));
+        let error = ValueError::new(format!("expected a file, got {}", quoted(written)));
+        report.add_value_error(at, error.with_hint("a directory cannot be written to"));
         return None;
     }
     note_switch_as_file("counters", written, "", at, report);
     let settings = StateFileSettings { file: resolve_relative(file, written), interval };
     if let Some(obstacle) = settings.obstacle() {
-        let fault = ValueError::new(format!("cannot save counters to {}: {obstacle}", quoted(written)));
-        report.add_note(at, fault.with_hint("the directory must exist and be writable"));
+        let error = ValueError::new(format!("cannot save counters to {}: {obstacle}", quoted(written)));
+        report.add_note(at, error.with_hint("the directory must exist and be writable"));
     }
     Some(settings)
 }

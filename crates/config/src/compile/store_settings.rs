@@ -125,7 +125,7 @@ fn compile_servers(
     let mut first: Option<RedisServer> = None;
     let servers = map_items(urls, at.single_item(), |url, at| {
         let server = report.ok_or_report(at.single_item(), parse::redis_url(&url.0))?;
-        let fault = if has_user && server.credentials != Credentials::default() {
+        let error = if has_user && server.credentials != Credentials::default() {
             Some(
                 ValueError::new("credentials both in the URL and in `username` or `password`")
                     .with_hint("configure them in one place"),
@@ -135,8 +135,8 @@ fn compile_servers(
         } else {
             None
         };
-        if let Some(fault) = fault {
-            report.add_value_error(at, fault);
+        if let Some(error) = error {
+            report.add_value_error(at, error);
         }
         first.get_or_insert_with(|| server.clone());
         Some(server)

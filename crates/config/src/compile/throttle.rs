@@ -48,23 +48,23 @@ fn compile_map(map: &raw::ThrottleMap, at: ConfigPath<'_>, report: &mut Diagnost
         _ => ("", None),
     };
     if let Some(other) = other {
-        let fault = ValueError::new(format!("both `{first}` and `{other}`, expected one of them"));
+        let error = ValueError::new(format!("both `{first}` and `{other}`, expected one of them"));
         report.add_key_error(
             at.key(other),
             match (first, other) {
-                ("delay", "wait") => fault.with_hint("`delay` charges on arrival, `wait` when there is room"),
-                ("soft", "wait") => fault.with_hint("use `delay` with `soft`"),
-                _ => fault,
+                ("delay", "wait") => error.with_hint("`delay` charges on arrival, `wait` when there is room"),
+                ("soft", "wait") => error.with_hint("use `delay` with `soft`"),
+                _ => error,
             },
         );
     }
     if map.queue.is_some() && (delay.is_none() || soft.is_some()) {
-        let fault = ValueError::new("`queue` needs `delay`, without `soft`");
-        let fault = match &map.wait {
-            Some(_) => fault.with_hint("write it into `wait`, as in `wait: { max: 2s, queue: 100 }`"),
-            None => fault,
+        let error = ValueError::new("`queue` needs `delay`, without `soft`");
+        let error = match &map.wait {
+            Some(_) => error.with_hint("write it into `wait`, as in `wait: { max: 2s, queue: 100 }`"),
+            None => error,
         };
-        report.add_key_error(at.key("queue"), fault);
+        report.add_key_error(at.key("queue"), error);
     }
     match (soft, elastic, delay) {
         (Some(margin), None, delay) => Throttle::Soft { margin, delay },
@@ -73,8 +73,8 @@ fn compile_map(map: &raw::ThrottleMap, at: ConfigPath<'_>, report: &mut Diagnost
         _ if other.is_some() => Throttle::default(),
         _ if map.wait.is_some() => Throttle::Wait,
         _ => {
-            let fault = ValueError::new("missing, expected `soft`, `delay`, `wait` or `elastic`");
-            report.add_value_error(at, fault.with_hint("`throttle: hard` rejects requests over the limit"));
+            let error = ValueError::new("missing, expected `soft`, `delay`, `wait` or `elastic`");
+            report.add_value_error(at, error.with_hint("`throttle: hard` rejects requests over the limit"));
             Throttle::default()
         }
     }
@@ -93,11 +93,11 @@ pub(super) fn apply_to_limits(
             // The clock of this bucket restarts whenever the bucket is full, so a larger bucket may reject a
             // request that the configured one admits.
             Throttle::Soft { .. } | Throttle::Elastic(_) if algorithm == Algorithm::RefillBucket => {
-                let fault =
+                let error =
                     ValueError::new("a `token_bucket` with refills supports neither `soft` nor `elastic`");
                 report.add_value_error(
                     at.single_item(),
-                    fault.with_hint("use `limit` with `algorithm: token_bucket`"),
+                    error.with_hint("use `limit` with `algorithm: token_bucket`"),
                 );
                 return;
             }
@@ -112,10 +112,10 @@ pub(super) fn apply_to_limits(
                 }
             },
             Throttle::Delay(_) if !algorithm.can_delay() => {
-                let fault = ValueError::new(format!("{algorithm} does not support `delay`"));
+                let error = ValueError::new(format!("{algorithm} does not support `delay`"));
                 report.add_value_error(
                     at.single_item(),
-                    fault.with_hint("use gcra, token_bucket or leaky_bucket"),
+                    error.with_hint("use gcra, token_bucket or leaky_bucket"),
                 );
                 return;
             }
@@ -140,8 +140,8 @@ pub(super) fn check_charge_timing(
     report: &mut Diagnostics<'_>,
 ) {
     if matches!(throttle, Throttle::Delay(_)) && cost_model.charge_timing() == ChargeTiming::OnResponse {
-        let fault = ValueError::new("`delay` cannot be combined with charges that depend on the response");
-        report.add_value_error(at, fault.with_hint("remove `count` and `cost.response_header`"));
+        let error = ValueError::new("`delay` cannot be combined with charges that depend on the response");
+        report.add_value_error(at, error.with_hint("remove `count` and `cost.response_header`"));
     }
 }
 
@@ -177,10 +177,10 @@ pub(super) fn compile_enforced_share(
         }
     };
     if seed == Some("") {
-        let fault = ValueError::new("empty, expected text that selects the keys");
+        let error = ValueError::new("empty, expected text that selects the keys");
         report.add_value_error(
             enforce_at.key("seed"),
-            fault.with_hint(format!("`{}` by default", defaults::ENFORCE_SEED)),
+            error.with_hint(format!("`{}` by default", defaults::ENFORCE_SEED)),
         );
     }
     let Some(share) = share else { return EnforcedShare::default() };
@@ -207,11 +207,11 @@ pub(super) fn compile_ban(
     }
     let first = first?;
     if first > max {
-        let (first, most) = (parse::format_duration(first), parse::format_duration(max));
-        let fault = ValueError::new(format!("longer than `ban_max`, {first} > {most}"));
+        let (first, max_text) = (parse::format_duration(first), parse::format_duration(max));
+        let error = ValueError::new(format!("longer than `ban_max`, {first} > {max_text}"));
         let hint =
             if raw.ban_max.is_none() { "set `ban_max`, which defaults to 24h" } else { "raise `ban_max`" };
-        report.add_value_error(at.key("ban"), fault.with_hint(hint));
+        report.add_value_error(at.key("ban"), error.with_hint(hint));
     }
     Some(Ban { initial_duration: first, max_duration: max })
 }

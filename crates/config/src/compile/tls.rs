@@ -132,9 +132,9 @@ pub(super) fn compile_proxy_protocol(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> ProxyProtocol {
-    let fault = ValueError::new("expected one of disabled, optional, required, got true")
+    let error = ValueError::new("expected one of disabled, optional, required, got true")
         .with_suggestion(Some("required"));
-    *raw.and_then(|raw| read_or_off(raw, fault, at, report)).unwrap_or(&ProxyProtocol::Disabled)
+    *raw.and_then(|raw| read_or_off(raw, error, at, report)).unwrap_or(&ProxyProtocol::Disabled)
 }
 
 /// Whether any listener verifies client certificates.

@@ -60,8 +60,8 @@ fn compile_peer(
 ) -> Option<TlsClientSettings> {
     let is_secure = urls.first()?.is_secure;
     if urls.iter().any(|place| place.is_secure != is_secure) {
-        let fault = ValueError::new("some addresses with `https://` and some without, expected all or none");
-        report.add_value_error(address, fault.with_hint("use two upstreams with different `match`"));
+        let error = ValueError::new("some addresses with `https://` and some without, expected all or none");
+        report.add_value_error(address, error.with_hint("use two upstreams with different `match`"));
         return None;
     }
     let hosts = urls.iter().filter_map(|place| match &place.address {
@@ -126,10 +126,10 @@ pub(super) fn compile_settings(
     let name = match &raw.server_name {
         Some(_) if is_name_from_host(raw) && peer.has_requests => Some(None),
         Some(_) if is_name_from_host(raw) => {
-            let fault = ValueError::new("`from_host` is possible for `upstream` and `upstreams` only");
+            let error = ValueError::new("`from_host` is possible for `upstream` and `upstreams` only");
             report.add_value_error(
                 tls_at.key("server_name"),
-                fault.with_hint("write the name in the certificate"),
+                error.with_hint("write the name in the certificate"),
             );
             None
         }
@@ -152,10 +152,10 @@ fn compile_verification(
 ) -> Option<ServerVerification> {
     match (raw.verify, raw.ca.as_deref()) {
         (Some(raw::Verify::Switch(false)), _) => {
-            let fault = ValueError::new("expected `true` or `insecure`, got false");
+            let error = ValueError::new("expected `true` or `insecure`, got false");
             report.add_value_error(
                 at.key("verify"),
-                fault.with_hint("`verify: insecure` disables verification"),
+                error.with_hint("`verify: insecure` disables verification"),
             );
             None
         }
@@ -190,8 +190,8 @@ pub(super) fn load_authorities(
 fn system_authorities(at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<ServerVerification> {
     let authorities = Authorities::from_system();
     if authorities.is_none() {
-        let fault = ValueError::new("this system has no trusted certificate authorities");
-        report.add_value_error(at, fault.with_hint("set `tls.ca` to a file of certificates"));
+        let error = ValueError::new("this system has no trusted certificate authorities");
+        report.add_value_error(at, error.with_hint("set `tls.ca` to a file of certificates"));
     }
     authorities.map(|authorities| ServerVerification::System(Arc::new(authorities)))
 }
@@ -201,11 +201,11 @@ fn check_host_names(peer: &TlsPeer<'_>, address: ConfigPath<'_>, report: &mut Di
     let hosts = peer.hosts.iter().filter(|_| peer.is_secure);
     let invalid = hosts.copied().find(|host| ServerName::try_from(*host).is_err());
     if let Some(host) = invalid {
-        let fault =
+        let error =
             ValueError::new(format!("no certificate can be valid for this host, got {}", quoted(host)));
         report.add_value_error(
             address,
-            fault.with_hint("set `tls.server_name` to the name in the certificate"),
+            error.with_hint("set `tls.server_name` to the name in the certificate"),
         );
     }
     invalid.is_none()

@@ -91,8 +91,8 @@ fn compile_single(
         }
         raw::Upstream::Map(map) => {
             if map.matching.is_some() {
-                let fault = ValueError::new("the only upstream receives every request");
-                report.add_key_error(at.key("match"), fault.with_hint("use `upstreams` to route by `match`"));
+                let error = ValueError::new("the only upstream receives every request");
+                report.add_key_error(at.key("match"), error.with_hint("use `upstreams` to route by `match`"));
             }
             let name = map.name.as_deref().map_or_else(|| DEFAULT_NAME.into(), Into::into);
             compile_map(map, Some(name), at, used_addresses, files, report)
@@ -119,10 +119,10 @@ fn compile_list(
             report.add_value_error(at.key("name"), format!("duplicate upstream name {}", backquoted(name)));
         }
         if let Some(rest) = &catch_all {
-            let fault = format!("unreachable, because {} matches every request", backquoted(rest));
+            let error = format!("unreachable, because {} matches every request", backquoted(rest));
             report.add_value_error(
                 at,
-                ValueError::new(fault).with_hint("move the upstream without `match` to the end"),
+                ValueError::new(error).with_hint("move the upstream without `match` to the end"),
             );
         } else if matcher.holds_for_all() && !report.is_reported(at.key("match")) {
             catch_all = Some(name.clone());
@@ -211,8 +211,8 @@ fn compile_settings(
 fn parse_host(host: &str) -> Result<HeaderValue, ValueError> {
     let value = HeaderValue::from_str(host).ok().filter(|_| host::is_valid(host.as_bytes()));
     value.ok_or_else(|| {
-        let fault = ValueError::new(format!("expected a host with an optional port, got {}", quoted(host)));
-        fault.with_hint("such as `api.example.com`")
+        let error = ValueError::new(format!("expected a host with an optional port, got {}", quoted(host)));
+        error.with_hint("such as `api.example.com`")
     })
 }
 
@@ -235,8 +235,8 @@ fn compile_upgrades(
     report: &mut Diagnostics<'_>,
 ) -> Box<[Box<str>]> {
     let Some(raw) = raw else { return defaults::UPGRADE_PROTOCOLS.map(Into::into).into() };
-    let fault = ValueError::new("expected protocols or `false`, got true");
-    match read_or_off(raw, fault.with_hint("`websocket` is forwarded by default"), at, report) {
+    let error = ValueError::new("expected protocols or `false`, got true");
+    match read_or_off(raw, error.with_hint("`websocket` is forwarded by default"), at, report) {
         Some(raw) => {
             map_items(raw, at, |raw, at| report.ok_or_report(at, parse::upgrade_protocol(raw))).into()
         }

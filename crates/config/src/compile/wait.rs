@@ -97,24 +97,24 @@ fn compile_order(
 /// Parses `fair by KEY`, with a part of a key that needs no name.
 fn parse_fair_words(words: &str) -> Result<raw::PlainKey, ValueError> {
     let part = words.strip_prefix(FAIR_BY).map(str::trim).ok_or_else(|| {
-        let fault =
+        let error =
             ValueError::new(format!("unknown order {}, expected fifo, lifo or fair by KEY", quoted(words)));
         match words == "fair" {
-            true => fault.with_hint("write `fair by client_ip`"),
-            false => fault.with_suggestion(parse::nearest_name(words, ["fifo", "lifo", "fair by client_ip"])),
+            true => error.with_hint("write `fair by client_ip`"),
+            false => error.with_suggestion(parse::nearest_name(words, ["fifo", "lifo", "fair by client_ip"])),
         }
     })?;
     raw::PlainKey::deserialize(StrDeserializer::<Error>::new(part)).map_err(|_| {
-        let fault = ValueError::new(format!("unknown part of a key {}", quoted(part)));
-        fault.with_hint("write parts with a name as a map, such as `{ fair: { header: x-tenant } }`")
+        let error = ValueError::new(format!("unknown part of a key {}", quoted(part)));
+        error.with_hint("write parts with a name as a map, such as `{ fair: { header: x-tenant } }`")
     })
 }
 
 /// Reports a part that requests do not have in a queue.
 fn check_flow(part: Attribute, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Attribute> {
     if part == Attribute::Route {
-        let fault = ValueError::new("`route` cannot tell flows apart");
-        report.add_value_error(at, fault.with_hint("use `path`"));
+        let error = ValueError::new("`route` cannot tell flows apart");
+        report.add_value_error(at, error.with_hint("use `path`"));
         return None;
     }
     Some(part)
@@ -130,17 +130,17 @@ pub(super) fn check(
     let Some(wait) = &limiting.wait else { return };
     let throttle_at = at.key("throttle");
     if limiting.ban.is_some() {
-        let fault = ValueError::new("`ban` cannot be combined with `wait`");
+        let error = ValueError::new("`ban` cannot be combined with `wait`");
         report.add_key_error(
             at.key("on_limit").key("ban"),
-            fault.with_hint("a rejected request is not a sign of abuse if requests wait; use another rule"),
+            error.with_hint("a rejected request is not a sign of abuse if requests wait; use another rule"),
         );
     }
     if limiting.on_denied == OnDenied::Charge {
-        let fault = ValueError::new("`on_denied: charge` cannot be combined with `wait`");
+        let error = ValueError::new("`on_denied: charge` cannot be combined with `wait`");
         report.add_key_error(
             at.key("on_denied"),
-            fault.with_hint("waiting requests are charged once admitted"),
+            error.with_hint("waiting requests are charged once admitted"),
         );
     }
     if wait.pace.is_some() && limiting.limits.is_empty() {

@@ -26,20 +26,20 @@ pub(super) fn apply_to_limits(
     }
     let uses_calendar = limits.iter().any(|limit| matches!(limit.quota.params(), Params::Calendar(_)));
     if raw.timezone.is_some() && !uses_calendar {
-        let fault = ValueError::new(format!("`timezone` has no meaning for {}", describe_algorithms(limits)));
+        let error = ValueError::new(format!("`timezone` has no meaning for {}", describe_algorithms(limits)));
         report.add_key_error(
             at.key("timezone"),
-            fault.with_hint("only `algorithm: fixed_window` uses a time zone"),
+            error.with_hint("only `algorithm: fixed_window` uses a time zone"),
         );
     }
     if raw.precision.is_some()
         && !limits.iter().any(|limit| matches!(limit.quota.params(), Params::SubWindows(_)))
     {
-        let fault =
+        let error =
             ValueError::new(format!("`precision` has no meaning for {}", describe_algorithms(limits)));
         report.add_key_error(
             at.key("precision"),
-            fault.with_hint("only `algorithm: sliding_window` has sub-windows"),
+            error.with_hint("only `algorithm: sliding_window` has sub-windows"),
         );
     }
     let is_short = |limit: &RuleLimit| limit.quota.window().unit() < TimeUnit::Day;

@@ -26,10 +26,10 @@ pub(crate) const AUTHORITIES: DataFileKind<Authorities> = DataFileKind {
 };
 
 fn pem_errors(error: &PemError) -> Vec<DataFileError> {
-    let fault = ValueError::new(error.to_string());
+    let described = ValueError::new(error.to_string());
     vec![DataFileError::for_file(match error {
-        PemError::EncryptedKey => fault.with_hint("decrypt it with `openssl pkey -in FILE -out PLAIN`"),
-        PemError::NoKey | PemError::NoCertificate => fault.with_hint("PEM begins with `-----BEGIN`"),
-        _ => fault,
+        PemError::EncryptedKey => described.with_hint("decrypt it with `openssl pkey -in FILE -out PLAIN`"),
+        PemError::NoKey | PemError::NoCertificate => described.with_hint("PEM begins with `-----BEGIN`"),
+        _ => described,
     })]
 }

@@ -29,8 +29,8 @@ fn parse_and_check_errors<T>(kind: &DataFileKind<T>, content: &[u8]) {
     );
     // YAML also treats a carriage return as a line break.
     let lines = content.split(|byte| matches!(byte, b'\n' | b'\r')).count() + 1;
-    for DataFileError { position: place, error: fault } in flaws {
-        assert!(!fault.message.is_empty());
+    for DataFileError { position: place, error } in flaws {
+        assert!(!error.message.is_empty());
         assert!(place.is_none_or(|(line, column)| (1..=lines).contains(&line) && column >= 1), "{place:?}");
     }
 }

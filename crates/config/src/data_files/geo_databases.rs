@@ -26,13 +26,13 @@ fn database_error(error: &DatabaseError) -> DataFileError {
     let DatabaseError::Other { required: wanted, kind, has, record } = error else {
         return DataFileError::for_file(error.to_string());
     };
-    let fault = ValueError::new(format!("no {wanted} in this database of type {}", quoted(kind)));
+    let error = ValueError::new(format!("no {wanted} in this database of type {}", quoted(kind)));
     DataFileError::for_file(match has {
-        Some(DatabaseContent::Locations) => fault.with_hint("it belongs in `geo.database`"),
-        Some(DatabaseContent::AutonomousSystems) => fault.with_hint("it belongs in `geo.asn_database`"),
+        Some(DatabaseContent::Locations) => error.with_hint("it belongs in `geo.database`"),
+        Some(DatabaseContent::AutonomousSystems) => error.with_hint("it belongs in `geo.asn_database`"),
         None => match record {
-            Some(record) => fault.with_hint(format!("expected {}, found {record}", expected_fields(*wanted))),
-            None => fault,
+            Some(record) => error.with_hint(format!("expected {}, found {record}", expected_fields(*wanted))),
+            None => error,
         },
     })
 }

@@ -14,7 +14,7 @@ pub(crate) const VALUES: DataFileKind<ValueList> =
 fn parse(content: Vec<u8>) -> Result<ValueList, Vec<DataFileError>> {
     let text = super::decode_utf8(content)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let secret = random_secret().map_err(|fault| vec![DataFileError::for_file(fault)])?;
+    let secret = random_secret().map_err(|error| vec![DataFileError::for_file(error)])?;
     // A `#` later in the line may be part of the value.
     let values = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(ValueList::new(values.map(str::as_bytes), secret))

@@ -45,7 +45,7 @@ pub(crate) struct Jwks {
 fn parse_public_key(content: Vec<u8>) -> Result<VerificationKey, Vec<DataFileError>> {
     let text = super::decode_utf8(content)?;
     VerificationKey::from_pem(&text).map_err(|unusable| {
-        let fault = ValueError::new(unusable.to_string());
+        let error = ValueError::new(unusable.to_string());
         let command = if text.contains("PRIVATE KEY") {
             Some("`openssl pkey -in FILE -pubout` prints its public key")
         } else if text.contains("BEGIN CERTIFICATE") {
@@ -54,8 +54,8 @@ fn parse_public_key(content: Vec<u8>) -> Result<VerificationKey, Vec<DataFileErr
             None
         };
         vec![DataFileError::for_file(match command {
-            Some(command) => fault.with_hint(command),
-            None => fault,
+            Some(command) => error.with_hint(command),
+            None => error,
         })]
     })
 }

@@ -47,7 +47,7 @@ pub(crate) fn random_secret() -> Result<[u64; 2], ValueError> {
 
 fn parse(content: Vec<u8>) -> Result<Members, Vec<DataFileError>> {
     let text = decode_utf8(content)?;
-    let secret = random_secret().map_err(|fault| vec![DataFileError::for_file(fault)])?;
+    let secret = random_secret().map_err(|error| vec![DataFileError::for_file(error)])?;
     let mut parser = MembersParser {
         expected: ExpectedEvent::Map,
         builder: MembersBuilder::new(secret),
@@ -81,8 +81,8 @@ fn compact_position(at: Position) -> CompactPosition {
     CompactPosition { line: number(at.line), column: number(at.column) }
 }
 
-fn error_at(at: CompactPosition, fault: impl Into<ValueError>) -> DataFileError {
-    DataFileError::at_position(at.line as usize, at.column as usize, fault)
+fn error_at(at: CompactPosition, error: impl Into<ValueError>) -> DataFileError {
+    DataFileError::at_position(at.line as usize, at.column as usize, error)
 }
 
 impl MembersParser {
@@ -103,8 +103,8 @@ impl MembersParser {
                 let is_missing = style == ScalarStyle::Plain && matches!(&*plan, "" | "~" | "null");
                 let added =
                     if is_missing { Err("missing plan".into()) } else { self.add_member(&key, &plan) };
-                if let Err(fault) = added {
-                    self.errors.push(error_at(at, fault));
+                if let Err(error) = added {
+                    self.errors.push(error_at(at, error));
                 }
                 ExpectedEvent::Key
             }

@@ -23,9 +23,9 @@ fn parse(content: Vec<u8>) -> Result<Ranges, Vec<DataFileError>> {
         }
         match parse::network(entry) {
             Ok(network) => networks.push(network),
-            Err(fault) => {
+            Err(error) => {
                 let indent = line.chars().take_while(|letter| letter.is_whitespace()).count();
-                flaws.push(DataFileError::at_position(index + 1, indent + 1, fault));
+                flaws.push(DataFileError::at_position(index + 1, indent + 1, error));
             }
         }
     }

@@ -49,12 +49,12 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, ValueError> {
     if host == "localhost" {
         return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     }
-    let fault = ValueError::new(format!(
+    let error = ValueError::new(format!(
         "expected an IP address or `localhost` before the port, got {}",
         quoted(text)
     ));
     let is_bare = host.parse::<Ipv6Addr>().is_ok();
-    Err(if is_bare { fault.with_hint(format!("write `[{host}]:{port}`")) } else { fault })
+    Err(if is_bare { error.with_hint(format!("write `[{host}]:{port}`")) } else { error })
 }
 
 /// The address of an upstream, and whether connections to it use TLS.
@@ -149,8 +149,8 @@ fn has_no_port(authority: &str) -> bool {
 /// and fit into a socket address (unix(7)).
 pub(super) fn socket_path(path: &str) -> Result<Box<Path>, ValueError> {
     if !path.starts_with('/') {
-        let fault = ValueError::new(format!("expected an absolute path after `unix:`, got {}", quoted(path)));
-        return Err(fault.with_hint("as in `unix:/run/app.sock`"));
+        let error = ValueError::new(format!("expected an absolute path after `unix:`, got {}", quoted(path)));
+        return Err(error.with_hint("as in `unix:/run/app.sock`"));
     }
     if path.len() > MAX_SOCKET_PATH_LENGTH || path.contains('\0') {
         return Err(ValueError::new(format!(
@@ -201,8 +201,8 @@ pub fn host_name(text: &str) -> Result<Box<str>, ValueError> {
     if is_host(text) && text.parse::<IpAddr>().is_err() {
         return Ok(text.to_ascii_lowercase().into());
     }
-    let fault = ValueError::new(format!("expected a host name, got {}", quoted(text)));
-    Err(if text.contains(':') { fault.with_hint("omit the port") } else { fault })
+    let error = ValueError::new(format!("expected a host name, got {}", quoted(text)));
+    Err(if text.contains(':') { error.with_hint("omit the port") } else { error })
 }
 
 /// Whether `host` consists of letters, digits, `-`, `_` and `.`. Digits and dots alone must form an IPv4

@@ -21,9 +21,9 @@ pub enum DestinationEntry {
 /// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn destination(text: &str) -> Result<DestinationEntry, ValueError> {
     if let Some((_, host)) = text.split_once("://") {
-        let fault = ValueError::new(format!("expected a host, got the URL {}", quoted(text)));
+        let error = ValueError::new(format!("expected a host, got the URL {}", quoted(text)));
         let host = host.split('/').next().unwrap_or_default();
-        return Err(fault.with_hint(format!("write `{host}`")));
+        return Err(error.with_hint(format!("write `{host}`")));
     }
     if text.starts_with('~') {
         return name(text, text).map(|pattern| DestinationEntry::Name(pattern, None));
@@ -66,9 +66,9 @@ fn name(host: &str, text: &str) -> Result<HostPattern, ValueError> {
     }
     HostPattern::parse(host).map_err(|error| match error {
         PatternError::Star => {
-            let fault =
+            let error =
                 format!("`*` may only be the first label, as in `*.example.com`, got {}", quoted(text));
-            ValueError::new(fault)
+            ValueError::new(error)
                 .with_hint("leave `destinations` out for every destination, on loopback only")
         }
         error => ValueError::new(format!("not a host: {error}, got {}", quoted(text))),

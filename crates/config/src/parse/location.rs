@@ -26,12 +26,12 @@ pub fn country(text: &str) -> Result<Country, ValueError> {
     if COUNTRIES.split(' ').any(|known| known == code) || is_private_use(country) {
         return Ok(country);
     }
-    let fault = ValueError::new(format!("unknown country code {}", quoted(text)));
+    let error = ValueError::new(format!("unknown country code {}", quoted(text)));
     Err(match code.as_str() {
-        "UK" => fault.with_hint("did you mean `GB`?"),
-        "EL" => fault.with_hint("did you mean `GR`?"),
-        "EU" => fault.with_hint("did you mean `continent: EU`?"),
-        _ => fault,
+        "UK" => error.with_hint("did you mean `GB`?"),
+        "EL" => error.with_hint("did you mean `GR`?"),
+        "EU" => error.with_hint("did you mean `continent: EU`?"),
+        _ => error,
     })
 }
 
@@ -81,8 +81,8 @@ mod tests {
     use super::*;
 
     fn error_text<T: std::fmt::Debug>(result: Result<T, ValueError>) -> String {
-        let fault = result.unwrap_err();
-        fault.hint.map(|hint| format!("{} ({hint})", fault.message)).unwrap_or(fault.message)
+        let error = result.unwrap_err();
+        error.hint.map(|hint| format!("{} ({hint})", error.message)).unwrap_or(error.message)
     }
 
     #[test]

@@ -12,28 +12,28 @@ pub fn origin(text: &str) -> Result<AllowedOrigin, ValueError> {
     if text == "*" {
         return Ok(AllowedOrigin::Any);
     }
-    let fault =
+    let error =
         || ValueError::new(format!("expected an origin such as `https://app.example`, got {}", quoted(text)));
     if text.eq_ignore_ascii_case("null") {
-        return Err(fault().with_hint("every page can have the origin `null`, in a sandboxed frame; use `*`"));
+        return Err(error().with_hint("every page can have the origin `null`, in a sandboxed frame; use `*`"));
     }
     let Some((scheme, rest)) = text.split_once("://") else {
         let is_host = !text.is_empty() && text.bytes().all(|byte| is_host_byte(byte) || byte == b':');
         return Err(match is_host {
-            true => fault().with_hint(format!("write `https://{text}`")),
-            false => fault(),
+            true => error().with_hint(format!("write `https://{text}`")),
+            false => error(),
         });
     };
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if !is_scheme || authority.is_empty() || !is_authority(authority) {
-        return Err(fault());
+        return Err(error());
     }
     let given = format!("{scheme}://{authority}").to_ascii_lowercase();
     let browsers = without_default_port(&given);
     if !path.is_empty() || browsers != text {
-        return Err(fault().with_hint(format!("browsers send `{browsers}`")));
+        return Err(error().with_hint(format!("browsers send `{browsers}`")));
     }
     Ok(match authority.strip_prefix('*') {
         Some(domain) => {

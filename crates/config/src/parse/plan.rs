@@ -29,8 +29,8 @@ mod tests {
     fn invalid_plan_name_is_rejected_and_never_quoted() {
         assert_eq!(&*plan_name("pro-2").unwrap(), "pro-2");
         for text in ["", "two words", "a\"b", "ü", "sk_live\n", &"x".repeat(129)] {
-            let fault = plan_name(text).unwrap_err();
-            assert!(text.is_empty() || !fault.message.contains(text), "{}", fault.message);
+            let error = plan_name(text).unwrap_err();
+            assert!(text.is_empty() || !error.message.contains(text), "{}", error.message);
         }
     }
 }

@@ -14,13 +14,13 @@ pub fn upgrade_protocol(text: &str) -> Result<Box<str>, ValueError> {
     let lower = text.to_ascii_lowercase();
     let (name, version) = lower.split_once('/').unwrap_or((&lower, "1"));
     if !is_token(name) || !is_token(version) {
-        let fault = ValueError::new(format!("expected a protocol such as `websocket`, got {}", quoted(text)));
-        return Err(fault);
+        let error = ValueError::new(format!("expected a protocol such as `websocket`, got {}", quoted(text)));
+        return Err(error);
     }
     if HTTP_PROTOCOLS.contains(&name) || name == "tls" {
-        let fault =
+        let error =
             ValueError::new(format!("upgrades to HTTP and TLS are not supported, got {}", quoted(text)));
-        return Err(fault.with_hint("rules cannot see the requests in such a connection"));
+        return Err(error.with_hint("rules cannot see the requests in such a connection"));
     }
     Ok(lower.into())
 }

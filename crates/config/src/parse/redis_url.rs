@@ -121,8 +121,8 @@ mod tests {
     use super::*;
 
     fn error_text<T: std::fmt::Debug>(result: Result<T, ValueError>) -> String {
-        let fault = result.unwrap_err();
-        fault.hint.map(|hint| format!("{} ({hint})", fault.message)).unwrap_or(fault.message)
+        let error = result.unwrap_err();
+        error.hint.map(|hint| format!("{} ({hint})", error.message)).unwrap_or(error.message)
     }
 
     fn read(text: &str) -> (String, bool, Option<u16>) {

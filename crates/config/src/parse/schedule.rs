@@ -19,9 +19,9 @@ const DAY_NAMES: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Fri
 /// # Errors
 /// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn schedule(text: &str) -> Result<ScheduleSpan, ValueError> {
-    parse_schedule(text).map_err(|fault| match suggestion::corrected_schedule(text) {
+    parse_schedule(text).map_err(|error| match suggestion::corrected_schedule(text) {
         Some(hint) => invalid_schedule(text).with_hint(hint),
-        None => fault,
+        None => error,
     })
 }
 
@@ -93,7 +93,7 @@ fn parse_day(name: &str) -> Result<u8, ValueError> {
 }
 
 fn unknown_day(name: &str) -> ValueError {
-    let fault = ValueError::new(format!(
+    let error = ValueError::new(format!(
         "unknown day {}, expected one of {}",
         quoted(name),
         DAY_ABBREVIATIONS.join(", ")
@@ -105,7 +105,7 @@ fn unknown_day(name: &str) -> ValueError {
         nearest_name(name, DAY_ABBREVIATIONS)
             .or_else(|| nearest_name(name, DAY_NAMES).map(|known| &known[..3]))
     };
-    fault.with_suggestion(likely.or_else(near))
+    error.with_suggestion(likely.or_else(near))
 }
 
 fn parse_times(text: &str) -> Result<Vec<Times>, ValueError> {
@@ -128,8 +128,8 @@ fn parse_time_range(text: &str) -> Result<Times, ValueError> {
             .with_hint("write `00:00`"));
     }
     if start == end {
-        let fault = ValueError::new(format!("start and end are equal, got {}", quoted(text)));
-        return Err(fault.with_hint("write `00:00-24:00` for the whole day"));
+        let error = ValueError::new(format!("start and end are equal, got {}", quoted(text)));
+        return Err(error.with_hint("write `00:00-24:00` for the whole day"));
     }
     Ok(Times { start, end })
 }
@@ -144,11 +144,11 @@ fn parse_time_of_day(text: &str) -> Result<u16, ValueError> {
     let minutes = number(hour, &[1, 2]).zip(number(minute, &[2])).filter(|(_, minute)| *minute < 60);
     let minutes = minutes.map(|(hour, minute)| hour * 60 + minute).filter(|minutes| *minutes <= DAY);
     minutes.ok_or_else(|| {
-        let fault = expected();
+        let error = expected();
         if text.to_ascii_lowercase().ends_with('m') {
-            fault.with_hint("use the 24-hour clock")
+            error.with_hint("use the 24-hour clock")
         } else {
-            fault
+            error
         }
     })
 }

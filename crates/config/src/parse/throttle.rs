@@ -104,10 +104,10 @@ pub fn delay(text: &str) -> Result<Duration, ValueError> {
 pub fn elastic_factor(text: &str) -> Result<ElasticRange, ValueError> {
     let number = text.trim().strip_suffix('x');
     let Some(hundredths) = number.and_then(parse_hundredths) else {
-        let fault = ValueError::new(format!("expected a factor such as `3x`, got {}", quoted(text)));
+        let error = ValueError::new(format!("expected a factor such as `3x`, got {}", quoted(text)));
         return Err(match trimmed_hundredths(text) {
-            Some(_) => fault.with_hint(format!("write `{}x`", text.trim())),
-            None => fault,
+            Some(_) => error.with_hint(format!("write `{}x`", text.trim())),
+            None => error,
         });
     };
     ElasticRange::from_hundredths(hundredths)
@@ -117,10 +117,10 @@ pub fn elastic_factor(text: &str) -> Result<ElasticRange, ValueError> {
 fn unbounded_percentage(text: &str) -> Result<Percent, ValueError> {
     let number = text.trim().strip_suffix('%');
     let Some(hundredths) = number.and_then(|number| parse_hundredths(number.trim_end())) else {
-        let fault = ValueError::new(format!("expected a percentage such as `10%`, got {}", quoted(text)));
+        let error = ValueError::new(format!("expected a percentage such as `10%`, got {}", quoted(text)));
         return Err(match trimmed_hundredths(text) {
-            Some(_) => fault.with_hint(format!("write `{}%`", text.trim())),
-            None => fault,
+            Some(_) => error.with_hint(format!("write `{}%`", text.trim())),
+            None => error,
         });
     };
     Ok(Percent::from_hundredths(hundredths))

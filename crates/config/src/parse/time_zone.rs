@@ -15,8 +15,8 @@ pub fn time_zone(text: &str) -> Result<TimeZone, ValueError> {
     let found = tz::db().get(text).ok().filter(|_| !text.is_empty());
     found.ok_or_else(|| {
         let names: Vec<String> = known().map(|name| name.as_str().to_owned()).collect();
-        let fault = ValueError::new(format!("unknown time zone {}", quoted(text)));
-        fault
+        let error = ValueError::new(format!("unknown time zone {}", quoted(text)));
+        error
             .with_hint("use a name such as `Europe/Berlin` or `UTC`")
             .with_suggestion(suggest_time_zone(text, &names))
     })

@@ -58,18 +58,18 @@ impl<'a> Alternatives<'a> {
         } else {
             format!("expected one of {}", known.join(", "))
         };
-        let fault = ValueError::new(format!("unknown value {}, {expected}", quoted(text)));
+        let error = ValueError::new(format!("unknown value {}, {expected}", quoted(text)));
         let map = self.of_type("object").and_then(|map| map.get("properties"));
         if let Some(hint) = foreign_word(text, known) {
-            return Some(fault.with_hint(hint));
+            return Some(error.with_hint(hint));
         }
         Some(match nearest_name(text, known.iter().copied()) {
             _ if map.is_some_and(|known| known.get(text).is_some()) => {
-                fault.with_hint(format!("write `{{ {text}: NAME }}`"))
+                error.with_hint(format!("write `{{ {text}: NAME }}`"))
             }
-            Some(word) => fault.with_hint(format!("did you mean `{word}`?")),
-            None if self.convert_plain(text).is_some() => fault.with_hint(UNQUOTED_HINT),
-            None => fault,
+            Some(word) => error.with_hint(format!("did you mean `{word}`?")),
+            None if self.convert_plain(text).is_some() => error.with_hint(UNQUOTED_HINT),
+            None => error,
         })
     }
 
@@ -83,10 +83,10 @@ impl<'a> Alternatives<'a> {
     /// Describes the problem of a value of a kind that is not allowed.
     pub(super) fn mismatch_error(&self, value: &Value) -> ValueError {
         let got = if self.has_secret() { describe_type(value) } else { describe_value(value) };
-        let fault = ValueError::new(format!("expected {}, got {got}", self.describe_all()));
+        let error = ValueError::new(format!("expected {}, got {got}", self.describe_all()));
         match self.mismatch_hint(value) {
-            Some(hint) => fault.with_hint(hint),
-            None => fault,
+            Some(hint) => error.with_hint(hint),
+            None => error,
         }
     }
 

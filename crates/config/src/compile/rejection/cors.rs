@@ -36,10 +36,10 @@ pub(super) fn compile(
     let origins = map_items(origins, origins_at, |raw, at| report.ok_or_report(at, parse::origin(&raw.0)));
     let allows_credentials = raw.credentials.unwrap_or(false);
     if allows_credentials && origins.contains(&AllowedOrigin::Any) {
-        let fault = ValueError::new("`credentials` has no meaning with the origin `*`");
+        let error = ValueError::new("`credentials` has no meaning with the origin `*`");
         report.add_value_error(
             at.key("credentials"),
-            fault.with_hint("list the origins: browsers accept no `*` with cookies"),
+            error.with_hint("list the origins: browsers accept no `*` with cookies"),
         );
     }
     Some(CorsSettings { origins: origins.into(), allows_credentials, exposed })

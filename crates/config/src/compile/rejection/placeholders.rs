@@ -143,7 +143,7 @@ impl<'a> TemplateContext<'a> {
             Value::Object(map) => {
                 let check = |(key, value): (&String, &Value)| {
                     let is_key_valid = self.parse(key, Escaping::Json);
-                    let is_key_valid = is_key_valid.map_err(|fault| report.add_key_error(at.key(key), fault));
+                    let is_key_valid = is_key_valid.map_err(|error| report.add_key_error(at.key(key), error));
                     self.check_json(value, at.key(key), report) && is_key_valid.is_ok()
                 };
                 map.iter().map(check).filter(|is_valid| !is_valid).count() == 0
@@ -155,34 +155,34 @@ impl<'a> TemplateContext<'a> {
     /// Checks that every placeholder has a value in this reply.
     fn check_values(&self, template: &Template) -> Result<(), ValueError> {
         if template.uses(Placeholder::Origin) && !self.has_cors {
-            let fault = ValueError::new("`{origin}` needs `cors`, which says whose origin may be repeated");
-            return Err(fault.with_hint("add `cors: { origins: [https://app.example] }`"));
+            let error = ValueError::new("`{origin}` needs `cors`, which says whose origin may be repeated");
+            return Err(error.with_hint("add `cors: { origins: [https://app.example] }`"));
         }
         if template.uses(Placeholder::RetryAfter) && !self.has_retry_after {
-            let fault = ValueError::new("`{retry_after}` has no value with `action: deny`");
-            return Err(fault.with_hint("set the header `retry-after` to a number of seconds"));
+            let error = ValueError::new("`{retry_after}` has no value with `action: deny`");
+            return Err(error.with_hint("set the header `retry-after` to a number of seconds"));
         }
         Ok(())
     }
 }
 
 fn describe(error: TemplateError) -> ValueError {
-    let fault = ValueError::new(error.to_string());
+    let described = ValueError::new(error.to_string());
     match error {
         TemplateError::Unknown(name) => {
             let known: Vec<&str> = Placeholder::ALL.into_iter().map(Placeholder::name).collect();
             let literal = format!("for the text, write `{{{{{name}}}}}`");
             match nearest_name(&name.replace(['.', '-'], "_"), known.iter().copied()) {
-                Some(meant) => fault.with_hint(format!("did you mean `{{{meant}}}`? {literal}")),
+                Some(meant) => described.with_hint(format!("did you mean `{{{meant}}}`? {literal}")),
                 None => {
                     let known: Vec<_> = known.iter().map(|name| format!("`{{{name}}}`")).collect();
-                    fault.with_hint(format!("known: {}; {literal}", known.join(", ")))
+                    described.with_hint(format!("known: {}; {literal}", known.join(", ")))
                 }
             }
         }
-        TemplateError::Spaces(known) => fault.with_hint(format!("write `{{{}}}`", known.name())),
+        TemplateError::Spaces(known) => described.with_hint(format!("write `{{{}}}`", known.name())),
         TemplateError::Unrendered(_) => {
-            fault.with_hint("render the template first, or put the text in a `file`")
+            described.with_hint("render the template first, or put the text in a `file`")
         }
     }
 }
@@ -217,9 +217,9 @@ fn check_retry_after(value: &str) -> Result<(), ValueError> {
     if is_number(value) || httpdate::parse_http_date(value).is_ok() {
         return Ok(());
     }
-    let fault = ValueError::new(format!("expected whole seconds or an HTTP date, got {}", quoted(value)));
+    let error = ValueError::new(format!("expected whole seconds or an HTTP date, got {}", quoted(value)));
     Err(match crate::parse::duration(value) {
-        Ok(duration) => fault.with_hint(format!("write `\"{}\"`", duration.as_secs().max(1))),
-        Err(_) => fault,
+        Ok(duration) => error.with_hint(format!("write `\"{}\"`", duration.as_secs().max(1))),
+        Err(_) => error,
     })
 }
