@@ -7,13 +7,12 @@
 use std::collections::HashMap;
 
 use super::Config;
-use super::reload::restart_fields;
+use super::sections::{reloaded_keys, restart_keys};
 use weir_limiter::algorithm::conversion::OnChange;
 use weir_limiter::quota::Quota;
 use weir_policy::engine::CarryOver;
 use weir_policy::rules::remote_limit::RemoteLimit;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit};
-use weir_rls::options::RlsOptions;
 
 const COUNTERS_KEPT: &str = "counters kept";
 const COUNTERS_RESET: &str = "counters reset";
@@ -46,35 +45,10 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
     if !order.is_sorted() {
         lines.push("rules: order changed, which breaks ties between equal retry-after times".to_owned());
     }
-    let sections = [
-        ("config", old.central != new.central),
-        ("alerts", old.alerts != new.alerts),
-        ("upstreams", old.upstreams != new.upstreams || old.policy.routes != new.policy.routes),
-        ("client_ip, geo, jwt, via", old.policy.identify != new.policy.identify),
-        ("access_log", old.access_log != new.access_log),
-        ("log_keys", old.log_keys != new.log_keys),
-        ("elastic", old.elastic_signals != new.elastic_signals),
-        ("ratelimit_headers, ietf_headers, header_names", old.policy.response != new.policy.response),
-        ("rate limit services of rules", !has_same_services(old, new)),
-        ("rls", rls_options_of_both(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
-        (
-            "rules of rls",
-            rls_options_of_both(old, new).is_some_and(|(old, new)| new.has_different_rules(old)),
-        ),
-    ];
-    lines.extend(
-        sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name}: changed")),
-    );
-    lines.extend(new.content_hashes.changes_since(&old.content_hashes));
+    lines.extend(reloaded_keys(old, new).map(|keys| format!("{keys}: changed")));
+    lines.extend(new.content_hashes.file_changes_since(&old.content_hashes));
+    lines.extend(restart_keys(old, new).map(|keys| format!("{keys}: changed; needs a restart")));
     lines
-        .extend(restart_fields(old, new).into_iter().map(|name| format!("{name}: changed; needs a restart")));
-    lines
-}
-
-/// The rate limit service's options of both configurations. If only one has the service, that is listed as a
-/// change that needs a restart.
-fn rls_options_of_both<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c RlsOptions, &'c RlsOptions)> {
-    old.rls.as_ref().zip(new.rls.as_ref())
 }
 
 /// Appends the differences of two rules of the same name; `keeps_counters` is whether the counters of `new`
@@ -149,14 +123,6 @@ fn describe_limit_changes(
     parts.extend(
         others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} changed")),
     );
-}
-
-/// Whether both use the same services with the same settings, in any order.
-fn has_same_services(old: &Config, new: &Config) -> bool {
-    let all_of = |one: &Config, other: &Config| {
-        one.remote_services.iter().all(|service| other.remote_services.contains(service))
-    };
-    all_of(old, new) && all_of(new, old)
 }
 
 /// Whether the source of both limits is the same. Positions of services are ignored, because they may change.

@@ -13,9 +13,9 @@ use super::raw;
 /// Hashes of the contents that are not shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ContentHashes {
-    plans: Option<u128>,
-    secrets: Option<u128>,
-    admin_token: Option<u128>,
+    pub(super) plans: Option<u128>,
+    pub(super) secrets: Option<u128>,
+    pub(super) admin_token: Option<u128>,
     /// Keyed by file name, relative to the configuration if possible.
     files: BTreeMap<String, FileHash>,
 }
@@ -51,15 +51,9 @@ impl ContentHashes {
         }
     }
 
-    /// Returns the differences from `old`, one line each.
-    pub(super) fn changes_since(&self, old: &Self) -> Vec<String> {
-        let sections = [
-            ("plans", old.plans != self.plans),
-            ("jwt.secret", old.secrets != self.secrets),
-            ("admin.token", old.admin_token != self.admin_token),
-        ];
-        let sections = sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
-        let mut lines: Vec<_> = sections.map(|name| format!("{name}: changed")).collect();
+    /// Returns the differences of the data files from those of `old`, one line each.
+    pub(super) fn file_changes_since(&self, old: &Self) -> Vec<String> {
+        let mut lines = Vec::new();
         for name in old.files.keys().filter(|name| !self.files.contains_key(*name)) {
             lines.push(format!("file {name}: no longer read"));
         }

@@ -27,6 +27,7 @@ mod redact;
 pub mod reload;
 mod schema;
 mod schema_check;
+mod sections;
 mod source;
 mod source_texts;
 mod summary;

@@ -21,7 +21,6 @@ use parking_lot::Mutex;
 
 pub(super) use self::reload_log::hash_texts;
 use self::reload_log::{log_reload, truncation_warning};
-pub use self::restart::restart_fields;
 use self::restart::without_data;
 use self::snapshot::{FileStamps, SourceContents, SourceSnapshot, missing_end_marker, truncated_lines};
 use self::status::ReloadState;
@@ -29,6 +28,7 @@ pub use self::status::{Reload, ReloadAttempt, ReloadHandle, ReloadStatus, Unusab
 use super::data_files::DataFiles;
 use super::{Config, Diagnostic, RestOfConfig, from_text_with_files, source};
 use crate::central::document::FetchedDocument;
+use crate::sections::restart_keys;
 use weir_limiter::timestamp::Timestamp;
 use weir_net::clock::Stopwatch;
 use weir_net::watch::debounce::{self, Debounce};
@@ -370,7 +370,7 @@ impl Reloader {
         let reload = match compiled.map(|compiled| self.prepared(compiled?, prepare)) {
             None => Reload::Unchanged,
             Some(Ok(config)) => {
-                let needs_restart = restart_fields(&self.startup_config, &config);
+                let needs_restart: Vec<_> = restart_keys(&self.startup_config, &config).collect();
                 let warnings = self.missing_lines(snapshot).map(truncation_warning).into_iter().collect();
                 self.running_contents = used.clone();
                 self.running_stamps = self.used_stamps(snapshot);
