@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::Config;
-use super::sections::{reloaded_keys, restart_keys};
+use super::sections::{AT_STARTUP, RELOADED, changed_keys};
 use weir_limiter::algorithm::conversion::OnChange;
 use weir_limiter::quota::Quota;
 use weir_policy::engine::CarryOver;
@@ -45,9 +45,9 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
     if !order.is_sorted() {
         lines.push("rules: order changed, which breaks ties between equal retry-after times".to_owned());
     }
-    lines.extend(reloaded_keys(old, new).map(|keys| format!("{keys}: changed")));
+    lines.extend(changed_keys(RELOADED, old, new).map(|keys| format!("{keys}: changed")));
     lines.extend(new.content_hashes.file_changes_since(&old.content_hashes));
-    lines.extend(restart_keys(old, new).map(|keys| format!("{keys}: changed; needs a restart")));
+    lines.extend(changed_keys(AT_STARTUP, old, new).map(|keys| format!("{keys}: changed; needs a restart")));
     lines
 }
 

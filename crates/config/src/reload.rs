@@ -28,7 +28,7 @@ pub use self::status::{Reload, ReloadAttempt, ReloadHandle, ReloadStatus, Unusab
 use super::data_files::DataFiles;
 use super::{Config, Diagnostic, RestOfConfig, from_text_with_files, source};
 use crate::central::document::FetchedDocument;
-use crate::sections::restart_keys;
+use crate::sections::{AT_STARTUP, changed_keys};
 use weir_limiter::timestamp::Timestamp;
 use weir_net::clock::Stopwatch;
 use weir_net::watch::debounce::{self, Debounce};
@@ -370,7 +370,7 @@ impl Reloader {
         let reload = match compiled.map(|compiled| self.prepared(compiled?, prepare)) {
             None => Reload::Unchanged,
             Some(Ok(config)) => {
-                let needs_restart: Vec<_> = restart_keys(&self.startup_config, &config).collect();
+                let needs_restart: Vec<_> = changed_keys(AT_STARTUP, &self.startup_config, &config).collect();
                 let warnings = self.missing_lines(snapshot).map(truncation_warning).into_iter().collect();
                 self.running_contents = used.clone();
                 self.running_stamps = self.used_stamps(snapshot);

@@ -1,79 +1,58 @@
-//! The parts of a configuration that a reload compares: one table for the summary of changes and for the keys that need
-//! a restart. Rules are not among them, because [`super::changes`] describes what becomes of their counters.
+//! The parts of a configuration that a reload compares: for the summary of changes, and for the keys that need a
+//! restart. Rules are not among them, because [`super::changes`] describes what becomes of their counters.
 
 use super::Config;
 use weir_net::listener::ListenerSettings;
 use weir_policy::rules::shared_limit::SharedLimit;
 use weir_rls::options::{RlsOptions, RlsPorts};
 
-/// Top-level keys that change together.
-struct Section {
-    keys: &'static str,
-    /// Whether a change takes effect only at startup.
-    needs_restart: bool,
-    differs: fn(old: &Config, new: &Config) -> bool,
-}
+/// Top-level keys that change together, and whether they differ between two configurations.
+pub(super) type Section = (&'static str, fn(&Config, &Config) -> bool);
 
-const fn reloaded(keys: &'static str, differs: fn(&Config, &Config) -> bool) -> Section {
-    Section { keys, needs_restart: false, differs }
-}
-
-const fn at_startup(keys: &'static str, differs: fn(&Config, &Config) -> bool) -> Section {
-    Section { keys, needs_restart: true, differs }
-}
-
-/// A key is in both kinds if only some of its settings take effect at once.
-const SECTIONS: &[Section] = &[
-    reloaded("config", |old, new| old.central != new.central),
-    reloaded("alerts", |old, new| old.alerts != new.alerts),
-    reloaded("upstreams", |old, new| {
-        old.upstreams != new.upstreams || old.policy.routes != new.policy.routes
-    }),
-    reloaded("client_ip, geo, jwt, via", |old, new| old.policy.identify != new.policy.identify),
-    reloaded("access_log", |old, new| old.access_log != new.access_log),
-    reloaded("log_keys", |old, new| old.log_keys != new.log_keys),
-    reloaded("elastic", |old, new| old.elastic_signals != new.elastic_signals),
-    reloaded("ratelimit_headers, ietf_headers, header_names", |old, new| {
-        old.policy.response != new.policy.response
-    }),
-    reloaded("rate limit services of rules", |old, new| !has_same_services(old, new)),
-    reloaded("rls", |old, new| {
-        rls_options_of_both(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))
-    }),
-    reloaded("rules of rls", |old, new| {
+/// Sections that take effect at once. A key is also in [`AT_STARTUP`] if only some of its settings do.
+pub(super) const RELOADED: &[Section] = &[
+    ("config", |old, new| old.central != new.central),
+    ("alerts", |old, new| old.alerts != new.alerts),
+    ("upstreams", |old, new| old.upstreams != new.upstreams || old.policy.routes != new.policy.routes),
+    ("client_ip, geo, jwt, via", |old, new| old.policy.identify != new.policy.identify),
+    ("access_log", |old, new| old.access_log != new.access_log),
+    ("log_keys", |old, new| old.log_keys != new.log_keys),
+    ("elastic", |old, new| old.elastic_signals != new.elastic_signals),
+    ("ratelimit_headers, ietf_headers, header_names", |old, new| old.policy.response != new.policy.response),
+    ("rate limit services of rules", |old, new| !has_same_services(old, new)),
+    ("rls", |old, new| rls_options_of_both(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
+    ("rules of rls", |old, new| {
         rls_options_of_both(old, new).is_some_and(|(old, new)| new.has_different_rules(old))
     }),
-    reloaded("plans", |old, new| old.content_hashes.plans != new.content_hashes.plans),
-    reloaded("jwt.secret", |old, new| old.content_hashes.secrets != new.content_hashes.secrets),
-    reloaded("admin.token", |old, new| old.content_hashes.admin_token != new.content_hashes.admin_token),
-    at_startup("listeners", |old, new| !listeners(old).eq(listeners(new))),
-    at_startup("workers", |old, new| old.workers != new.workers),
-    at_startup("admin", |old, new| {
+    ("plans", |old, new| old.content_hashes.plans != new.content_hashes.plans),
+    ("jwt.secret", |old, new| old.content_hashes.secrets != new.content_hashes.secrets),
+    ("admin.token", |old, new| old.content_hashes.admin_token != new.content_hashes.admin_token),
+];
+
+/// Sections that take effect only at startup.
+pub(super) const AT_STARTUP: &[Section] = &[
+    ("listeners", |old, new| !listeners(old).eq(listeners(new))),
+    ("workers", |old, new| old.workers != new.workers),
+    ("admin", |old, new| {
         (&old.admin.allowed_hosts, old.admin.address, old.admin.probe_address)
             != (&new.admin.allowed_hosts, new.admin.address, new.admin.probe_address)
     }),
-    at_startup("drain", |old, new| old.drain != new.drain),
-    at_startup("overload", |old, new| old.overload != new.overload),
-    at_startup("tracing", |old, new| !is_same_tracing(old, new)),
-    at_startup("rls", |old, new| ports_and_scope(old) != ports_and_scope(new)),
-    at_startup("limiter.max_keys", |old, new| old.max_keys != new.max_keys),
-    at_startup("state", |old, new| old.state_file != new.state_file),
-    at_startup("store", |old, new| old.store != new.store),
+    ("drain", |old, new| old.drain != new.drain),
+    ("overload", |old, new| old.overload != new.overload),
+    ("tracing", |old, new| !is_same_tracing(old, new)),
+    ("rls", |old, new| ports_and_scope(old) != ports_and_scope(new)),
+    ("limiter.max_keys", |old, new| old.max_keys != new.max_keys),
+    ("state", |old, new| old.state_file != new.state_file),
+    ("store", |old, new| old.store != new.store),
 ];
 
-/// Returns the keys that differ and take effect at once.
-pub(super) fn reloaded_keys(old: &Config, new: &Config) -> impl Iterator<Item = &'static str> {
-    changed_keys(old, new, false)
-}
-
-/// Returns the keys that differ and take effect only at startup.
-pub(super) fn restart_keys(old: &Config, new: &Config) -> impl Iterator<Item = &'static str> {
-    changed_keys(old, new, true)
-}
-
-fn changed_keys(old: &Config, new: &Config, needs_restart: bool) -> impl Iterator<Item = &'static str> {
-    let sections = SECTIONS.iter().filter(move |section| section.needs_restart == needs_restart);
-    sections.filter(|section| (section.differs)(old, new)).map(|section| section.keys)
+/// Returns the keys of the sections that differ.
+pub(super) fn changed_keys(
+    sections: &[Section],
+    old: &Config,
+    new: &Config,
+) -> impl Iterator<Item = &'static str> {
+    sections.iter().filter(|(_, differs)| differs(old, new)).map(|(keys, _)| *keys)
 }
 
 /// Returns what takes effect only at startup of each listener.
