@@ -168,6 +168,18 @@ impl<'a> Diagnostics<'a> {
         self.add_at(at, Positions::key_position, error.into(), Severity::Error);
     }
 
+    /// Reports that `key` of the map at `at` has no meaning under a condition, such as "without `path`".
+    pub(super) fn add_inapplicable_key(
+        &mut self,
+        at: ConfigPath<'_>,
+        key: &str,
+        condition: impl Into<ValueError>,
+    ) {
+        let ValueError { message, hint } = condition.into();
+        let message = format!("`{key}` has no meaning {message}");
+        self.add_key_error(at.key(key), ValueError { message, hint });
+    }
+
     /// Reports a note on the valid value at `at`.
     pub(super) fn add_note(&mut self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
         self.add_at(at, Positions::value_position, error.into(), Severity::Note);

@@ -110,11 +110,8 @@ fn compile_variable_cost(
     for (key, _, owner) in
         dependent_keys.iter().filter(|(_, given, owner)| given.is_some() && *owner != source)
     {
-        report.add_key_error(
-            at.key(key),
-            ValueError::new(format!("`{key}` has no meaning with `{source}`"))
-                .with_hint(format!("it belongs to `{owner}`")),
-        );
+        let condition = ValueError::new(format!("with `{source}`"));
+        report.add_inapplicable_key(at, key, condition.with_hint(format!("it belongs to `{owner}`")));
     }
     let max_units = raw.max;
     let header_cost = |name: &str, given: Option<u32>, key: &str, report: &mut Diagnostics<'_>| {

@@ -27,9 +27,7 @@ pub(super) fn compile_health_check(
         if !is_host {
             report.add_value_error(at.key("host"), format!("not a host, got {}", quoted(host)));
         } else if raw.path.is_none() {
-            let error =
-                ValueError::new("`host` has no meaning without `path`: the check only opens a connection");
-            report.add_key_error(at.key("host"), error);
+            report.add_inapplicable_key(at, "host", "without `path`: the check only opens a connection");
         }
     }
     HealthCheck {

@@ -81,7 +81,7 @@ fn compile_trust(
     };
     if key_source == "trusted" {
         if raw.algorithms.is_some() {
-            report.add_key_error(at.key("algorithms"), "`algorithms` has no meaning with `trusted: true`");
+            report.add_inapplicable_key(at, "algorithms", "with `trusted: true`");
         }
         let error = "signatures are not verified, so clients that bypass the gateway can forge any claim";
         report.add_note(at.key("trusted"), error);

@@ -128,7 +128,7 @@ fn report_inapplicable_keys(map: &raw::ScopeMap, at: ConfigPath<'_>, report: &mu
         (shared_keys(map).collect(), "with `rls`")
     };
     for (key, _) in keys.into_iter().filter(|(_, is_given)| *is_given) {
-        report.add_key_error(at.key(key), format!("`{key}` has no meaning {condition}"));
+        report.add_inapplicable_key(at, key, condition);
     }
 }
 
@@ -148,12 +148,9 @@ fn compile_shared_limit(
         (Some(raw), Mode::Split) => Some(compile_instances(raw, at.key("instances"), report)?),
         (None, Mode::Split) => Some(InstanceSource::Members),
         (Some(_), Mode::Lease | Mode::Exact) => {
-            let error = format!("`instances` has no meaning with `shared: {}`", mode.as_str());
-            report.add_key_error(
-                at.key("instances"),
-                ValueError::new(error)
-                    .with_hint("`shared: split` divides the limit by the number of instances"),
-            );
+            let condition = ValueError::new(format!("with `shared: {}`", mode.as_str()));
+            let hint = "`shared: split` divides the limit by the number of instances";
+            report.add_inapplicable_key(at, "instances", condition.with_hint(hint));
             return None;
         }
         (None, Mode::Lease | Mode::Exact) => None,
@@ -173,7 +170,7 @@ fn compile_shared_limit(
         } else {
             "`instances`".to_owned()
         };
-        report.add_key_error(at.key(key), format!("`{key}` has no meaning with {condition}: {reason}"));
+        report.add_inapplicable_key(at, key, format!("with {condition}: {reason}"));
     }
     Some(SharedLimit {
         mode,

@@ -111,7 +111,7 @@ fn compile_token_bucket(
 /// Reports `algorithm` next to `token_bucket`, which is an algorithm itself.
 fn report_algorithm_with_bucket(is_given: bool, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
     if is_given {
-        report.add_key_error(at.key("algorithm"), "`algorithm` has no meaning with `token_bucket`");
+        report.add_inapplicable_key(at, "algorithm", "with `token_bucket`");
     }
 }
 
@@ -159,7 +159,7 @@ pub(super) fn compile_list(
         compile_quota(&entry, report)
     });
     if rule.burst.is_some() && !uses_inherited_burst {
-        report.add_key_error(at.key("burst"), "`burst` has no meaning for any of `limits`");
+        report.add_inapplicable_key(at, "burst", "for any of `limits`");
     }
     limits
 }

@@ -37,7 +37,7 @@ pub(super) fn compile_matcher(
         }
         matcher.paths = paths.into();
     } else if raw.trailing_slash.is_some() && !report.is_reported(at.key("path")) {
-        report.add_key_error(at.key("trailing_slash"), "`trailing_slash` has no meaning without `path`");
+        report.add_inapplicable_key(at, "trailing_slash", "without `path`");
     }
     if let Some(methods) = &raw.method {
         matcher.methods =

@@ -20,11 +20,9 @@ pub(super) fn compile_key_part(
             report.add_key_error(at.key("prefixes"), "both `prefix` and `prefixes`, expected one of them");
         }
         (_, None, Some(_)) if !report.is_reported(at) => {
-            let error = ValueError::new("`limits` has no meaning without `prefixes`");
-            report.add_key_error(
-                at.key("limits"),
-                error.with_hint("use the rule's `limit` for a single limit"),
-            );
+            let condition = ValueError::new("without `prefixes`");
+            let hint = "use the rule's `limit` for a single limit";
+            report.add_inapplicable_key(at, "limits", condition.with_hint(hint));
         }
         (_, Some(_), None) if !report.is_reported(at) => {
             report.add_value_error(at.key("limits"), "missing, each of `prefixes` needs a limit");

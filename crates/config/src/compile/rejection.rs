@@ -197,8 +197,8 @@ fn set_body(
         }
     } else if let Some(name) = &raw.fallback {
         if kind == ReplyKind::Denial {
-            let error = ValueError::new("`fallback` has no meaning with `action: deny`");
-            report.add_key_error(at.key("fallback"), error.with_hint("use `file`"));
+            let condition = ValueError::new("with `action: deny`").with_hint("use `file`");
+            report.add_inapplicable_key(at, "fallback", condition);
             return;
         }
         rejection.degraded = load_degraded_response(name, None, None, at.key("fallback"), files, report);
@@ -233,7 +233,6 @@ fn set_fallback(
 ) {
     rejection.cached_fallback =
         raw.cached.as_ref().and_then(|cached| compile_cache(raw, cached, at.single_item(), report));
-    let without = |key: &str, other: &str| format!("`{key}` has no meaning without `{other}`");
     if raw.cached.is_none() {
         let keys = [
             ("largest", raw.largest.is_some()),
@@ -241,7 +240,7 @@ fn set_fallback(
             ("ignore_headers", raw.ignore_headers.is_some()),
         ];
         for key in given_keys(keys) {
-            report.add_key_error(at.key(key), without(key, "cached"));
+            report.add_inapplicable_key(at, key, "without `cached`");
         }
     }
     let methods = raw.methods.as_ref().map(|methods| {
@@ -261,7 +260,7 @@ fn set_fallback(
                 return;
             }
             for key in given {
-                report.add_key_error(at.key(key), without(key, "file"));
+                report.add_inapplicable_key(at, key, "without `file`");
             }
         }
     }

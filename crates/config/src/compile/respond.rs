@@ -24,11 +24,9 @@ pub(super) fn compile(
 ) -> Option<Box<Deferral>> {
     let (raw, at) = (rule.respond.as_deref(), rule_at.key("respond"));
     if raw.is_some() && rule.on_limit.is_some() {
-        let error = ValueError::new("`on_limit` has no meaning with `respond`");
-        report.add_key_error(
-            rule_at.key("on_limit"),
-            error.with_hint("a call over the limit waits in the store"),
-        );
+        let condition =
+            ValueError::new("with `respond`").with_hint("a call over the limit waits in the store");
+        report.add_inapplicable_key(rule_at, "on_limit", condition);
     }
     let short;
     let map = match raw? {

@@ -59,7 +59,7 @@ fn read_client_names(raw: &raw::Rls, at: ConfigPath<'_>, report: &mut Diagnostic
     let names: Arc<[Box<str>]> = names.map(|(_, name)| name.as_str().into()).collect();
     let verifies = raw.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
     if !names.is_empty() && !verifies && !report.is_reported(at.key("tls")) {
-        report.add_key_error(at.key("client_names"), "`client_names` has no meaning without `tls.client_ca`");
+        report.add_inapplicable_key(at, "client_names", "without `tls.client_ca`");
     }
     names
 }

@@ -156,10 +156,11 @@ pub(super) fn compile_enforced_share(
     let Some(raw) = raw.enforce.as_deref() else { return EnforcedShare::default() };
     let enforce_at = at.key("enforce");
     if throttle == Throttle::Shadow {
-        report.add_key_error(
-            at.key("enforce"),
-            ValueError::new("`enforce` has no meaning with `throttle: shadow`")
-                .with_hint("without `throttle`, `enforce: 10%` enforces the limit for a tenth of the keys"),
+        let hint = "without `throttle`, `enforce: 10%` enforces the limit for a tenth of the keys";
+        report.add_inapplicable_key(
+            at,
+            "enforce",
+            ValueError::new("with `throttle: shadow`").with_hint(hint),
         );
     }
     let (share, seed) = match raw {
@@ -203,7 +204,7 @@ pub(super) fn compile_ban(
     let first = read_nonzero_duration(raw.ban.as_ref(), at.key("ban"), report);
     let max = read_timeout(&raw.ban_max, defaults::MAX_BAN, at.key("ban_max"), report);
     if raw.ban.is_none() && raw.ban_max.is_some() && !report.is_reported(at.key("ban")) {
-        report.add_key_error(at.key("ban_max"), "`ban_max` has no meaning without `ban`");
+        report.add_inapplicable_key(at, "ban_max", "without `ban`");
     }
     let first = first?;
     if first > max {

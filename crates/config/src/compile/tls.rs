@@ -113,7 +113,7 @@ fn compile_client_verification(
 ) -> Option<ClientVerification> {
     let Some(name) = raw.client_ca.as_deref() else {
         if raw.client_auth.is_some() && !report.is_reported(at.key("client_ca")) {
-            report.add_key_error(at.key("client_auth"), "`client_auth` has no meaning without `client_ca`");
+            report.add_inapplicable_key(at, "client_auth", "without `client_ca`");
         }
         return Some(ClientVerification::Disabled);
     };

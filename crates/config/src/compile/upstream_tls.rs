@@ -113,10 +113,8 @@ pub(super) fn compile_settings(
         return Some(TlsClientSettings { verification, key_pair: None, name: None });
     };
     if !peer.is_secure {
-        report.add_key_error(
-            tls_at,
-            ValueError::new("`tls` has no meaning for a plaintext address").with_hint(peer.tls_hint),
-        );
+        let condition = ValueError::new("for a plaintext address").with_hint(peer.tls_hint);
+        report.add_inapplicable_key(at, "tls", condition);
         return None;
     }
     let verification = compile_verification(raw, peer, tls_at, files, report);
@@ -160,7 +158,7 @@ fn compile_verification(
             None
         }
         (Some(raw::Verify::Disabled(raw::NotVerified::Insecure)), Some(_)) => {
-            report.add_key_error(at.key("ca"), "`ca` has no meaning with `verify: insecure`");
+            report.add_inapplicable_key(at, "ca", "with `verify: insecure`");
             None
         }
         (Some(raw::Verify::Disabled(raw::NotVerified::Insecure)), None) => {

@@ -26,21 +26,14 @@ pub(super) fn apply_to_limits(
     }
     let uses_calendar = limits.iter().any(|limit| matches!(limit.quota.params(), Params::Calendar(_)));
     if raw.timezone.is_some() && !uses_calendar {
-        let error = ValueError::new(format!("`timezone` has no meaning for {}", describe_algorithms(limits)));
-        report.add_key_error(
-            at.key("timezone"),
-            error.with_hint("only `algorithm: fixed_window` uses a time zone"),
-        );
+        let hint = "only `algorithm: fixed_window` uses a time zone";
+        report.add_inapplicable_key(at, "timezone", for_algorithms(limits).with_hint(hint));
     }
     if raw.precision.is_some()
         && !limits.iter().any(|limit| matches!(limit.quota.params(), Params::SubWindows(_)))
     {
-        let error =
-            ValueError::new(format!("`precision` has no meaning for {}", describe_algorithms(limits)));
-        report.add_key_error(
-            at.key("precision"),
-            error.with_hint("only `algorithm: sliding_window` has sub-windows"),
-        );
+        let hint = "only `algorithm: sliding_window` has sub-windows";
+        report.add_inapplicable_key(at, "precision", for_algorithms(limits).with_hint(hint));
     }
     let is_short = |limit: &RuleLimit| limit.quota.window().unit() < TimeUnit::Day;
     if zone.is_some() && uses_calendar && limits.iter().all(is_short) {
@@ -63,9 +56,9 @@ fn register_zone(name: &str) -> Result<Zone, ValueError> {
 }
 
 /// Names the algorithms of limits to which a setting does not apply.
-fn describe_algorithms(limits: &[RuleLimit]) -> String {
+fn for_algorithms(limits: &[RuleLimit]) -> ValueError {
     match limits {
-        [limit] => limit.quota.algorithm().to_string(),
-        _ => "any of `limits`".to_owned(),
+        [limit] => ValueError::new(format!("for {}", limit.quota.algorithm())),
+        _ => ValueError::new("for any of `limits`"),
     }
 }
