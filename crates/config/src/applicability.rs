@@ -288,12 +288,7 @@ const TABLE: &[ApplicabilityRow] = &[
 ];
 
 /// Reports every key of the rule at `at` that has no meaning in a rule of this kind.
-pub(super) fn check(
-    given: &CheckedRule<'_>,
-    kind: RuleKind,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+pub(super) fn check(given: &CheckedRule<'_>, kind: RuleKind, at: ConfigPath<'_>, report: &Diagnostics<'_>) {
     for row in TABLE.iter().filter(|row| (row.is_given)(given)) {
         let Some(exclusion) = row.exclusions.iter().find(|void| void.kind == kind) else { continue };
         let error = exclusion_error(row, exclusion, given.rule);

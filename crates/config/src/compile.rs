@@ -63,6 +63,7 @@ use super::parse;
 use super::quoting::quoted;
 use super::raw::{self, OrOff};
 use super::{Config, defaults};
+use crate::place::Place;
 use weir_limiter::elastic::signal::SignalSet;
 use weir_net::drain;
 use weir_policy::engine::PolicySpec;
@@ -79,20 +80,22 @@ pub(super) fn compile(
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<Config> {
-    let root = ConfigPath::ROOT;
+    let path = ConfigPath::ROOT;
+    let central = bootstrap::compile(raw.config.as_ref(), file, path.key("config"), files, report);
+    let tracing = tracing::compile(raw.tracing.as_ref(), path.key("tracing"), files, report);
+    let alerts = alerts::compile(raw.alerts.as_ref(), path.key("alerts"), files, report);
+    let report = &*report;
+    let root = report.root();
     check_required_keys(raw, report);
     let mut listeners = listeners::compile(raw, files, report);
     let rls = rls::compile(raw, &mut listeners.used_addresses, files, report);
-    let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
     let (mut access_log, log_keys) = access_log::compile(raw, file, report);
-    let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
-    let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files, report);
-    let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
-    let state_file = state_file::compile(raw.state.as_ref(), file, root.key("state"), report);
-    let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
+    let drain = compile_drain(raw.drain.as_ref(), root.key("drain"));
+    let state_file = state_file::compile(raw.state.as_ref(), file, root.key("state"));
+    let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"));
     let mut identify = compile_identify(raw, files, report);
     let response = limit_headers::compile(raw, report);
-    let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
+    let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files);
     let is_given =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
     let listener_names = listeners.all.iter().map(|listener| listener.settings.name.clone());
@@ -101,29 +104,29 @@ pub(super) fn compile(
         limit_headers: response.clone(),
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
         listeners: listener_names.collect(),
-        has_geo_database: is_given(|geo| &geo.database) || report.is_reported(root.key("geo")),
-        has_asn_database: is_given(|geo| &geo.asn_database) || report.is_reported(root.key("geo")),
-        has_plans: raw.plans.is_some() || report.is_reported(root.key("plans")),
+        has_geo_database: is_given(|geo| &geo.database) || root.key("geo").is_reported(),
+        has_asn_database: is_given(|geo| &geo.asn_database) || root.key("geo").is_reported(),
+        has_plans: raw.plans.is_some() || root.key("plans").is_reported(),
         plans: None,
         plan_names: None,
-        has_jwt: raw.jwt.is_some() || report.is_reported(root.key("jwt")),
+        has_jwt: raw.jwt.is_some() || root.key("jwt").is_reported(),
         has_client_certificates: tls::verifies_clients(raw),
-        has_rls: raw.rls.is_some() || report.is_reported(root.key("rls")),
+        has_rls: raw.rls.is_some() || root.key("rls").is_reported(),
         matcher_owner: MatcherOwner::default(),
         ipv6_prefix: identify.ipv6_prefix,
-        has_store: raw.store.is_some() || report.is_reported(root.key("store")),
+        has_store: raw.store.is_some() || root.key("store").is_reported(),
         needs_store: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
         remote_services: Vec::new(),
         used_claims: RefCell::default(),
     };
-    context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context, report);
+    context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context);
     let (rules, rejections) = compile_rules(raw, &mut context, report);
     access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
     note_unused_store(store.is_some() && !context.needs_store, report);
     let services = std::mem::take(&mut context.remote_services);
-    identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
+    identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
     Some(Config {
         central,
@@ -153,52 +156,52 @@ pub(super) fn compile(
 fn compile_rules(
     raw: &raw::Root,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> (Arc<[Rule]>, Arc<[RejectionResponse]>) {
-    let root = ConfigPath::ROOT;
-    let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), context, report));
+    let root = report.root();
+    let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), context));
     let rules = rules.unwrap_or_default();
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
-    plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
+    plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"));
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
     (rules.into(), rejections.into())
 }
 
 /// Adds notes on rules that are valid and may not do what was meant.
-fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &mut Diagnostics<'_>) {
-    let at = ConfigPath::ROOT.key("rules");
+fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &Diagnostics<'_>) {
+    let at = report.section("rules");
     let Some(raw) = &root.rules else { return };
     if root.trailing_slash.is_none() {
-        trailing_slash::note_bypassed_rules(raw, at, rules, report);
+        trailing_slash::note_bypassed_rules(raw, at, rules);
     }
     // Problems of one rule would make notes on others wrong.
     if report.has_no_errors() {
         let ipv6_prefix = root.client_ip.as_ref().and_then(|raw| raw.ipv6_prefix);
-        rule_notes::add_notes(raw, at, rules, ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX), report);
+        rule_notes::add_notes(raw, at, rules, ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX));
     }
 }
 
-fn note_unused_store(is_unused: bool, report: &mut Diagnostics<'_>) {
+fn note_unused_store(is_unused: bool, report: &Diagnostics<'_>) {
     if is_unused {
         let note = ValueError::new("not used, because no rule needs the store");
-        report.add_note(
-            ConfigPath::ROOT.key("store"),
-            note.with_hint("set `scope: shared` or `respond` on a rule, or remove `store`"),
-        );
+        report
+            .root()
+            .key("store")
+            .note(note.with_hint("set `scope: shared` or `respond` on a rule, or remove `store`"));
     }
 }
 
 /// Requires `listeners` and `rules`, so that an empty or truncated file is not accepted as one without rules.
 /// A configuration with `rls` alone needs neither.
-fn check_required_keys(raw: &raw::Root, report: &mut Diagnostics<'_>) {
-    let root = ConfigPath::ROOT;
-    let is_rls_only = raw.listeners.is_none() && (raw.rls.is_some() || report.is_reported(root.key("rls")));
+fn check_required_keys(raw: &raw::Root, report: &Diagnostics<'_>) {
+    let root = report.root();
+    let is_rls_only = raw.listeners.is_none() && (raw.rls.is_some() || root.key("rls").is_reported());
     if is_rls_only {
         return;
     }
     for (key, is_missing) in [("listeners", raw.listeners.is_none()), ("rules", raw.rules.is_none())] {
-        if is_missing && !report.is_reported(root.key(key)) {
-            report.add_value_error(root.key(key), format!("missing, `{key}` is required"));
+        if is_missing && !root.key(key).is_reported() {
+            root.key(key).error(format!("missing, `{key}` is required"));
         }
     }
 }
@@ -217,34 +220,27 @@ fn compile_elastic_signals(raw: Option<&raw::Elastic>) -> SignalSet {
     named.items().map(|(_, signal)| *signal).collect()
 }
 
-fn compile_drain(
-    raw: Option<&raw::Drain>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> drain::DrainSettings {
+fn compile_drain(raw: Option<&raw::Drain>, at: Place<'_>) -> drain::DrainSettings {
     let empty = raw::Drain::default();
     let raw::Drain { delay, timeout } = raw.unwrap_or(&empty);
     drain::DrainSettings {
-        delay: read_duration(delay.as_ref(), at.key("delay"), report).unwrap_or(defaults::DRAIN_DELAY),
-        timeout: read_duration(timeout.as_ref(), at.key("timeout"), report)
-            .unwrap_or(defaults::DRAIN_TIMEOUT),
+        delay: at.key("delay").duration(delay.as_ref()).unwrap_or(defaults::DRAIN_DELAY),
+        timeout: at.key("timeout").duration(timeout.as_ref()).unwrap_or(defaults::DRAIN_TIMEOUT),
     }
 }
 
 fn compile_identify(
     root: &raw::Root,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> identify::IdentifySettings {
     let empty = raw::ClientIp::default();
-    let (raw, at) = (root.client_ip.as_ref().unwrap_or(&empty), ConfigPath::ROOT.key("client_ip"));
+    let (raw, at) = (root.client_ip.as_ref().unwrap_or(&empty), report.section("client_ip"));
     let mut proxies = |list: &Option<raw::ZeroOrMany<raw::Networks>>, key, chosen| {
         let at = at.key(key);
-        let set = list
-            .as_ref()
-            .map_or_else(CidrSet::default, |list| networks::compile_set(list, at, files, report));
+        let set = list.as_ref().map_or_else(CidrSet::default, |list| networks::compile_set(list, at, files));
         if set.holds_a_family() {
-            report.add_note(at, format!("every peer is trusted, so any client can forge {chosen}"));
+            at.note(format!("every peer is trusted, so any client can forge {chosen}"));
         }
         set
     };
@@ -254,7 +250,7 @@ fn compile_identify(
         "client_certificate_proxies",
         "the certificate that upstreams receive",
     );
-    let geo = geo::load_databases(root.geo.as_ref(), ConfigPath::ROOT.key("geo"), files, report);
+    let geo = geo::load_databases(root.geo.as_ref(), report.section("geo"), files);
     identify::IdentifySettings {
         trusted_proxies,
         client_certificate_proxies,
@@ -266,11 +262,11 @@ fn compile_identify(
 }
 
 /// Returns how this hop names itself in `Via`.
-fn compile_via(raw: Option<&OrOff<raw::ViaName>>, report: &mut Diagnostics<'_>) -> Option<Via> {
-    let at = ConfigPath::ROOT.key("via");
+fn compile_via(raw: Option<&OrOff<raw::ViaName>>, report: &Diagnostics<'_>) -> Option<Via> {
+    let at = report.section("via");
     let Some(raw) = raw else { return Via::new(Via::DEFAULT_NAME) };
     let error = ValueError::new("expected a name or disabled, got true").with_suggestion(Some("weir"));
-    let raw::ViaName(name) = read_or_off(raw, error, at, report)?;
+    let raw::ViaName(name) = at.unless_off(raw, error)?;
     if matches!(name.as_str(), "disabled" | "off") {
         return None;
     }
@@ -278,7 +274,7 @@ fn compile_via(raw: Option<&OrOff<raw::ViaName>>, report: &mut Diagnostics<'_>) 
     if via.is_none() {
         let error =
             format!("expected letters, digits and punctuation such as `-` and `.`, got {}", quoted(name));
-        report.add_value_error(at, error);
+        at.error(error);
     }
     via
 }
@@ -295,7 +291,7 @@ fn note_switch_as_file(
     path: &str,
     alternative: &str,
     at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) {
     const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
     if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
@@ -304,52 +300,62 @@ fn note_switch_as_file(
     }
 }
 
+impl Place<'_> {
+    fn duration(&self, raw: Option<&raw::Duration>) -> Option<Duration> {
+        raw.and_then(|raw| self.ok(parse::duration(&raw.0)))
+    }
+
+    /// Reads a timeout, which must not be zero: with zero, every operation would time out.
+    fn timeout(&self, raw: &Option<raw::Duration>, default: Duration) -> Duration {
+        self.nonzero_duration(raw.as_ref()).unwrap_or(default)
+    }
+
+    fn nonzero_duration(&self, raw: Option<&raw::Duration>) -> Option<Duration> {
+        let length = self.duration(raw)?;
+        if length.is_zero() {
+            self.error("must be longer than 0, got 0");
+        }
+        Some(length)
+    }
+
+    /// Returns the value of a section that is turned on; `None` if it is turned off. `true` gives no value and is
+    /// reported as `error`.
+    fn unless_off<'r, T>(&self, raw: &'r OrOff<T>, error: ValueError) -> Option<&'r T> {
+        match raw {
+            OrOff::On(raw) => Some(raw),
+            OrOff::Switch(false) => None,
+            OrOff::Switch(true) => {
+                self.error(error);
+                None
+            }
+        }
+    }
+}
+
 fn read_duration(
     raw: Option<&raw::Duration>,
     at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> Option<Duration> {
-    raw.and_then(|raw| report.ok_or_report(at, parse::duration(&raw.0)))
+    Place::new(at, report).duration(raw)
 }
 
-/// Reads a timeout, which must not be zero: with zero, every operation would time out.
 fn read_timeout(
     raw: &Option<raw::Duration>,
     default: Duration,
     at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> Duration {
-    read_nonzero_duration(raw.as_ref(), at, report).unwrap_or(default)
+    Place::new(at, report).timeout(raw, default)
 }
 
-fn read_nonzero_duration(
-    raw: Option<&raw::Duration>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<Duration> {
-    let length = read_duration(raw, at, report)?;
-    if length.is_zero() {
-        report.add_value_error(at, "must be longer than 0, got 0");
-    }
-    Some(length)
-}
-
-/// Returns the value of a section that is turned on; `None` if it is turned off. `true` gives no value and is
-/// reported as `error`.
 fn read_or_off<'r, T>(
     raw: &'r OrOff<T>,
     error: ValueError,
     at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> Option<&'r T> {
-    match raw {
-        OrOff::On(raw) => Some(raw),
-        OrOff::Switch(false) => None,
-        OrOff::Switch(true) => {
-            report.add_value_error(at, error);
-            None
-        }
-    }
+    Place::new(at, report).unless_off(raw, error)
 }
 
 /// Returns the keys that are given.
@@ -360,8 +366,8 @@ fn given_keys<'k>(keys: impl IntoIterator<Item = (&'k str, bool)>) -> impl Itera
 /// Applies `read` to each item at its position; leaves out items for which it returns `None`.
 fn map_items<'l, I, T, const MIN: usize>(
     list: &'l raw::List<I, MIN>,
-    at: ConfigPath<'_>,
-    mut read: impl FnMut(&'l I, ConfigPath<'_>) -> Option<T>,
+    at: Place<'_>,
+    mut read: impl FnMut(&'l I, Place<'_>) -> Option<T>,
 ) -> Vec<T> {
     let read = |(index, item)| match index {
         Some(index) => read(item, at.item(index)),

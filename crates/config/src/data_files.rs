@@ -129,7 +129,7 @@ impl DataFiles {
         name: &str,
         kind: &DataFileKind<T>,
         at: ConfigPath<'_>,
-        report: &mut Diagnostics<'_>,
+        report: &Diagnostics<'_>,
     ) -> Option<Arc<T>> {
         if name.is_empty() {
             report.add_value_error(at, "empty, expected a file name");
@@ -256,7 +256,7 @@ pub(super) fn report_error(
     severity: Severity,
     path: &Path,
     at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) {
     let DataFileError { position: place, error } = error.clone();
     let Some((line, column)) = place else {

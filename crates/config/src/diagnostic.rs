@@ -6,12 +6,14 @@
 //! in double quotes.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::config_path::ConfigPath;
 use super::foreign;
+use super::place::Place;
 use super::positions::{Positions, SourceTexts};
 use super::raw::secret::redact_path;
 use weir_yaml::Position;
@@ -136,6 +138,12 @@ impl<T: Into<String>> From<T> for ValueError {
 #[derive(Debug)]
 pub(super) struct Diagnostics<'a> {
     texts: &'a SourceTexts<'a>,
+    found: RefCell<FoundDiagnostics>,
+}
+
+/// What has been found so far. A [`Place`] reports through a shared reference.
+#[derive(Debug, Default)]
+struct FoundDiagnostics {
     errors: Vec<Diagnostic>,
     notes: Vec<Diagnostic>,
     /// Paths of all problems and of the values that contain them.
@@ -144,11 +152,21 @@ pub(super) struct Diagnostics<'a> {
 
 impl<'a> Diagnostics<'a> {
     pub(super) fn new(texts: &'a SourceTexts<'a>) -> Self {
-        Self { texts, errors: Vec::new(), notes: Vec::new(), reported_paths: HashSet::new() }
+        Self { texts, found: RefCell::default() }
+    }
+
+    /// Returns the place of a top-level key.
+    pub(super) const fn section<'k>(&'k self, key: &'k str) -> Place<'k> {
+        Place::new(ConfigPath::ROOT.key(key), self)
+    }
+
+    /// Returns the whole configuration as a place.
+    pub(super) const fn root(&self) -> Place<'_> {
+        Place::new(ConfigPath::ROOT, self)
     }
 
     /// Reports a problem of the value at `at`, or a value missing from it.
-    pub(super) fn add_value_error(&mut self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
+    pub(super) fn add_value_error(&self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
         let error = self.explain_text(at, error.into());
         self.add_at(at, Positions::value_position, error, Severity::Error);
     }
@@ -164,41 +182,29 @@ impl<'a> Diagnostics<'a> {
     }
 
     /// Reports a problem of the key at `at`.
-    pub(super) fn add_key_error(&mut self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
+    pub(super) fn add_key_error(&self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
         self.add_at(at, Positions::key_position, error.into(), Severity::Error);
     }
 
-    /// Reports that `key` of the map at `at` has no meaning under a condition, such as "without `path`".
-    pub(super) fn add_inapplicable_key(
-        &mut self,
-        at: ConfigPath<'_>,
-        key: &str,
-        condition: impl Into<ValueError>,
-    ) {
-        let ValueError { message, hint } = condition.into();
-        let message = format!("`{key}` has no meaning {message}");
-        self.add_key_error(at.key(key), ValueError { message, hint });
-    }
-
     /// Reports a note on the valid value at `at`.
-    pub(super) fn add_note(&mut self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
+    pub(super) fn add_note(&self, at: ConfigPath<'_>, error: impl Into<ValueError>) {
         self.add_at(at, Positions::value_position, error.into(), Severity::Note);
     }
 
     /// Reports a problem or a note on another file, which the value at `at` names.
-    pub(super) fn add_diagnostic(&mut self, at: ConfigPath<'_>, problem: Diagnostic) {
+    pub(super) fn add_diagnostic(&self, at: ConfigPath<'_>, problem: Diagnostic) {
         match problem.severity {
             Severity::Error => {
                 self.mark_with_parents(at);
-                self.errors.push(problem);
+                self.found.borrow_mut().errors.push(problem);
             }
-            Severity::Note => self.notes.push(problem),
+            Severity::Note => self.found.borrow_mut().notes.push(problem),
         }
     }
 
     /// Returns the value; reports an error at `at` and returns `None`.
     pub(super) fn ok_or_report<T>(
-        &mut self,
+        &self,
         at: ConfigPath<'_>,
         result: Result<T, impl Into<ValueError>>,
     ) -> Option<T> {
@@ -210,31 +216,32 @@ impl<'a> Diagnostics<'a> {
     }
 
     /// Marks `at` as reported, because a misspelling of it has been reported.
-    pub(super) fn mark_reported(&mut self, at: ConfigPath<'_>) {
-        self.reported_paths.insert(at.to_string());
+    pub(super) fn mark_reported(&self, at: ConfigPath<'_>) {
+        self.found.borrow_mut().reported_paths.insert(at.to_string());
     }
 
     /// Whether a problem at or below `at` has been reported, so that a value missing there need not be.
     pub(super) fn is_reported(&self, at: ConfigPath<'_>) -> bool {
-        !self.reported_paths.is_empty() && self.reported_paths.contains(&at.to_string())
+        let reported = &self.found.borrow().reported_paths;
+        !reported.is_empty() && reported.contains(&at.to_string())
     }
 
     pub(super) fn has_no_errors(&self) -> bool {
-        self.errors.is_empty()
+        self.found.borrow().errors.is_empty()
     }
 
     /// Returns all problems, in the order of the file.
     pub(super) fn into_errors(self) -> Vec<Diagnostic> {
-        sort_and_cap(self.errors)
+        sort_and_cap(self.found.into_inner().errors)
     }
 
     /// Returns all notes, in the order of the file. Of many equal ones, the last are one note with their number.
     pub(super) fn into_notes(self) -> Vec<Diagnostic> {
-        cap(combine_equal(sort_and_dedup(self.notes)))
+        cap(combine_equal(sort_and_dedup(self.found.into_inner().notes)))
     }
 
     fn add_at(
-        &mut self,
+        &self,
         at: ConfigPath<'_>,
         locate: fn(&Positions, ConfigPath<'_>) -> Position,
         error: ValueError,
@@ -242,14 +249,7 @@ impl<'a> Diagnostics<'a> {
     ) {
         let (file, positions) = self.texts.text_at(at);
         let position = locate(positions, at);
-        let diagnostics = match severity {
-            Severity::Error => {
-                self.mark_with_parents(at);
-                &mut self.errors
-            }
-            Severity::Note => &mut self.notes,
-        };
-        diagnostics.push(Diagnostic {
+        let diagnostic = Diagnostic {
             file: file.to_owned(),
             line: position.line,
             column: position.column,
@@ -257,14 +257,15 @@ impl<'a> Diagnostics<'a> {
             message: error.message,
             hint: error.hint,
             severity,
-        });
+        };
+        self.add_diagnostic(at, diagnostic);
     }
 
     /// Marks `at` and everything that contains it as reported.
-    fn mark_with_parents(&mut self, at: ConfigPath<'_>) {
+    fn mark_with_parents(&self, at: ConfigPath<'_>) {
         let mut around = Some(at);
         while let Some(at) = around {
-            self.reported_paths.insert(at.to_string());
+            self.found.borrow_mut().reported_paths.insert(at.to_string());
             around = at.parent();
         }
     }

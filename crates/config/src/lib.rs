@@ -20,6 +20,7 @@ pub mod environment;
 mod foreign;
 mod manifest;
 pub mod parse;
+mod place;
 mod positions;
 mod quoting;
 pub mod raw;

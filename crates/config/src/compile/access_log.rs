@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{note_switch_as_file, read_or_off, resolve_relative};
-use crate::config_path::ConfigPath;
+use super::{note_switch_as_file, resolve_relative};
 use crate::diagnostic::{Diagnostics, ValueError};
 use crate::parse::{self, nearest_name};
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw::{self, OrOff};
 use weir_limiter::percent::Percent;
@@ -20,13 +20,13 @@ use weir_telemetry::observe::key_writer::LogKeys;
 pub(super) fn compile(
     raw: &raw::Root,
     file: &Path,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> (Option<AccessLogSettings>, Option<LogKeys>) {
-    let root = ConfigPath::ROOT;
-    let access_log = compile_access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let root = report.root();
+    let access_log = compile_access_log(raw.access_log.as_ref(), file, root.key("access_log"));
     let error = ValueError::new("expected one of value, hash, off, got true");
     let log_keys = raw.log_keys.as_ref().map(|log_keys| {
-        let log_keys = read_or_off(log_keys, error, root.key("log_keys"), report);
+        let log_keys = root.key("log_keys").unless_off(log_keys, error);
         log_keys.copied().unwrap_or(LogKeys::Off)
     });
     (access_log, log_keys)
@@ -36,33 +36,32 @@ pub(super) fn compile(
 fn compile_access_log(
     raw: Option<&OrOff<raw::AccessLog>>,
     file: &Path,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Option<AccessLogSettings> {
     let error = ValueError::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
-    let map = match read_or_off(raw?, error.with_suggestion(Some("stdout")), at, report)? {
+    let map = match at.unless_off(raw?, error.with_suggestion(Some("stdout")))? {
         raw::AccessLog::Path(path) if path == "disabled" => return None,
         raw::AccessLog::Path(path) => {
             let at = at.single_item();
-            let sink = report.ok_or_report(at, parse_sink(path, file))?;
-            note_switch_as_file("the log", path, "did you mean `stdout`? ", at, report);
+            let sink = at.ok(parse_sink(path, file))?;
+            note_switch_as_file("the log", path, "did you mean `stdout`? ", at.path(), at.report());
             return Some(AccessLogSettings::new(sink, Format::default()));
         }
         raw::AccessLog::Map(map) => map,
     };
     let format = match &map.format {
-        Some(format) => report.ok_or_report(at.key("format"), parse_format(&format.0)),
+        Some(format) => at.key("format").ok(parse_format(&format.0)),
         None => Some(Format::default()),
     };
     let sample = match &map.sample {
-        Some(share) => report.ok_or_report(at.key("sample"), parse::percentage(&share.0)),
+        Some(share) => at.key("sample").ok(parse::percentage(&share.0)),
         None => Some(Percent::ONE_HUNDRED),
     };
     let path = map.path.as_ref()?;
-    let sink = report.ok_or_report(at.key("path"), parse_sink(path, file));
-    note_switch_as_file("the log", path, "did you mean `stdout`? ", at.key("path"), report);
+    let sink = at.key("path").ok(parse_sink(path, file));
+    note_switch_as_file("the log", path, "did you mean `stdout`? ", at.key("path").path(), at.report());
     let only = map.only.iter().flat_map(|only| only.items()).map(|(_, kind)| *kind).collect();
-    note_empty_sample(sample, at.key("sample"), report);
+    note_empty_sample(sample, at.key("sample"));
     let settings = AccessLogSettings::new(sink?, format?);
     Some(AccessLogSettings { sample: sample?, only, ..settings })
 }
@@ -81,10 +80,10 @@ pub(super) fn hide_parameters(log: &mut AccessLogSettings, log_keys: Option<LogK
 }
 
 /// Adds a note for a log to which nothing is written.
-fn note_empty_sample(sample: Option<Percent>, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn note_empty_sample(sample: Option<Percent>, at: Place<'_>) {
     if sample == Some(Percent::from_hundredths(0)) {
         let note = ValueError::new("no request is logged, not even those that `only` selects");
-        report.add_note(at, note.with_hint("write `access_log: disabled`, or a share above 0%"));
+        at.note(note.with_hint("write `access_log: disabled`, or a share above 0%"));
     }
 }
 

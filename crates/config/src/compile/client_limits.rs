@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 
 use super::endpoints::read_percent;
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_net::listener::ListenerLimits;
@@ -18,17 +18,13 @@ const HEADER_SIZE_RANGE: std::ops::RangeInclusive<u64> = 4 * 1024..=1024 * 1024;
 const MIN_MEMORY: u64 = 1024 * 1024;
 
 /// Compiles the limits of a listener's connections and requests.
-pub(super) fn compile_listener_limits(
-    raw: Option<&raw::ListenerLimits>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> ListenerLimits {
+pub(super) fn compile_listener_limits(raw: Option<&raw::ListenerLimits>, at: Place<'_>) -> ListenerLimits {
     let empty = raw::ListenerLimits::default();
     let raw = raw.unwrap_or(&empty);
     let at = at.key("header_size");
-    let size = raw.header_size.as_ref().and_then(|size| report.ok_or_report(at, parse::size(&size.0)));
+    let size = raw.header_size.as_ref().and_then(|size| at.ok(parse::size(&size.0)));
     if let Some(size) = size.filter(|size| !HEADER_SIZE_RANGE.contains(size)) {
-        report.add_value_error(at, format!("expected a size from 4KiB to 1MiB, got {size} bytes"));
+        at.error(format!("expected a size from 4KiB to 1MiB, got {size} bytes"));
     }
     ListenerLimits {
         header_size: size.and_then(|size| u32::try_from(size).ok()).unwrap_or(defaults::MAX_HEADER_SIZE),
@@ -38,18 +34,14 @@ pub(super) fn compile_listener_limits(
 }
 
 /// Compiles the overload protection of the process.
-pub(super) fn compile_overload(
-    raw: Option<&raw::Overload>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> OverloadSettings {
+pub(super) fn compile_overload(raw: Option<&raw::Overload>, at: Place<'_>) -> OverloadSettings {
     let Some(raw) = raw else { return OverloadSettings::default() };
     let connections = raw.connections.and_then(max_connections);
     if let (Some(max), Some(per_client)) = (connections, raw.connections_per_client)
         && max.get() < usize::try_from(per_client.get()).unwrap_or(usize::MAX)
     {
         let error = format!("above `connections`, {per_client} > {max}");
-        report.add_value_error(at.key("connections_per_client"), error);
+        at.key("connections_per_client").error(error);
     }
     OverloadSettings {
         connections,
@@ -57,21 +49,21 @@ pub(super) fn compile_overload(
         requests: raw.requests,
         memory: raw.memory.as_ref().map_or(MemoryLimit::Auto, |raw| {
             // Problems are reported; the value is not used then.
-            parse_memory_limit(&raw.0, at.key("memory"), report).unwrap_or(MemoryLimit::Auto)
+            parse_memory_limit(&raw.0, at.key("memory")).unwrap_or(MemoryLimit::Auto)
         }),
-        unsent: raw.unsent.as_ref().and_then(|raw| parse_budget(&raw.0, at.key("unsent"), report)),
-        waiting: raw.waiting.as_ref().and_then(|raw| parse_budget(&raw.0, at.key("waiting"), report)),
+        unsent: raw.unsent.as_ref().and_then(|raw| parse_budget(&raw.0, at.key("unsent"))),
+        waiting: raw.waiting.as_ref().and_then(|raw| parse_budget(&raw.0, at.key("waiting"))),
     }
 }
 
 /// Returns a size in bytes; `None` for `auto`.
-fn parse_budget(text: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<usize> {
+fn parse_budget(text: &str, at: Place<'_>) -> Option<usize> {
     if text == "auto" {
         return None;
     }
-    let bytes = report.ok_or_report(at, parse::size(text))?;
+    let bytes = at.ok(parse::size(text))?;
     if bytes < MIN_MEMORY {
-        report.add_value_error(at, format!("expected at least 1MiB, got {bytes} bytes"));
+        at.error(format!("expected at least 1MiB, got {bytes} bytes"));
     }
     Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
@@ -84,11 +76,11 @@ pub(super) fn max_connections(raw: raw::Connections) -> Option<NonZeroUsize> {
     }
 }
 
-fn parse_memory_limit(text: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<MemoryLimit> {
+fn parse_memory_limit(text: &str, at: Place<'_>) -> Option<MemoryLimit> {
     if text.trim_end().ends_with('%') {
-        let share = read_percent(Some(&raw::Percentage(text.to_owned())), 100, at, report);
+        let share = read_percent(Some(&raw::Percentage(text.to_owned())), 100, at);
         if share == 0 {
-            report.add_value_error(at, "expected at least 1%, got 0%");
+            at.error("expected at least 1%, got 0%");
         }
         return Some(MemoryLimit::Percent(share));
     }
@@ -99,12 +91,12 @@ fn parse_memory_limit(text: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'
     }
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         let error = ValueError::new(format!("expected a size or a percentage, got {}", quoted(text)));
-        report.add_value_error(at, error.with_hint("such as `400MiB` or `90%`"));
+        at.error(error.with_hint("such as `400MiB` or `90%`"));
         return None;
     }
-    let bytes = report.ok_or_report(at, parse::size(text))?;
+    let bytes = at.ok(parse::size(text))?;
     if bytes < MIN_MEMORY {
-        report.add_value_error(at, format!("expected at least 1MiB, got {bytes} bytes"));
+        at.error(format!("expected at least 1MiB, got {bytes} bytes"));
     }
     Some(MemoryLimit::Bytes(bytes))
 }

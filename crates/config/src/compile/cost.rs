@@ -7,10 +7,10 @@ use super::context::CompileContext;
 use super::limits::check_cost;
 use super::matching::{compile_header_patterns as headers_of, parse_header_name};
 use super::{given_keys, map_items};
-use crate::config_path::ConfigPath;
 use crate::defaults::REQUEST_COST;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
 use crate::parse::{self, nearest_name};
+use crate::place::Place;
 use crate::quoting::{backquoted_list, quoted};
 use crate::raw;
 use weir_policy::rules::cost::{ByteCost, Cost, CostModel, HeaderCost, Refunds, ResponseCondition, Statuses};
@@ -23,48 +23,42 @@ const FAILURE_NAMES: [&str; 3] = ["timeout", "connect_failure", "reset"];
 pub(super) fn compile(
     raw: &raw::Rule,
     limits: &[RuleLimit],
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> CostModel {
     let cost = match raw.cost.as_deref() {
         None => Cost::Fixed(REQUEST_COST),
         Some(raw::Cost::Units(units)) => Cost::Fixed(*units),
         Some(raw::Cost::Variable(variable)) => {
-            note_missing_estimate(variable, at.key("cost"), report);
-            compile_variable_cost(variable, at.key("cost"), report).unwrap_or(Cost::Fixed(REQUEST_COST))
+            note_missing_estimate(variable, at.key("cost"));
+            compile_variable_cost(variable, at.key("cost")).unwrap_or(Cost::Fixed(REQUEST_COST))
         }
     };
-    check_admission_cost(&cost, limits, at, report);
-    note_unbounded_cost(&cost, at, report);
+    check_admission_cost(&cost, limits, at);
+    note_unbounded_cost(&cost, at);
     let refunds = raw.refund_on.as_ref();
     CostModel {
         cost,
-        counts: raw.count.as_deref().map(|count| compile_count(count, at.key("count"), context, report)),
-        refunds: refunds.map_or_else(Refunds::default, |raw| compile_refunds(raw, at, report)),
+        counts: raw.count.as_deref().map(|count| compile_count(count, at.key("count"), context)),
+        refunds: refunds.map_or_else(Refunds::default, |raw| compile_refunds(raw, at)),
     }
 }
 
 /// Compiles which responses count.
-fn compile_count(
-    raw: &raw::Count,
-    at: ConfigPath<'_>,
-    context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
-) -> ResponseCondition {
+fn compile_count(raw: &raw::Count, at: Place<'_>, context: &mut CompileContext<'_>) -> ResponseCondition {
     let statuses = raw.response_status.as_ref().map(|statuses| {
         let statuses = map_items(statuses, at.key("response_status"), |status, at| match status {
-            raw::StatusPattern::Code(code) => report.ok_or_report(at, parse::status_range(&code.to_string())),
-            raw::StatusPattern::Pattern(text) => report.ok_or_report(at, parse::status_range(text)),
+            raw::StatusPattern::Code(code) => at.ok(parse::status_range(&code.to_string())),
+            raw::StatusPattern::Pattern(text) => at.ok(parse::status_range(text)),
         });
         statuses.into_iter().collect()
     });
     let headers = raw.response_header.as_ref();
-    let headers = headers.map(|map| headers_of(map.iter(), at.key("response_header"), context, report));
+    let headers = headers.map(|map| headers_of(map.iter(), at.key("response_header"), context));
     let calls = raw.grpc_status.as_ref().map(|calls| {
         let calls = map_items(calls, at.key("grpc_status"), |status, at| match status {
             raw::GrpcStatus::Code(code) => GrpcStatus::from_code((*code).into()),
-            raw::GrpcStatus::Name(name) => report.ok_or_report(at, parse_grpc_status(name)),
+            raw::GrpcStatus::Name(name) => at.ok(parse_grpc_status(name)),
         });
         calls.into_iter().collect()
     });
@@ -86,24 +80,20 @@ fn parse_grpc_status(text: &str) -> Result<GrpcStatus, ValueError> {
 }
 
 /// Compiles the source of a variable cost, which exactly one key names.
-fn compile_variable_cost(
-    raw: &raw::VariableCost,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<Cost> {
+fn compile_variable_cost(raw: &raw::VariableCost, at: Place<'_>) -> Option<Cost> {
     let sources = [
         ("header", raw.header.is_some()),
         ("request_bytes", raw.request_bytes.is_some()),
         ("response_header", raw.response_header.is_some()),
         ("response_bytes", raw.response_bytes.is_some()),
     ];
-    if sources.iter().any(|(source, _)| report.is_reported(at.key(source))) {
+    if sources.iter().any(|(source, _)| at.key(source).is_reported()) {
         return None;
     }
     let given: Vec<_> = given_keys(sources).collect();
     let [source] = given[..] else {
         let known = backquoted_list(sources.map(|(source, _)| source));
-        report.add_value_error(at, format!("expected exactly one of {known}, got {}", given.len()));
+        at.error(format!("expected exactly one of {known}, got {}", given.len()));
         return None;
     };
     let dependent_keys = [("default", raw.default, "header"), ("estimate", raw.estimate, "response_header")];
@@ -111,61 +101,57 @@ fn compile_variable_cost(
         dependent_keys.iter().filter(|(_, given, owner)| given.is_some() && *owner != source)
     {
         let condition = ValueError::new(format!("with `{source}`"));
-        report.add_inapplicable_key(at, key, condition.with_hint(format!("it belongs to `{owner}`")));
+        at.inapplicable_key(key, condition.with_hint(format!("it belongs to `{owner}`")));
     }
     let max_units = raw.max;
-    let header_cost = |name: &str, given: Option<u32>, key: &str, report: &mut Diagnostics<'_>| {
+    let header_cost = |name: &str, given: Option<u32>, key: &str| {
         let default = given.unwrap_or(REQUEST_COST);
         if let Some(max_units) = max_units.filter(|max| default > *max) {
-            report.add_value_error(at.key(key), format!("above `max`, {default} > {max_units}"));
+            at.key(key).error(format!("above `max`, {default} > {max_units}"));
         }
-        Some(HeaderCost {
-            name: report.ok_or_report(at.key(source), parse_header_name(name))?,
-            default,
-            max_units,
-        })
+        Some(HeaderCost { name: at.key(source).ok(parse_header_name(name))?, default, max_units })
     };
-    let byte_cost = |size: &raw::Size, report: &mut Diagnostics<'_>| {
-        let bytes = report.ok_or_report(at.key(source), parse::size(&size.0))?;
+    let byte_cost = |size: &raw::Size| {
+        let bytes = at.key(source).ok(parse::size(&size.0))?;
         let unit = NonZeroU64::new(bytes).ok_or("must be at least 1B, got 0");
-        Some(ByteCost { bytes_per_unit: report.ok_or_report(at.key(source), unit)?, max_units })
+        Some(ByteCost { bytes_per_unit: at.key(source).ok(unit)?, max_units })
     };
     if let Some(name) = &raw.header {
-        return header_cost(name, raw.default, "default", report).map(Cost::Header);
+        return header_cost(name, raw.default, "default").map(Cost::Header);
     }
     if let Some(name) = &raw.response_header {
-        return header_cost(name, raw.estimate, "estimate", report).map(Cost::ResponseHeader);
+        return header_cost(name, raw.estimate, "estimate").map(Cost::ResponseHeader);
     }
     if let Some(size) = &raw.request_bytes {
-        return byte_cost(size, report).map(Cost::RequestBytes);
+        return byte_cost(size).map(Cost::RequestBytes);
     }
-    byte_cost(raw.response_bytes.as_ref()?, report).map(Cost::ResponseBytes)
+    byte_cost(raw.response_bytes.as_ref()?).map(Cost::ResponseBytes)
 }
 
 /// Reports a cost at admission that could never be admitted.
-fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: Place<'_>) {
     let cost_at = at.key("cost");
     match cost {
-        Cost::Fixed(units) => check_cost(*units, limits, cost_at, report),
-        Cost::Header(header) => check_cost(header.default, limits, cost_at.key("default"), report),
-        Cost::ResponseHeader(header) => check_cost(header.default, limits, cost_at.key("estimate"), report),
+        Cost::Fixed(units) => check_cost(*units, limits, cost_at),
+        Cost::Header(header) => check_cost(header.default, limits, cost_at.key("default")),
+        Cost::ResponseHeader(header) => check_cost(header.default, limits, cost_at.key("estimate")),
         Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
     }
 }
 
 /// Adds a note for a cost in a response header without an estimate: a key may then have as many requests in flight as its
 /// limit has units, whatever they cost.
-fn note_missing_estimate(raw: &raw::VariableCost, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn note_missing_estimate(raw: &raw::VariableCost, at: Place<'_>) {
     if raw.response_header.is_some() && raw.estimate.is_none() {
         let note =
             ValueError::new("without `estimate`, one unit is reserved until the response states the cost");
-        report.add_note(at, note.with_hint("set it to the usual maximum cost of a request"));
+        at.note(note.with_hint("set it to the usual maximum cost of a request"));
     }
 }
 
 /// Adds a note for a cost without `max` that becomes known only after the request has passed. It may exceed
 /// the limit; the excess reduces what later requests may use.
-fn note_unbounded_cost(cost: &Cost, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn note_unbounded_cost(cost: &Cost, at: Place<'_>) {
     let max_units = match cost {
         Cost::Fixed(_) | Cost::Header(_) => return,
         Cost::ResponseHeader(header) => header.max_units,
@@ -174,15 +160,11 @@ fn note_unbounded_cost(cost: &Cost, at: ConfigPath<'_>, report: &mut Diagnostics
     if max_units.is_none() {
         let note =
             ValueError::new("the cost is known only after the request is admitted, and can exceed the limit");
-        report.add_note(at.key("cost"), note.with_hint("set `max` to bound the cost of a request"));
+        at.key("cost").note(note.with_hint("set `max` to bound the cost of a request"));
     }
 }
 
-fn compile_refunds(
-    raw: &raw::OneOrMany<raw::OutcomePattern>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Refunds {
+fn compile_refunds(raw: &raw::OneOrMany<raw::OutcomePattern>, at: Place<'_>) -> Refunds {
     let mut refunds = Refunds::default();
     let mut calls = Vec::new();
     let statuses = map_items(raw, at.key("refund_on"), |refund, at| {
@@ -196,14 +178,14 @@ fn compile_refunds(
             "reset" => refunds.reset = true,
             name => match GrpcStatus::from_name(name) {
                 Some(status) => {
-                    note_client_controlled_refund(status, at, report);
+                    note_client_controlled_refund(status, at);
                     calls.push(status);
                 }
                 None => {
                     let expected = "status codes such as `5xx`, or gRPC statuses such as `unavailable`";
                     let expected = format!("{}, {expected}", backquoted_list(FAILURE_NAMES));
                     let known = FAILURE_NAMES.into_iter().chain(GrpcStatus::names());
-                    return report.ok_or_report(at, parse_statuses_or_word(known, &expected, name));
+                    return at.ok(parse_statuses_or_word(known, &expected, name));
                 }
             },
         }
@@ -213,11 +195,11 @@ fn compile_refunds(
 }
 
 /// Adds a note for a refund that a client can cause itself, and thereby avoid the limit.
-fn note_client_controlled_refund(status: GrpcStatus, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn note_client_controlled_refund(status: GrpcStatus, at: Place<'_>) {
     if [GrpcStatus::CANCELLED, GrpcStatus::DEADLINE_EXCEEDED].contains(&status) {
         let note =
             ValueError::new(format!("clients can cause `{status}` at will, so that every call is refunded"));
-        report.add_note(at, note.with_hint("for example with a short `grpc-timeout`"));
+        at.note(note.with_hint("for example with a short `grpc-timeout`"));
     }
 }
 

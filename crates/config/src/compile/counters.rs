@@ -8,9 +8,9 @@ use std::collections::HashMap;
 
 use super::map_items;
 use super::rules::{self, check_name, rule_position};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
 use crate::parse::nearest_name;
+use crate::place::Place;
 use crate::quoting::backquoted;
 use crate::raw;
 use weir_limiter::quota::Quota;
@@ -20,13 +20,9 @@ use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit, Throttle};
 
 /// Reads the counter that the rule at `at` names.
-pub(super) fn read_name(
-    raw: &raw::Rule,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<Box<str>> {
+pub(super) fn read_name(raw: &raw::Rule, at: Place<'_>) -> Option<Box<str>> {
     let counter = raw.counter.as_deref()?;
-    report.ok_or_report(at.key("counter"), check_name(counter))?;
+    at.key("counter").ok(check_name(counter))?;
     Some(counter.into())
 }
 
@@ -40,18 +36,13 @@ struct CounterUser<'r> {
 
 impl CounterUser<'_> {
     /// Returns the rule's name and line for a message. It is in the list at `list`.
-    fn describe(self, list: ConfigPath<'_>, report: &Diagnostics<'_>) -> String {
-        rules::describe(self.rule, self.index, list, report)
+    fn describe(self, list: Place<'_>) -> String {
+        rules::describe(self.rule, self.index, list)
     }
 }
 
 /// Checks that the `rules` at `at` can share counters as configured.
-pub(super) fn check(
-    raw: &raw::Rules,
-    rules: &[(Rule, RejectionResponse)],
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+pub(super) fn check(raw: &raw::Rules, rules: &[(Rule, RejectionResponse)], at: Place<'_>) {
     let mut counters: HashMap<&str, Vec<CounterUser<'_>>> = HashMap::new();
     let mut compiled = rules.iter().zip(raw.items().map(|(index, _)| index));
     map_items(raw, at, |raw, rule_at| {
@@ -61,28 +52,23 @@ pub(super) fn check(
         let others = counters.entry(rule.counter()).or_default();
         // A rule with problems is not compared: they are reported already, and may be the reason for a
         // difference.
-        let is_comparable = raw.name.is_some() && !report.is_reported(rule_at);
+        let is_comparable = raw.name.is_some() && !rule_at.is_reported();
         if let Some(first) = others.first().filter(|_| is_comparable) {
-            compare_definitions(*first, user, at, report);
+            compare_definitions(*first, user, at);
         }
         for other in others.iter().filter(|_| is_comparable) {
-            compare_optional_settings(*other, user, at, report);
+            compare_optional_settings(*other, user, at);
         }
         if is_comparable {
             others.push(user);
         }
         Some(())
     });
-    note_unshared(raw, &counters, at, report);
+    note_unshared(raw, &counters, at);
 }
 
 /// Reports what a rule in the list at `at` does not have in common with the first rule of its counter.
-fn compare_definitions(
-    first: CounterUser<'_>,
-    other: CounterUser<'_>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+fn compare_definitions(first: CounterUser<'_>, other: CounterUser<'_>, at: Place<'_>) {
     let (one, two) = (first.action, other.action);
     let aspects = [
         ("key", one.key.to_string(), two.key.to_string()),
@@ -98,17 +84,12 @@ fn compare_definitions(
         ("scope", format_scope(one), format_scope(two)),
     ];
     for (what, one, two) in aspects.into_iter().filter(|(_, one, two)| one != two) {
-        report_difference(what, first, &one, other, &two, at, report);
+        report_difference(what, first, &one, other, &two, at);
     }
 }
 
 /// Reports differences between two rules of a counter, in the list at `at`, in settings that may be absent from either.
-fn compare_optional_settings(
-    earlier: CounterUser<'_>,
-    later: CounterUser<'_>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+fn compare_optional_settings(earlier: CounterUser<'_>, later: CounterUser<'_>, at: Place<'_>) {
     let max_in_flight = |sharing: CounterUser<'_>| {
         let fixed = sharing.action.in_flight.map(|max| max.to_string());
         sharing.action.adaptive.map(|range| range.to_string()).or(fixed)
@@ -116,7 +97,7 @@ fn compare_optional_settings(
     if let (Some(one), Some(two)) = (max_in_flight(earlier), max_in_flight(later))
         && one != two
     {
-        report_difference("in_flight", earlier, &one, later, &two, at, report);
+        report_difference("in_flight", earlier, &one, later, &two, at);
     }
     let delays = |sharing: CounterUser<'_>| matches!(sharing.action.throttle, Throttle::Delay(_));
     let charges_on_response =
@@ -126,14 +107,13 @@ fn compare_optional_settings(
             let error = ValueError::new(format!(
                 "rule {} delays requests, but the charges of rule {} to the same counter {} depend on the \
                  response",
-                delaying.describe(at, report),
-                charging.describe(at, report),
+                delaying.describe(at),
+                charging.describe(at),
                 backquoted(later.rule.counter()),
             ));
-            report.add_value_error(
-                rule_position(later.index, &at).key(counter_yaml_key(later.rule)),
-                error.with_hint("delays are computed before the response"),
-            );
+            rule_position(later.index, &at)
+                .key(counter_yaml_key(later.rule))
+                .error(error.with_hint("delays are computed before the response"));
         }
     }
 }
@@ -144,19 +124,17 @@ fn report_difference(
     first_value: &str,
     other: CounterUser<'_>,
     other_value: &str,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) {
     let error = ValueError::new(format!(
         "rules sharing counter {} need the same `{what}`: {} has {first_value}, {} has {other_value}",
         backquoted(other.rule.counter()),
-        first.describe(at, report),
-        other.describe(at, report),
+        first.describe(at),
+        other.describe(at),
     ));
-    report.add_value_error(
-        rule_position(other.index, &at).key(counter_yaml_key(other.rule)),
-        error.with_hint("use another `counter` to count separately"),
-    );
+    rule_position(other.index, &at)
+        .key(counter_yaml_key(other.rule))
+        .error(error.with_hint("use another `counter` to count separately"));
 }
 
 /// Returns the key of a rule that names its counter.
@@ -165,19 +143,14 @@ fn counter_yaml_key(rule: &Rule) -> &'static str {
 }
 
 /// Adds a note for a counter that only one rule charges, because its name may be misspelt.
-fn note_unshared(
-    raw: &raw::Rules,
-    counters: &HashMap<&str, Vec<CounterUser<'_>>>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+fn note_unshared(raw: &raw::Rules, counters: &HashMap<&str, Vec<CounterUser<'_>>>, at: Place<'_>) {
     map_items(raw, at, |raw, at| {
         let counter = raw.counter.as_deref()?;
         let is_alone = counters.get(counter).is_some_and(|rules| rules.len() == 1);
         if is_alone && raw.name.as_deref() != Some(counter) {
             let others = counters.keys().copied().filter(|other| *other != counter);
             let note = ValueError::new(format!("no other rule charges the counter {}", backquoted(counter)));
-            report.add_note(at.key("counter"), note.with_suggestion(nearest_name(counter, others)));
+            at.key("counter").note(note.with_suggestion(nearest_name(counter, others)));
         }
         Some(())
     });

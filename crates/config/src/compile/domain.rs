@@ -4,39 +4,31 @@
 //! outcome. It also cannot delay a request. The keys that have no meaning then are listed in `applicability`.
 
 use super::context::CompileContext;
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::raw;
 use weir_policy::rules::pattern::HeaderPattern;
 use weir_policy::rules::rule::Rule;
 
 /// Reads the domain of the rule at `at`.
-pub(super) fn read_name(
-    raw: &raw::Rule,
-    at: ConfigPath<'_>,
-    context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<Box<str>> {
+pub(super) fn read_name(raw: &raw::Rule, at: Place<'_>, context: &CompileContext<'_>) -> Option<Box<str>> {
     let name = raw.domain.as_deref()?;
     let at = at.key("domain");
     if name.is_empty() {
-        report.add_value_error(at, "empty, expected the name of a domain");
+        at.error("empty, expected the name of a domain");
     } else if name.trim() != name {
-        report.add_value_error(
-            at,
-            "leading or trailing spaces, but the domain must equal the one that Envoy sends",
-        );
+        at.error("leading or trailing spaces, but the domain must equal the one that Envoy sends");
     }
     if !context.has_rls {
         let note = ValueError::new("not used, because the rate limit service for Envoy is disabled");
-        report.add_note(at, note.with_hint("add the section `rls`"));
+        at.note(note.with_hint("add the section `rls`"));
     }
     Some(name.into())
 }
 
 /// Adds a note for conditions on attributes that no descriptor contains: such a rule applies only to proxied
 /// requests, whatever its domain.
-pub(super) fn note_unavailable_attributes(rule: &Rule, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+pub(super) fn note_unavailable_attributes(rule: &Rule, at: Place<'_>) {
     if rule.domain.is_none() {
         return;
     }
@@ -51,6 +43,6 @@ pub(super) fn note_unavailable_attributes(rule: &Rule, at: ConfigPath<'_>, repor
     for field in fields {
         let note =
             ValueError::new("never matches a rate limit request from Envoy, so `domain` has no effect");
-        report.add_note(at.key(field), note.with_hint("use `descriptor` to match what Envoy sends"));
+        at.key(field).note(note.with_hint("use `descriptor` to match what Envoy sends"));
     }
 }

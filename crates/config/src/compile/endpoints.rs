@@ -2,9 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::{read_nonzero_duration, read_or_off, read_timeout};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw::{self, OrOff};
 use crate::{defaults, parse};
@@ -14,27 +13,23 @@ use weir_upstream::settings::{CircuitBreakerLimits, ClientShare, HealthCheck, Ou
 const MAX_CLIENT_RATE: u64 = 1 << 20;
 
 /// Compiles the active health check of endpoints.
-pub(super) fn compile_health_check(
-    raw: &raw::HealthCheck,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> HealthCheck {
+pub(super) fn compile_health_check(raw: &raw::HealthCheck, at: Place<'_>) -> HealthCheck {
     if let Some(path) = &raw.path {
-        report.ok_or_report(at.key("path"), check_request_target(path));
+        at.key("path").ok(check_request_target(path));
     }
     if let Some(host) = &raw.host {
         let is_host = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_host {
-            report.add_value_error(at.key("host"), format!("not a host, got {}", quoted(host)));
+            at.key("host").error(format!("not a host, got {}", quoted(host)));
         } else if raw.path.is_none() {
-            report.add_inapplicable_key(at, "host", "without `path`: the check only opens a connection");
+            at.inapplicable_key("host", "without `path`: the check only opens a connection");
         }
     }
     HealthCheck {
         path: raw.path.as_deref().map(Into::into),
         host: raw.host.as_deref().map(Into::into),
-        interval: read_timeout(&raw.interval, defaults::HEALTH_CHECK_INTERVAL, at.key("interval"), report),
-        timeout: read_timeout(&raw.timeout, defaults::HEALTH_CHECK_TIMEOUT, at.key("timeout"), report),
+        interval: at.key("interval").timeout(&raw.interval, defaults::HEALTH_CHECK_INTERVAL),
+        timeout: at.key("timeout").timeout(&raw.timeout, defaults::HEALTH_CHECK_TIMEOUT),
         healthy: raw.healthy.unwrap_or(defaults::HEALTHY_THRESHOLD),
         unhealthy: raw.unhealthy.unwrap_or(defaults::UNHEALTHY_THRESHOLD),
     }
@@ -53,19 +48,17 @@ fn check_request_target(path: &str) -> Result<(), ValueError> {
 /// Compiles outlier detection; `None` if it is turned off.
 pub(super) fn compile_outlier_detection(
     raw: Option<&OrOff<raw::OutlierMap>>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Option<Outliers> {
     let empty = raw::OutlierMap::default();
     let error = ValueError::new("expected a map or `false`, got true")
         .with_hint("outlier detection is on by default");
-    let raw = raw.map_or(Some(&empty), |raw| read_or_off(raw, error, at, report))?;
-    let ejection = read_timeout(&raw.ejection, defaults::BASE_EJECTION_TIME, at.key("ejection"), report);
-    let max_ejection = read_nonzero_duration(raw.ejection_max.as_ref(), at.key("ejection_max"), report);
+    let raw = raw.map_or(Some(&empty), |raw| at.unless_off(raw, error))?;
+    let ejection = at.key("ejection").timeout(&raw.ejection, defaults::BASE_EJECTION_TIME);
+    let max_ejection = at.key("ejection_max").nonzero_duration(raw.ejection_max.as_ref());
     if let Some(max) = max_ejection.filter(|max| *max < ejection) {
         let [max, ejection] = [max, ejection].map(parse::format_duration);
-        report
-            .add_value_error(at.key("ejection_max"), format!("shorter than `ejection`, {max} < {ejection}"));
+        at.key("ejection_max").error(format!("shorter than `ejection`, {max} < {ejection}"));
     }
     Some(Outliers {
         failures: raw.failures.unwrap_or(defaults::OUTLIER_CONSECUTIVE_FAILURES),
@@ -75,7 +68,6 @@ pub(super) fn compile_outlier_detection(
             raw.max_ejected.as_ref(),
             defaults::MAX_EJECTION_PERCENT,
             at.key("max_ejected"),
-            report,
         ),
     })
 }
@@ -83,22 +75,13 @@ pub(super) fn compile_outlier_detection(
 /// Compiles the circuit breaker's limits and those of clients.
 pub(super) fn compile_circuit_breaker(
     raw: Option<&raw::UpstreamLimits>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> CircuitBreakerLimits {
     let empty = raw::UpstreamLimits::default();
     let raw = raw.unwrap_or(&empty);
     let limits = CircuitBreakerLimits {
-        requests_per_client: compile_client_share(
-            raw.requests_per_client,
-            at.key("requests_per_client"),
-            report,
-        ),
-        min_client_rate: read_min_client_rate(
-            raw.min_client_rate.as_ref(),
-            at.key("min_client_rate"),
-            report,
-        ),
+        requests_per_client: compile_client_share(raw.requests_per_client, at.key("requests_per_client")),
+        min_client_rate: read_min_client_rate(raw.min_client_rate.as_ref(), at.key("min_client_rate")),
         connections: raw.connections.unwrap_or(defaults::CIRCUIT_BREAKER_MAX),
         pending: raw.pending.unwrap_or(defaults::CIRCUIT_BREAKER_MAX),
         requests: raw.requests.unwrap_or(defaults::CIRCUIT_BREAKER_MAX),
@@ -108,26 +91,19 @@ pub(super) fn compile_circuit_breaker(
         && each.get() > limits.requests
     {
         let error = format!("above `requests`, {each} > {}", limits.requests);
-        report.add_value_error(
-            at.key("requests_per_client"),
-            ValueError::new(error).with_hint("`false` disables this limit"),
-        );
+        at.key("requests_per_client").error(ValueError::new(error).with_hint("`false` disables this limit"));
     }
     limits
 }
 
 /// Reads the maximum number of requests of one client.
-fn compile_client_share(
-    raw: Option<raw::PerClient>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> ClientShare {
+fn compile_client_share(raw: Option<raw::PerClient>, at: Place<'_>) -> ClientShare {
     match raw {
         None | Some(raw::PerClient::Auto(_)) => ClientShare::Auto,
         Some(raw::PerClient::Count(max)) => ClientShare::Fixed(max),
         Some(raw::PerClient::Switch(is_on)) => {
             if is_on {
-                report.add_value_error(at, "expected a number, `auto` or `false`, got true");
+                at.error("expected a number, `auto` or `false`, got true");
             }
             ClientShare::All
         }
@@ -135,35 +111,26 @@ fn compile_client_share(
 }
 
 /// Reads a rate in bytes per second; `None` for no minimum.
-fn read_min_client_rate(
-    raw: Option<&OrOff<raw::Size>>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<NonZeroU32> {
+fn read_min_client_rate(raw: Option<&OrOff<raw::Size>>, at: Place<'_>) -> Option<NonZeroU32> {
     let Some(raw) = raw else { return Some(defaults::MIN_CLIENT_RATE) };
-    let size = read_or_off(raw, "expected a size or `false`, got true".into(), at, report)?;
-    let bytes = report.ok_or_report(at, parse::size(&size.0))?;
+    let size = at.unless_off(raw, "expected a size or `false`, got true".into())?;
+    let bytes = at.ok(parse::size(&size.0))?;
     let rate = u32::try_from(bytes).ok().and_then(NonZeroU32::new).filter(|_| bytes <= MAX_CLIENT_RATE);
     if rate.is_none() {
-        report.add_value_error(at, format!("expected a size from 1B to 1MiB, got {bytes} bytes"));
+        at.error(format!("expected a size from 1B to 1MiB, got {bytes} bytes"));
     }
     rate
 }
 
 /// Reads a whole percentage.
-pub(super) fn read_percent(
-    raw: Option<&raw::Percentage>,
-    default: u8,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> u8 {
+pub(super) fn read_percent(raw: Option<&raw::Percentage>, default: u8, at: Place<'_>) -> u8 {
     let Some(raw) = raw else { return default };
     let number = raw.0.trim().strip_suffix('%').and_then(|number| number.trim_end().parse::<u8>().ok());
     match number.filter(|number| *number <= 100) {
         Some(number) => number,
         None => {
             let error = format!("expected a whole percentage from 0% to 100%, got {}", quoted(&raw.0));
-            report.add_value_error(at, error);
+            at.error(error);
             default
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::cost::parse_statuses_or_word;
 use super::{map_items, nested_networks};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_limiter::feedback::LimitShare;
@@ -31,8 +31,7 @@ pub(super) fn compile(
     rule: &raw::Rule,
     throttle: Throttle,
     limits: &mut [RuleLimit],
-    rule_at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    rule_at: Place<'_>,
 ) -> Option<Feedback> {
     let at = rule_at.key("feedback");
     let default = raw::FeedbackMap::default();
@@ -41,16 +40,16 @@ pub(super) fn compile(
         raw::Feedback::Switch(true) => &default,
         raw::Feedback::Map(map) => map,
     };
-    check_combination(rule, throttle, at, report);
+    check_combination(rule, throttle, at);
     let periods = || limits.iter().map(|limit| limit.quota.limit().period.duration());
     let (shortest, longest) = (periods().min().unwrap_or_default(), periods().max().unwrap_or_default());
-    let feedback = Feedback { period: longest, ..compile_map(map, shortest, at, report) };
+    let feedback = Feedback { period: longest, ..compile_map(map, shortest, at) };
     for limit in limits {
         match limit.quota.to_following() {
             Some(quota) => limit.quota = quota,
             None => {
                 let error = format!("too large for `feedback`, got {}", limit.quota.limit());
-                report.add_value_error(at.single_item(), error);
+                at.single_item().error(error);
             }
         }
     }
@@ -58,7 +57,7 @@ pub(super) fn compile(
 }
 
 /// Reports other settings of the rule under which a limit cannot follow.
-fn check_combination(rule: &raw::Rule, throttle: Throttle, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn check_combination(rule: &raw::Rule, throttle: Throttle, at: Place<'_>) {
     let other = match throttle {
         Throttle::Soft { .. } => Some("soft"),
         Throttle::Elastic(_) => Some("elastic"),
@@ -66,30 +65,24 @@ fn check_combination(rule: &raw::Rule, throttle: Throttle, at: ConfigPath<'_>, r
     };
     if let Some(other) = other {
         let error = ValueError::new(format!("`feedback` cannot be combined with `throttle: {other}`"));
-        report.add_key_error(at, error.with_hint("use `hard`, `delay` or `wait`"));
+        at.key_error(error.with_hint("use `hard`, `delay` or `wait`"));
     }
     if nested_networks::parts_with_prefixes(rule).next().is_some() {
         let error = ValueError::new("`feedback` cannot be combined with `prefixes`");
-        report.add_key_error(at, error.with_hint("use one rule for each prefix"));
+        at.key_error(error.with_hint("use one rule for each prefix"));
     }
 }
 
-fn compile_map(
-    map: &raw::FeedbackMap,
-    period: Duration,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Feedback {
-    let mut percent = |raw: &Option<raw::Percentage>, key, range, default| {
-        let given =
-            raw.as_ref().and_then(|raw| report.ok_or_report(at.key(key), read_percentage(&raw.0, &range)));
+fn compile_map(map: &raw::FeedbackMap, period: Duration, at: Place<'_>) -> Feedback {
+    let percent = |raw: &Option<raw::Percentage>, key, range, default| {
+        let given = raw.as_ref().and_then(|raw| at.key(key).ok(read_percentage(&raw.0, &range)));
         given.unwrap_or(default)
     };
     let min = percent(&map.min, "min", MIN_BOUNDS, defaults::FEEDBACK_MIN);
     let decrease = percent(&map.decrease, "decrease", DECREASE_BOUNDS, defaults::FEEDBACK_DECREASE);
     let increase = percent(&map.increase, "increase", INCREASE_BOUNDS, defaults::FEEDBACK_INCREASE);
     let (statuses, calls) = match &map.rejections {
-        Some(raw) => compile_rejections(raw, at.key("rejections"), report),
+        Some(raw) => compile_rejections(raw, at.key("rejections")),
         None => ([429..=429].into_iter().collect(), [GrpcStatus::RESOURCE_EXHAUSTED].into_iter().collect()),
     };
     Feedback {
@@ -111,11 +104,7 @@ fn read_percentage(text: &str, bounds: &RangeInclusive<Percent>) -> Result<Perce
     }
 }
 
-fn compile_rejections(
-    raw: &raw::OneOrMany<raw::OutcomePattern>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> (Statuses, GrpcStatuses) {
+fn compile_rejections(raw: &raw::OneOrMany<raw::OutcomePattern>, at: Place<'_>) -> (Statuses, GrpcStatuses) {
     let mut calls = Vec::new();
     let statuses = map_items(raw, at, |raw, at| {
         let text = match raw {
@@ -127,7 +116,7 @@ fn compile_rejections(
             return None;
         }
         let expected = "status codes such as `429`, or gRPC statuses such as `resource_exhausted`";
-        report.ok_or_report(at, parse_statuses_or_word(GrpcStatus::names(), expected, &text))
+        at.ok(parse_statuses_or_word(GrpcStatus::names(), expected, &text))
     });
     (statuses.into_iter().collect(), calls.into_iter().collect())
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{endpoints, map_items, networks, read_timeout, retries, upstream_tls};
-use crate::config_path::ConfigPath;
+use super::{endpoints, map_items, networks, retries, upstream_tls};
 use crate::data_files::DataFiles;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::{defaults, parse, raw};
 use weir_net::listener::ListenAddress;
 use weir_net::tls::client::{ServerVerification, TlsClientSettings};
@@ -19,9 +19,8 @@ pub(super) fn compile(
     raw: Option<&raw::ForwardProxy>,
     listener: &str,
     address: &ListenAddress,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<ForwardProxySettings> {
     let empty = raw::ForwardProxyMap::default();
     let raw = match raw? {
@@ -29,57 +28,46 @@ pub(super) fn compile(
         raw::ForwardProxy::Switch(true) => &empty,
         raw::ForwardProxy::Map(map) => map,
     };
-    check_openness(raw, address, at, report);
-    let clients =
-        raw.clients.as_ref().map(|list| networks::compile_set(list, at.key("clients"), files, report));
+    check_openness(raw, address, at);
+    let clients = raw.clients.as_ref().map(|list| networks::compile_set(list, at.key("clients"), files));
     if clients.as_ref().is_some_and(|clients| clients.holds_a_family()) {
-        report.add_note(at.key("clients"), "every client may use this proxy");
+        at.key("clients").note("every client may use this proxy");
     }
     let destinations =
-        raw.destinations.as_ref().map(|list| compile_destinations(list, at.key("destinations"), report));
+        raw.destinations.as_ref().map(|list| compile_destinations(list, at.key("destinations")));
     let default_ports = || BTreeSet::from(defaults::CONNECT_PORTS);
     let connect_ports = raw
         .connect_ports
         .as_ref()
-        .map_or_else(default_ports, |list| compile_ports(list, at.key("connect_ports"), report));
-    let mut read =
-        |raw: &Option<raw::Duration>, default, key| read_timeout(raw, default, at.key(key), report);
+        .map_or_else(default_ports, |list| compile_ports(list, at.key("connect_ports")));
+    let read = |raw: &Option<raw::Duration>, default, key| at.key(key).timeout(raw, default);
     let dns_refresh = read(&raw.dns_refresh, defaults::DESTINATION_DNS_REFRESH, "dns_refresh");
-    let upstream = compile_connections(raw, listener, at, report);
-    let tls = compile_tls(raw.tls.as_ref(), at, files, report);
+    let upstream = compile_connections(raw, listener, at);
+    let tls = compile_tls(raw.tls.as_ref(), at, files);
     Some(ForwardProxySettings { clients, destinations, connect_ports, dns_refresh, upstream, tls })
 }
 
 /// Requires both allow lists unless the listener is on loopback, so that no proxy is open by accident.
-fn check_openness(
-    raw: &raw::ForwardProxyMap,
-    address: &ListenAddress,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+fn check_openness(raw: &raw::ForwardProxyMap, address: &ListenAddress, at: Place<'_>) {
     let is_local = match address {
         ListenAddress::Tcp(address) => address.ip().to_canonical().is_loopback(),
         ListenAddress::Unix(_) => true,
     };
     let missing = [("clients", raw.clients.is_none()), ("destinations", raw.destinations.is_none())];
     for (key, is_missing) in missing {
-        if is_missing && !is_local && !report.is_reported(at.key(key)) {
+        if is_missing && !is_local && !at.key(key).is_reported() {
             let error = format!("missing, `{key}` is required because {address} is not loopback");
             let hint = "listen on 127.0.0.1 for a proxy that only this host may use";
-            report.add_value_error(at.key(key), ValueError::new(error).with_hint(hint));
+            at.key(key).error(ValueError::new(error).with_hint(hint));
         }
     }
 }
 
-fn compile_destinations(
-    list: &raw::OneOrMany<raw::Destination>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> DestinationList {
+fn compile_destinations(list: &raw::OneOrMany<raw::Destination>, at: Place<'_>) -> DestinationList {
     let (mut names, mut networks) = (Vec::new(), Vec::new());
     let mut has_family = false;
     map_items(list, at, |raw, at| {
-        match report.ok_or_report(at, parse::destination(&raw.0))? {
+        match at.ok(parse::destination(&raw.0))? {
             parse::DestinationEntry::Name(pattern, port) => names.push((pattern, port)),
             parse::DestinationEntry::Network(network, port) => {
                 has_family |= network.prefix_len() == 0;
@@ -89,19 +77,15 @@ fn compile_destinations(
         Some(())
     });
     if has_family {
-        report.add_note(at, "every destination may be reached, except local addresses");
+        at.note("every destination may be reached, except local addresses");
     }
     DestinationList { names: names.into(), networks: networks.into() }
 }
 
-fn compile_ports(
-    list: &raw::ZeroOrMany<u16>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> BTreeSet<u16> {
+fn compile_ports(list: &raw::ZeroOrMany<u16>, at: Place<'_>) -> BTreeSet<u16> {
     let ports = map_items(list, at, |port, at| {
         if *port == 0 {
-            report.add_value_error(at, "expected a port from 1 to 65535, got 0");
+            at.error("expected a port from 1 to 65535, got 0");
         }
         Some(*port)
     });
@@ -109,14 +93,8 @@ fn compile_ports(
 }
 
 /// Returns the settings of the connections to each destination.
-fn compile_connections(
-    raw: &raw::ForwardProxyMap,
-    listener: &str,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> UpstreamSettings {
-    let mut read =
-        |raw: &Option<raw::Duration>, default, key| read_timeout(raw, default, at.key(key), report);
+fn compile_connections(raw: &raw::ForwardProxyMap, listener: &str, at: Place<'_>) -> UpstreamSettings {
+    let read = |raw: &Option<raw::Duration>, default, key| at.key(key).timeout(raw, default);
     UpstreamSettings {
         name: format!("forward_proxy:{listener}").into(),
         addresses: Box::default(),
@@ -135,9 +113,9 @@ fn compile_connections(
         limits: CircuitBreakerLimits {
             requests_per_client: ClientShare::All,
             min_client_rate: None,
-            ..endpoints::compile_circuit_breaker(None, at, report)
+            ..endpoints::compile_circuit_breaker(None, at)
         },
-        retries: retries::compile(None, at, report),
+        retries: retries::compile(None, at),
         rewrite: HeadRewrite { hides_client: true, ..HeadRewrite::default() },
         server_name_from_host: false,
     }
@@ -147,12 +125,11 @@ fn compile_connections(
 /// URLs need.
 fn compile_tls(
     raw: Option<&raw::ForwardProxyTls>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
     let verification = match raw.and_then(|raw| raw.ca.as_deref()) {
-        Some(name) => upstream_tls::load_authorities(name, at.key("tls").key("ca"), files, report)?,
+        Some(name) => upstream_tls::load_authorities(name, at.key("tls").key("ca"), files)?,
         None => ServerVerification::System(Authorities::from_system()?.into()),
     };
     Some(TlsClientSettings { verification, key_pair: None, name: None })

@@ -1,9 +1,8 @@
 //! Addresses of gRPC services that Weir calls.
 
 use super::upstream_tls;
-use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
-use crate::diagnostic::Diagnostics;
+use crate::place::Place;
 use crate::{parse, raw};
 use weir_net::tls::client;
 use weir_store::remote::channel::ServerAddress;
@@ -14,18 +13,24 @@ pub(super) fn read_address(
     key: &'static str,
     address: &raw::UpstreamAddress,
     tls: Option<&raw::UpstreamTls>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<(ServerAddress, Option<client::TlsClientSettings>)> {
-    let place = report.ok_or_report(at.key(key), parse::upstream_address(&address.0))?;
-    let tls = upstream_tls::compile_client(tls, std::slice::from_ref(&place), at, at.key(key), files, report);
+    let place = at.key(key).ok(parse::upstream_address(&address.0))?;
+    let tls = upstream_tls::compile_client(
+        tls,
+        std::slice::from_ref(&place),
+        at.path(),
+        at.key(key).path(),
+        files,
+        at.report(),
+    );
     let place = match place.address {
         UpstreamAddress::Tcp { host, port } => ServerAddress::Tcp(host, port),
         UpstreamAddress::Unix(path) => ServerAddress::Unix(path),
         UpstreamAddress::Echo => {
             let expected = "expected `host:port`, `https://host:port` or `unix:/path`";
-            report.add_value_error(at.key(key), format!("`echo` is not a gRPC service, {expected}"));
+            at.key(key).error(format!("`echo` is not a gRPC service, {expected}"));
             return None;
         }
     };

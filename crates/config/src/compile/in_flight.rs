@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use crate::config_path::ConfigPath;
 use crate::defaults::{MAX_IN_FLIGHT, MIN_IN_FLIGHT};
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::raw;
 use weir_limiter::adaptive::AdaptiveRange;
 
@@ -22,30 +22,25 @@ impl From<AdaptiveRange> for InFlight {
 }
 
 /// Compiles the `in_flight` of the rule at `at`.
-pub(super) fn compile(raw: &raw::Rule, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> InFlight {
+pub(super) fn compile(raw: &raw::Rule, at: Place<'_>) -> InFlight {
     match raw.in_flight.as_deref() {
         None => InFlight::default(),
         Some(raw::InFlight::Max(max)) => InFlight { max: Some(*max), adaptive: None },
         Some(raw::InFlight::Auto(raw::Auto::Auto)) => AdaptiveRange::default().into(),
         Some(raw::InFlight::Map(raw::InFlightMap { auto })) => {
             let bounds = auto.clone().unwrap_or_default();
-            compile_bounds(&bounds, at.key("in_flight").key("auto"), report).into()
+            compile_bounds(&bounds, at.key("in_flight").key("auto")).into()
         }
     }
 }
 
 /// Compiles the bounds. A default gives way to a bound beyond it.
-fn compile_bounds(
-    raw: &raw::InFlightBounds,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> AdaptiveRange {
+fn compile_bounds(raw: &raw::InFlightBounds, at: Place<'_>) -> AdaptiveRange {
     let max = raw.max.unwrap_or_else(|| MAX_IN_FLIGHT.max(raw.min.unwrap_or(NonZeroU32::MIN)));
     let min = raw.min.unwrap_or_else(|| MIN_IN_FLIGHT.min(max));
     AdaptiveRange::new(min, max).unwrap_or_else(|| {
         let error = ValueError::new(format!("`min` {min} is above `max` {max}"));
-        report
-            .add_value_error(at.key("min"), error.with_hint(format!("`in_flight: {max}` is a fixed limit")));
+        at.key("min").error(error.with_hint(format!("`in_flight: {max}` is a fixed limit")));
         AdaptiveRange::default()
     })
 }

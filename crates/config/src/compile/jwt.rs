@@ -4,13 +4,13 @@ use jiff::Timestamp as Moment;
 use jsonwebtoken::Algorithm;
 
 use super::context::CompileContext;
-use super::{given_keys, map_items, matching, read_duration};
-use crate::config_path::ConfigPath;
+use super::{given_keys, map_items, matching};
 use crate::data_files::jwt_keys::{JWKS, Jwks, PUBLIC_KEY, SECRET};
 use crate::data_files::members::random_secret;
 use crate::data_files::{DataFileError, DataFiles, report_error};
 use crate::defaults;
-use crate::diagnostic::{Diagnostics, Severity, ValueError};
+use crate::diagnostic::{Severity, ValueError};
+use crate::place::Place;
 use crate::quoting::{backquoted, backquoted_list};
 use crate::raw;
 use weir_limiter::timestamp::Timestamp;
@@ -25,45 +25,41 @@ const MIN_SECRET_LEN: usize = 32;
 /// Compiles the verifier of tokens; `None` if no rule uses a claim.
 pub(super) fn compile(
     raw: Option<&raw::Jwt>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Verifier> {
     let jwt = raw?;
-    let (source, trust) = (compile_source(jwt, at, report), compile_trust(jwt, at, context.files, report));
-    let issuers = read_texts(jwt.issuer.as_ref(), at.key("issuer"), report);
-    let audiences = read_texts(jwt.audience.as_ref(), at.key("audience"), report);
-    let leeway = read_duration(jwt.leeway.as_ref(), at.key("leeway"), report).unwrap_or(defaults::JWT_LEEWAY);
+    let (source, trust) = (compile_source(jwt, at), compile_trust(jwt, at, context.files));
+    let issuers = read_texts(jwt.issuer.as_ref(), at.key("issuer"));
+    let audiences = read_texts(jwt.audience.as_ref(), at.key("audience"));
+    let leeway = at.key("leeway").duration(jwt.leeway.as_ref()).unwrap_or(defaults::JWT_LEEWAY);
     let claims = context.used_claims.into_inner();
     if claims.is_empty() {
-        report.add_note(at, "not used, because no rule uses a claim");
+        at.note("not used, because no rule uses a claim");
         return None;
     }
-    let secret = report.ok_or_report(at, random_secret())?;
+    let secret = at.ok(random_secret())?;
     let settings = JwtSettings { source: source?, trust: trust?, issuers, audiences, leeway };
     Some(Verifier::new(settings, claims, secret))
 }
 
-fn compile_source(raw: &raw::Jwt, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<TokenSource> {
+fn compile_source(raw: &raw::Jwt, at: Place<'_>) -> Option<TokenSource> {
     match (&raw.header, &raw.cookie) {
         (Some(_), Some(_)) => {
-            report.add_key_error(at.key("cookie"), "both `header` and `cookie`, expected one of them");
+            at.key("cookie").key_error("both `header` and `cookie`, expected one of them");
             None
         }
-        (_, Some(cookie)) => report
-            .ok_or_report(at.key("cookie"), matching::parse_cookie_name(cookie).map(TokenSource::Cookie)),
-        (Some(header), None) => report
-            .ok_or_report(at.key("header"), matching::parse_header_name(header).map(TokenSource::Header)),
+        (_, Some(cookie)) => {
+            at.key("cookie").ok(matching::parse_cookie_name(cookie).map(TokenSource::Cookie))
+        }
+        (Some(header), None) => {
+            at.key("header").ok(matching::parse_header_name(header).map(TokenSource::Header))
+        }
         (None, None) => Some(TokenSource::Header(http::header::AUTHORIZATION)),
     }
 }
 
-fn compile_trust(
-    raw: &raw::Jwt,
-    at: ConfigPath<'_>,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> Option<TokenTrust> {
+fn compile_trust(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Option<TokenTrust> {
     let key_sources = [
         ("secret", raw.secret.is_some()),
         ("public_key", raw.public_key.is_some()),
@@ -72,37 +68,37 @@ fn compile_trust(
     ];
     let given: Vec<&str> = given_keys(key_sources).collect();
     let [key_source] = given[..] else {
-        if !report.is_reported(at) {
+        if !at.is_reported() {
             let got = if given.is_empty() { "none".to_owned() } else { backquoted_list(given) };
             let expected = "expected exactly one of `secret`, `public_key`, `jwks`, `trusted: true`";
-            report.add_value_error(at, format!("{expected}, got {got}"));
+            at.error(format!("{expected}, got {got}"));
         }
         return None;
     };
     if key_source == "trusted" {
         if raw.algorithms.is_some() {
-            report.add_inapplicable_key(at, "algorithms", "with `trusted: true`");
+            at.inapplicable_key("algorithms", "with `trusted: true`");
         }
         let error = "signatures are not verified, so clients that bypass the gateway can forge any claim";
-        report.add_note(at.key("trusted"), error);
+        at.key("trusted").note(error);
         return Some(TokenTrust::PreVerified);
     }
     let keys = match key_source {
-        "secret" => load_secrets(raw, at, files, report),
-        "public_key" => load_public_keys(raw, at, files, report),
-        _ => load_key_set(raw, at, files, report)?,
+        "secret" => load_secrets(raw, at, files),
+        "public_key" => load_public_keys(raw, at, files),
+        _ => load_key_set(raw, at, files)?,
     };
-    if report.is_reported(at) {
+    if at.is_reported() {
         return None;
     }
-    let keys = restrict_algorithms(keys, raw, at, report)?;
-    note_untried_keys(&keys, at.key(key_source), report);
+    let keys = restrict_algorithms(keys, raw, at)?;
+    note_untried_keys(&keys, at.key(key_source));
     Some(TokenTrust::Signed(keys.into_iter().collect()))
 }
 
 /// Adds a note if there are more keys for an algorithm than are tried. A token without a key name that a
 /// later key has signed would always fail, without an obvious reason.
-fn note_untried_keys(keys: &[VerificationKey], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn note_untried_keys(keys: &[VerificationKey], at: Place<'_>) {
     let key_count = |algorithm: &Algorithm| keys.iter().filter(|key| key.is_for(*algorithm)).count();
     let over_limit = keys
         .iter()
@@ -118,63 +114,46 @@ fn note_untried_keys(keys: &[VerificationKey], at: ConfigPath<'_>, report: &mut 
     } else {
         "use `jwks`, in which each key has a `kid`"
     };
-    report.add_note(at, error.with_hint(hint));
+    at.note(error.with_hint(hint));
 }
 
-fn load_secrets(
-    raw: &raw::Jwt,
-    at: ConfigPath<'_>,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> Vec<VerificationKey> {
+fn load_secrets(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Vec<VerificationKey> {
     let Some(secrets) = &raw.secret else { return Vec::new() };
     map_items(secrets, at.key("secret"), |secret, at| {
         let (key, length) = match secret {
             raw::SecretOrFile::Text(text) if text.expose().is_empty() => {
-                report.add_value_error(at, "empty, expected a secret");
+                at.error("empty, expected a secret");
                 return None;
             }
             raw::SecretOrFile::Text(text) => {
                 (VerificationKey::from_secret(text.expose().as_bytes()), text.expose().len())
             }
             raw::SecretOrFile::File(name) => {
-                let secret = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
+                let secret = at.key("file").load(files, name.file.as_deref()?, &SECRET)?;
                 (VerificationKey::from_secret(&secret.0), secret.0.len())
             }
         };
         if length < MIN_SECRET_LEN {
-            report.add_note(at, format!("secrets shorter than {MIN_SECRET_LEN} bytes can be brute-forced"));
+            at.note(format!("secrets shorter than {MIN_SECRET_LEN} bytes can be brute-forced"));
         }
         Some(key)
     })
 }
 
-fn load_public_keys(
-    raw: &raw::Jwt,
-    at: ConfigPath<'_>,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> Vec<VerificationKey> {
+fn load_public_keys(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Vec<VerificationKey> {
     let Some(keys) = &raw.public_key else { return Vec::new() };
     map_items(keys, at.key("public_key"), |name, at| {
-        files
-            .load(name.file.as_deref()?, &PUBLIC_KEY, at.key("file"), report)
-            .map(|key| VerificationKey::clone(&key))
+        at.key("file").load(files, name.file.as_deref()?, &PUBLIC_KEY).map(|key| VerificationKey::clone(&key))
     })
 }
 
 /// Returns the valid keys of the set. An expired key left over from a rotation is a note. If all keys have
 /// expired, the file is no longer updated, which is a problem.
-fn load_key_set(
-    raw: &raw::Jwt,
-    at: ConfigPath<'_>,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> Option<Vec<VerificationKey>> {
+fn load_key_set(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Option<Vec<VerificationKey>> {
     let name = raw.jwks.as_ref()?.file.as_deref()?;
     let (jwks_at, now) = (at.key("jwks"), files.now());
     let at = jwks_at.key("file");
-    let set = files.load(name, &JWKS, at, report)?;
+    let set = at.load(files, name, &JWKS)?;
     let Jwks { keys, skipped } = &*set;
     let path = files.resolve_path(name);
     let (expired, valid): (Vec<_>, Vec<_>) =
@@ -182,9 +161,9 @@ fn load_key_set(
     let severity = if valid.is_empty() { Severity::Error } else { Severity::Note };
     for (key, (line, column)) in expired {
         let flaw = DataFileError::at_position(*line, *column, expiry_message(key));
-        report_error(&flaw, severity, &path, at, report);
+        report_error(&flaw, severity, &path, at.path(), at.report());
     }
-    skipped.iter().for_each(|flaw| report_error(flaw, Severity::Note, &path, at, report));
+    skipped.iter().for_each(|flaw| report_error(flaw, Severity::Note, &path, at.path(), at.report()));
     Some(valid.into_iter().map(|(key, _)| key.clone()).collect())
 }
 
@@ -202,8 +181,7 @@ fn expiry_message(key: &VerificationKey) -> String {
 fn restrict_algorithms(
     keys: Vec<VerificationKey>,
     raw: &raw::Jwt,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Option<Vec<VerificationKey>> {
     let Some(configured) = &raw.algorithms else { return Some(keys) };
     let at = at.key("algorithms");
@@ -212,20 +190,17 @@ fn restrict_algorithms(
         let algorithm = wanted.0;
         if !keys.iter().any(|key| key.is_for(algorithm)) {
             let error = ValueError::new(format!("no key for `{algorithm:?}`"));
-            report.add_value_error(
-                at,
-                match keys.first() {
-                    Some(key) if !key.is_secret() && is_hmac(algorithm) => {
-                        error.with_hint("it needs `secret`: with a public key, any client could sign tokens")
-                    }
-                    _ => error.with_hint(format!("the keys are for {}", list_algorithms(&keys))),
-                },
-            );
+            at.error(match keys.first() {
+                Some(key) if !key.is_secret() && is_hmac(algorithm) => {
+                    error.with_hint("it needs `secret`: with a public key, any client could sign tokens")
+                }
+                _ => error.with_hint(format!("the keys are for {}", list_algorithms(&keys))),
+            });
         }
         algorithms.push(algorithm);
         Some(())
     });
-    (!report.is_reported(at)).then(|| keys.into_iter().filter_map(|key| key.only_for(&algorithms)).collect())
+    (!at.is_reported()).then(|| keys.into_iter().filter_map(|key| key.only_for(&algorithms)).collect())
 }
 
 fn list_algorithms(keys: &[VerificationKey]) -> String {
@@ -239,15 +214,11 @@ fn list_algorithms(keys: &[VerificationKey]) -> String {
     backquoted_list(names.iter().map(String::as_str))
 }
 
-fn read_texts(
-    raw: Option<&raw::OneOrMany<String>>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Box<[Box<str>]> {
+fn read_texts(raw: Option<&raw::OneOrMany<String>>, at: Place<'_>) -> Box<[Box<str>]> {
     let Some(raw) = raw else { return Box::default() };
     let texts = map_items(raw, at, |text, at| {
         if text.is_empty() {
-            report.add_value_error(at, "must not be empty");
+            at.error("must not be empty");
         }
         Some(text.as_str().into())
     });

@@ -4,9 +4,8 @@ use http::HeaderName;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, RETRY_AFTER, TRANSFER_ENCODING};
 
 use super::matching::parse_header_name;
-use super::read_or_off;
-use crate::config_path::ConfigPath;
 use crate::diagnostic::{Diagnostics, ValueError};
+use crate::place::Place;
 use crate::raw;
 use weir_policy::response::ietf::{RATELIMIT, RATELIMIT_POLICY};
 use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -27,37 +26,32 @@ const TAKEN: [HeaderName; 10] = [
     X_ENVOY_RATELIMITED,
 ];
 
-pub(super) fn compile(raw: &raw::Root, report: &mut Diagnostics<'_>) -> LimitHeaderSettings {
+pub(super) fn compile(raw: &raw::Root, report: &Diagnostics<'_>) -> LimitHeaderSettings {
     let error = ValueError::new("expected one of full, limited, off, got true").with_suggestion(Some("full"));
     let ratelimit_headers = match &raw.ratelimit_headers {
         None => Visibility::Full,
-        Some(raw) => *read_or_off(raw, error, ConfigPath::ROOT.key("ratelimit_headers"), report)
-            .unwrap_or(&Visibility::Off),
+        Some(raw) => *report.section("ratelimit_headers").unless_off(raw, error).unwrap_or(&Visibility::Off),
     };
     let names = raw.header_names.as_ref();
-    let at = ConfigPath::ROOT.key("header_names");
+    let at = report.section("header_names");
     if names.is_some() && ratelimit_headers == Visibility::Off {
-        report.add_note(at, "not used, because `ratelimit_headers` is `off`");
+        at.note("not used, because `ratelimit_headers` is `off`");
     }
     LimitHeaderSettings {
         ratelimit_headers,
         ietf_headers: raw.ietf_headers.unwrap_or(false),
-        names: names.map_or_else(LimitHeaderNames::default, |names| compile_names(names, at, report)),
+        names: names.map_or_else(LimitHeaderNames::default, |names| compile_names(names, at)),
     }
 }
 
-fn compile_names(
-    raw: &raw::HeaderNames,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> LimitHeaderNames {
+fn compile_names(raw: &raw::HeaderNames, at: Place<'_>) -> LimitHeaderNames {
     let default = LimitHeaderNames::default();
     let mut used: Vec<HeaderName> = Vec::with_capacity(3);
     let mut name = |key: &str, given: &Option<String>, default: HeaderName| {
-        let parsed = given.as_ref().and_then(|given| report.ok_or_report(at.key(key), parse_name(given)));
+        let parsed = given.as_ref().and_then(|given| at.key(key).ok(parse_name(given)));
         let name = parsed.unwrap_or(default);
         if used.contains(&name) {
-            report.add_value_error(at.key(key), format!("header `{name}` has another meaning here already"));
+            at.key(key).error(format!("header `{name}` has another meaning here already"));
         }
         used.push(name.clone());
         name

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::context::CompileContext;
-use super::{read_duration, remote_limit};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use super::remote_limit;
+use crate::diagnostic::ValueError;
 use crate::parse::{self};
+use crate::place::Place;
 use crate::quoting::backquoted_list;
 use crate::{defaults, raw};
 use weir_policy::rules::key::KeyTemplate;
@@ -20,9 +20,8 @@ type KeyPresence = (&'static str, bool);
 pub(super) fn compile_source(
     raw: &raw::Rule,
     key: &KeyTemplate,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> LimitSource {
     let scope_at = at.key("scope");
     let shared = match raw.scope.as_deref() {
@@ -30,22 +29,21 @@ pub(super) fn compile_source(
         Some(raw::Scope::Word(raw::ScopeWord::Shared)) => compile_shared_limit(
             &raw::ScopeMap { shared: Some(Mode::Lease), ..raw::ScopeMap::default() },
             scope_at.single_item(),
-            report,
         ),
         Some(raw::Scope::Map(map)) if is_shared(map) => {
-            report_inapplicable_keys(map, scope_at.single_item(), report);
-            compile_shared_limit(map, scope_at.single_item(), report)
+            report_inapplicable_keys(map, scope_at.single_item());
+            compile_shared_limit(map, scope_at.single_item())
         }
         Some(raw::Scope::Map(map)) => {
-            report_inapplicable_keys(map, scope_at, report);
-            let remote = remote_limit::compile(raw, key, at, context, report);
+            report_inapplicable_keys(map, scope_at);
+            let remote = remote_limit::compile(raw, key, at, context);
             return remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote)));
         }
     };
     let Some(shared) = shared else { return LimitSource::Local };
     context.needs_store |= shared.needs_store();
     if shared.needs_store() && !context.has_store {
-        report.add_value_error(scope_at, missing_store());
+        scope_at.error(missing_store());
     }
     LimitSource::Shared(shared)
 }
@@ -54,9 +52,8 @@ pub(super) fn compile_source(
 /// instance counts for itself. With a store they are shared by default.
 pub(super) fn compile_rls_scope(
     raw: Option<&raw::RlsScope>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     has_store: bool,
-    report: &mut Diagnostics<'_>,
 ) -> Option<SharedLimit> {
     let map = match raw {
         Some(raw::RlsScope::Word(raw::ScopeWord::Local)) => return None,
@@ -73,16 +70,14 @@ pub(super) fn compile_rls_scope(
     };
     if map.shared == Some(Mode::Split) {
         let error = ValueError::new("`split` is not supported for `rls`, expected `lease` or `exact`");
-        report.add_value_error(
-            at.key("shared"),
-            error.with_hint("`on_store_loss: split` divides limits while the store is unavailable"),
-        );
+        at.key("shared")
+            .error(error.with_hint("`on_store_loss: split` divides limits while the store is unavailable"));
         return None;
     }
     if !has_store {
-        report.add_value_error(at.single_item(), missing_store());
+        at.single_item().error(missing_store());
     }
-    compile_shared_limit(&map, at.single_item(), report)
+    compile_shared_limit(&map, at.single_item())
 }
 
 /// Returns the problem of a rule that needs the store, if there is none.
@@ -121,36 +116,32 @@ fn shared_keys(map: &raw::ScopeMap) -> impl Iterator<Item = KeyPresence> {
 }
 
 /// Reports keys that belong to the other kind of scope.
-fn report_inapplicable_keys(map: &raw::ScopeMap, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn report_inapplicable_keys(map: &raw::ScopeMap, at: Place<'_>) {
     let (keys, condition): (Vec<KeyPresence>, _) = if is_shared(map) {
         (remote_keys(map).collect(), "without `rls`")
     } else {
         (shared_keys(map).collect(), "with `rls`")
     };
     for (key, _) in keys.into_iter().filter(|(_, is_given)| *is_given) {
-        report.add_inapplicable_key(at, key, condition);
+        at.inapplicable_key(key, condition);
     }
 }
 
-fn compile_shared_limit(
-    map: &raw::ScopeMap,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<SharedLimit> {
+fn compile_shared_limit(map: &raw::ScopeMap, at: Place<'_>) -> Option<SharedLimit> {
     let Some(mode) = map.shared.or_else(|| map.instances.as_ref().map(|_| Mode::Split)) else {
-        if !report.is_reported(at) {
+        if !at.is_reported() {
             let expected = backquoted_list(["shared", "instances", "rls"]);
-            report.add_value_error(at, format!("missing, expected one of {expected}"));
+            at.error(format!("missing, expected one of {expected}"));
         }
         return None;
     };
     let instances = match (&map.instances, mode) {
-        (Some(raw), Mode::Split) => Some(compile_instances(raw, at.key("instances"), report)?),
+        (Some(raw), Mode::Split) => Some(compile_instances(raw, at.key("instances"))?),
         (None, Mode::Split) => Some(InstanceSource::Members),
         (Some(_), Mode::Lease | Mode::Exact) => {
             let condition = ValueError::new(format!("with `shared: {}`", mode.as_str()));
             let hint = "`shared: split` divides the limit by the number of instances";
-            report.add_inapplicable_key(at, "instances", condition.with_hint(hint));
+            at.inapplicable_key("instances", condition.with_hint(hint));
             return None;
         }
         (None, Mode::Lease | Mode::Exact) => None,
@@ -170,11 +161,11 @@ fn compile_shared_limit(
         } else {
             "`instances`".to_owned()
         };
-        report.add_inapplicable_key(at, key, format!("with {condition}: {reason}"));
+        at.inapplicable_key(key, format!("with {condition}: {reason}"));
     }
     Some(SharedLimit {
         mode,
-        wait: if mode == Mode::Split { Some(Duration::ZERO) } else { read_wait(map, at.key("wait"), report) },
+        wait: if mode == Mode::Split { Some(Duration::ZERO) } else { read_wait(map, at.key("wait")) },
         on_store_loss: map.on_store_loss.unwrap_or_default(),
         fairness: map.fairness.unwrap_or_default(),
         priority: map.priority.unwrap_or(defaults::SHARED_PRIORITY),
@@ -182,26 +173,22 @@ fn compile_shared_limit(
     })
 }
 
-fn read_wait(map: &raw::ScopeMap, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Duration> {
-    let wait = read_duration(map.wait.as_ref(), at.single_item(), report)?;
+fn read_wait(map: &raw::ScopeMap, at: Place<'_>) -> Option<Duration> {
+    let wait = at.single_item().duration(map.wait.as_ref())?;
     if wait > defaults::MAX_SHARED_WAIT {
         let max = parse::format_duration(defaults::MAX_SHARED_WAIT);
-        report.add_value_error(at, format!("longer than {max}, got {}", parse::format_duration(wait)));
+        at.error(format!("longer than {max}, got {}", parse::format_duration(wait)));
     }
     Some(wait)
 }
 
-fn compile_instances(
-    raw: &raw::Instances,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<InstanceSource> {
+fn compile_instances(raw: &raw::Instances, at: Place<'_>) -> Option<InstanceSource> {
     match raw {
         raw::Instances::Count(count) => Some(InstanceSource::Count(*count)),
         raw::Instances::Auto(_) => Some(InstanceSource::Members),
         raw::Instances::Dns(name) => {
             let host = name.dns.as_deref()?;
-            report.ok_or_report(at.key("dns"), parse::host_name(host)).map(InstanceSource::Dns)
+            at.key("dns").ok(parse::host_name(host)).map(InstanceSource::Dns)
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 
 use super::{given_keys, map_items, remote_limit};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
 use crate::parse::{self, unit_word};
+use crate::place::Place;
 use crate::raw;
 use weir_limiter::algorithm::Algorithm;
 use weir_limiter::quota::{Limit, MAX_LOGGED_UNITS, Quota, QuotaError, TimeUnit};
@@ -18,9 +18,9 @@ const MIN_NOTED_PERIOD: TimeUnit = TimeUnit::Minute;
 /// A limit and the positions of its parts.
 struct LimitEntry<'a> {
     notation: LimitNotation<'a>,
-    at: ConfigPath<'a>,
+    at: Place<'a>,
     burst: Option<NonZeroU32>,
-    burst_at: ConfigPath<'a>,
+    burst_at: Place<'a>,
     algorithm: Algorithm,
 }
 
@@ -34,38 +34,30 @@ enum LimitNotation<'a> {
 }
 
 /// Compiles the limits of the rule at `at`, which has the given `throttle`.
-pub(super) fn compile(
-    raw: &raw::Rule,
-    throttle: Throttle,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Vec<RuleLimit> {
+pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: Place<'_>) -> Vec<RuleLimit> {
     if let Some(bucket) = &raw.token_bucket {
-        return compile_token_bucket(raw, bucket, at, report).into_iter().collect();
+        return compile_token_bucket(raw, bucket, at).into_iter().collect();
     }
     match (&raw.limit, &raw.limits) {
-        (None, None) if limit_keys(raw).iter().any(|(key, _)| report.is_reported(at.key(key))) => Vec::new(),
-        (None, None) if remote_limit::needs_no_local_limit(raw) || report.is_reported(at.key("scope")) => {
+        (None, None) if limit_keys(raw).iter().any(|(key, _)| at.key(key).is_reported()) => Vec::new(),
+        (None, None) if remote_limit::needs_no_local_limit(raw) || at.key("scope").is_reported() => {
             Vec::new()
         }
-        (None, None) if raw.in_flight.is_some() || report.is_reported(at.key("in_flight")) => Vec::new(),
+        (None, None) if raw.in_flight.is_some() || at.key("in_flight").is_reported() => Vec::new(),
         (None, None) if remote_limit::remote_scope(raw).is_some() => {
             let missing = "missing, `on_error: local` needs `limit` or `limits`";
             let hint = "they apply if the rate limit service does not respond";
-            report.add_value_error(at.key("scope"), ValueError::new(missing).with_hint(hint));
+            at.key("scope").error(ValueError::new(missing).with_hint(hint));
             Vec::new()
         }
         (None, None) => {
             let missing =
                 "missing, a rule that limits needs `limit`, `limits`, `token_bucket` or `in_flight`";
-            report.add_value_error(
-                at.key("limit"),
-                ValueError::new(missing).with_hint("`action: allow` or `deny` needs none"),
-            );
+            at.key("limit").error(ValueError::new(missing).with_hint("`action: allow` or `deny` needs none"));
             Vec::new()
         }
         (Some(_), Some(_)) => {
-            report.add_key_error(at.key("limits"), "both `limit` and `limits`, expected one of them");
+            at.key("limits").key_error("both `limit` and `limits`, expected one of them");
             Vec::new()
         }
         (Some(rate), None) => {
@@ -77,27 +69,19 @@ pub(super) fn compile(
                 burst_at: at.key("burst"),
                 algorithm,
             };
-            compile_quota(&entry, report).into_iter().collect()
+            compile_quota(&entry).into_iter().collect()
         }
-        (None, Some(entries)) => compile_list(entries, at.key("limits"), raw, throttle, at, report),
+        (None, Some(entries)) => compile_list(entries, at.key("limits"), raw, throttle, at),
     }
 }
 
 /// Compiles the bucket that is the only limit of the rule at `at`.
-fn compile_token_bucket(
-    raw: &raw::Rule,
-    bucket: &raw::TokenBucket,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<RuleLimit> {
+fn compile_token_bucket(raw: &raw::Rule, bucket: &raw::TokenBucket, at: Place<'_>) -> Option<RuleLimit> {
     for other in given_keys([("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())]) {
         let error = ValueError::new(format!("both `{other}` and `token_bucket`, expected one of them"));
-        report.add_key_error(
-            at.key(other),
-            error.with_hint("use `limits` for several, each a rate or a `token_bucket`"),
-        );
+        at.key(other).key_error(error.with_hint("use `limits` for several, each a rate or a `token_bucket`"));
     }
-    report_algorithm_with_bucket(raw.algorithm.is_some(), at, report);
+    report_algorithm_with_bucket(raw.algorithm.is_some(), at);
     let entry = LimitEntry {
         notation: LimitNotation::Bucket(bucket),
         at: at.key("token_bucket"),
@@ -105,13 +89,13 @@ fn compile_token_bucket(
         burst_at: at.key("burst"),
         algorithm: Algorithm::RefillBucket,
     };
-    compile_quota(&entry, report)
+    compile_quota(&entry)
 }
 
 /// Reports `algorithm` next to `token_bucket`, which is an algorithm itself.
-fn report_algorithm_with_bucket(is_given: bool, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn report_algorithm_with_bucket(is_given: bool, at: Place<'_>) {
     if is_given {
-        report.add_inapplicable_key(at, "algorithm", "with `token_bucket`");
+        at.inapplicable_key("algorithm", "with `token_bucket`");
     }
 }
 
@@ -128,11 +112,10 @@ pub(super) fn limit_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
 /// rule's, the burst only if their algorithm has one.
 pub(super) fn compile_list(
     entries: &raw::OneOrMany<raw::Limit>,
-    list: ConfigPath<'_>,
+    list: Place<'_>,
     rule: &raw::Rule,
     throttle: Throttle,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Vec<RuleLimit> {
     let inherited = rule.algorithm.unwrap_or_default();
     let mut uses_inherited_burst = false;
@@ -141,7 +124,7 @@ pub(super) fn compile_list(
             raw::Limit::Rate(_) => None,
             raw::Limit::Map(map) => Some(map),
         };
-        let (notation, name) = read_notation(raw, entry_at, report)?;
+        let (notation, name) = read_notation(raw, entry_at)?;
         let algorithm = match notation {
             LimitNotation::Bucket(_) => Algorithm::RefillBucket,
             LimitNotation::Rate(_) => map.and_then(|map| map.algorithm).unwrap_or(inherited),
@@ -156,10 +139,10 @@ pub(super) fn compile_list(
             burst_at: if own_burst.is_some() { entry_at.key("burst") } else { at.key("burst") },
             algorithm,
         };
-        compile_quota(&entry, report)
+        compile_quota(&entry)
     });
     if rule.burst.is_some() && !uses_inherited_burst {
-        report.add_inapplicable_key(at, "burst", "for any of `limits`");
+        at.inapplicable_key("burst", "for any of `limits`");
     }
     limits
 }
@@ -167,8 +150,7 @@ pub(super) fn compile_list(
 /// Returns the notation of an entry of `limits`, and the key that contains it, if any.
 fn read_notation<'a>(
     raw: &'a raw::Limit,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Option<(LimitNotation<'a>, Option<&'static str>)> {
     let map = match raw {
         raw::Limit::Rate(rate) => return Some((LimitNotation::Rate(&rate.0), None)),
@@ -176,73 +158,66 @@ fn read_notation<'a>(
     };
     match (&map.limit, &map.token_bucket) {
         (Some(_), Some(_)) => {
-            report.add_key_error(
-                at.key("token_bucket"),
-                "both `limit` and `token_bucket`, expected one of them",
-            );
+            at.key("token_bucket").key_error("both `limit` and `token_bucket`, expected one of them");
             None
         }
         (None, None) => {
-            let is_faulty = report.is_reported(at.key("limit")) || report.is_reported(at.key("token_bucket"));
+            let is_faulty = at.key("limit").is_reported() || at.key("token_bucket").is_reported();
             if !is_faulty {
-                report.add_value_error(at.key("limit"), "missing, expected `limit` or `token_bucket`");
+                at.key("limit").error("missing, expected `limit` or `token_bucket`");
             }
             None
         }
         (Some(rate), None) => Some((LimitNotation::Rate(&rate.0), Some("limit"))),
         (None, Some(bucket)) => {
-            report_algorithm_with_bucket(map.algorithm.is_some(), at, report);
+            report_algorithm_with_bucket(map.algorithm.is_some(), at);
             Some((LimitNotation::Bucket(bucket), Some("token_bucket")))
         }
     }
 }
 
 /// Converts a bucket's refills to a rate.
-fn refill_rate(bucket: &raw::TokenBucket, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Limit> {
+fn refill_rate(bucket: &raw::TokenBucket, at: Place<'_>) -> Option<Limit> {
     let every_at = at.key("every");
-    let every = report.ok_or_report(every_at.single_item(), parse::duration(&bucket.every.as_ref()?.0))?;
+    let every = every_at.single_item().ok(parse::duration(&bucket.every.as_ref()?.0))?;
     match parse::period_from_duration(every) {
         Some(period) => Some(Limit::new(bucket.refill?, period)),
         None => {
-            report.add_value_error(every_at, "must be at least 1ms, got 0");
+            every_at.error("must be at least 1ms, got 0");
             None
         }
     }
 }
 
-fn compile_quota(entry: &LimitEntry<'_>, report: &mut Diagnostics<'_>) -> Option<RuleLimit> {
+fn compile_quota(entry: &LimitEntry<'_>) -> Option<RuleLimit> {
     let limit = match entry.notation {
-        LimitNotation::Rate(rate) => report.ok_or_report(entry.at.single_item(), parse::rate(rate))?,
-        LimitNotation::Bucket(bucket) => refill_rate(bucket, entry.at.single_item(), report)?,
+        LimitNotation::Rate(rate) => entry.at.single_item().ok(parse::rate(rate))?,
+        LimitNotation::Bucket(bucket) => refill_rate(bucket, entry.at.single_item())?,
     };
     match Quota::new(entry.algorithm, limit, entry.burst) {
         Ok(quota) => {
             // A burst up to the limit's count is chosen for what passes at once. A larger one may be mistaken for more.
             if entry.burst.is_none_or(|burst| burst > limit.count) {
-                note_first_period(&quota, entry.at.single_item(), report);
+                note_first_period(&quota, entry.at.single_item());
             }
             Some(quota.into())
         }
         Err(error) => {
             let described = ValueError::new(error.to_string());
             match (error, entry.burst) {
-                (QuotaError::NoBurst(_), _) => report.add_key_error(entry.burst_at, described),
+                (QuotaError::NoBurst(_), _) => entry.burst_at.key_error(described),
                 (QuotaError::TooSlow, Some(burst)) => {
-                    report.add_value_error(entry.burst_at, format!("{error}, got {burst} at {limit}"));
+                    entry.burst_at.error(format!("{error}, got {burst} at {limit}"));
                 }
-                (QuotaError::TooSlow, None) => {
-                    report.add_value_error(entry.at.single_item(), format!("{error}, got {limit}"))
-                }
+                (QuotaError::TooSlow, None) => entry.at.single_item().error(format!("{error}, got {limit}")),
                 (QuotaError::TooManyToLog(_), _) => {
                     let hint = "`algorithm: sliding_window` with `precision` stores only sums";
-                    report.add_value_error(entry.at.single_item(), described.with_hint(hint));
+                    entry.at.single_item().error(described.with_hint(hint));
                 }
                 (QuotaError::TooFast(_) | QuotaError::TooLargeForElastic(_), _) => {
-                    report.add_value_error(entry.at.single_item(), described)
+                    entry.at.single_item().error(described)
                 }
-                (QuotaError::RefillAboveBurst(_), _) => {
-                    report.add_value_error(entry.at.key("refill"), described)
-                }
+                (QuotaError::RefillAboveBurst(_), _) => entry.at.key("refill").error(described),
             }
             None
         }
@@ -251,7 +226,7 @@ fn compile_quota(entry: &LimitEntry<'_>, report: &mut Diagnostics<'_>) -> Option
 
 /// Adds a note if more than the limit's count may be admitted in the first period: the burst, and units that
 /// are returned one by one before the period ends.
-fn note_first_period(quota: &Quota, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn note_first_period(quota: &Quota, at: Place<'_>) {
     let Limit { count, period } = quota.limit();
     let max = u64::from(count.get()).saturating_add(u64::from(quota.burst().get())).saturating_sub(1);
     if !quota.algorithm().refills_continuously()
@@ -270,18 +245,15 @@ fn note_first_period(quota: &Quota, at: ConfigPath<'_>, report: &mut Diagnostics
         "`algorithm: fixed_window` admits at most {count} in each {length} of the clock{log}, \
          `burst: 1` spaces them evenly; an explicit `burst` up to {count} has no note"
     );
-    report.add_note(at, ValueError::new(note).with_hint(hint));
+    at.note(ValueError::new(note).with_hint(hint));
 }
 
 /// Reports a cost above the burst, because such a request could never be admitted.
-pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: Place<'_>) {
     let min_burst =
         limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota).burst().get()).min();
     if let Some(min) = min_burst.filter(|min| cost > *min) {
-        report.add_value_error(
-            at,
-            format!("no request would ever be admitted: at most {min} units at once, got {cost}"),
-        );
+        at.error(format!("no request would ever be admitted: at most {min} units at once, got {cost}"));
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{client_limits, forward_proxy, map_items, read_timeout, rules, tls};
-use crate::config_path::ConfigPath;
+use super::{client_limits, forward_proxy, map_items, rules, tls};
 use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
 use crate::diagnostic::{Diagnostics, ValueError};
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{AdminSettings, AdminToken, ListenerConfig, defaults, parse, raw};
 use weir_net::listener;
@@ -24,12 +24,8 @@ pub(super) struct CompiledListeners {
 #[derive(Debug, Default)]
 pub(super) struct UsedAddresses(Vec<(listener::ListenAddress, String)>);
 
-pub(super) fn compile(
-    raw: &raw::Root,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> CompiledListeners {
-    let root = ConfigPath::ROOT;
+pub(super) fn compile(raw: &raw::Root, files: &mut DataFiles, report: &Diagnostics<'_>) -> CompiledListeners {
+    let root = report.root();
     let mut used_addresses = UsedAddresses::default();
     let mut all: Vec<ListenerConfig> = Vec::new();
     if let Some(raw) = &raw.listeners {
@@ -38,14 +34,13 @@ pub(super) fn compile(
                 raw::Listener::Address(_) => (None, None),
                 raw::Listener::Map(map) => (map.tls.as_deref(), map.forward_proxy.as_ref()),
             };
-            let tls = tls.and_then(|raw| tls::compile_server(raw, at.key("tls"), files, report));
-            let settings = compile_listener(raw, at, &mut used_addresses, report)?;
+            let tls = tls.and_then(|raw| tls::compile_server(raw, at.key("tls"), files));
+            let settings = compile_listener(raw, at, &mut used_addresses)?;
             if all.iter().any(|other| other.settings.name == settings.name) {
-                report
-                    .add_value_error(at.key("name"), format!("duplicate listener name `{}`", settings.name));
+                at.key("name").error(format!("duplicate listener name `{}`", settings.name));
             }
             let (name, address, forward_at) = (&settings.name, &settings.address, at.key("forward_proxy"));
-            let forward_proxy = forward_proxy::compile(forward, name, address, forward_at, files, report);
+            let forward_proxy = forward_proxy::compile(forward, name, address, forward_at, files);
             all.push(ListenerConfig { settings, tls, forward_proxy });
             Some(())
         });
@@ -56,9 +51,8 @@ pub(super) fn compile(
 
 fn compile_listener(
     raw: &raw::Listener,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     used_addresses: &mut UsedAddresses,
-    report: &mut Diagnostics<'_>,
 ) -> Option<listener::ListenerSettings> {
     let empty = raw::ListenerMap::default();
     let (raw, address, address_at) = match raw {
@@ -66,25 +60,20 @@ fn compile_listener(
         raw::Listener::Map(map) => (map, map.address.as_ref(), at.key("address")),
     };
     if let Some(name) = &raw.name {
-        report.ok_or_report(at.key("name"), rules::check_name(name));
+        at.key("name").ok(rules::check_name(name));
     }
-    let limits = client_limits::compile_listener_limits(raw.limits.as_ref(), at.key("limits"), report);
-    let mut read =
-        |raw: &Option<raw::Duration>, default, key| read_timeout(raw, default, at.key(key), report);
+    let limits = client_limits::compile_listener_limits(raw.limits.as_ref(), at.key("limits"));
+    let read = |raw: &Option<raw::Duration>, default, key| at.key(key).timeout(raw, default);
     let header_timeout = read(&raw.header_timeout, defaults::HEADER_TIMEOUT, "header_timeout");
     let idle_timeout = read(&raw.idle_timeout, defaults::LISTENER_IDLE_TIMEOUT, "idle_timeout");
-    let address = used_addresses.read_listener_address(address, address_at, report)?;
+    let address = used_addresses.read_listener_address(address, address_at)?;
     Some(listener::ListenerSettings {
         name: raw.name.clone().unwrap_or_else(|| address.to_string()).into(),
         address,
         header_timeout,
         idle_timeout,
         limits,
-        proxy_protocol: tls::compile_proxy_protocol(
-            raw.proxy_protocol.as_ref(),
-            at.key("proxy_protocol"),
-            report,
-        ),
+        proxy_protocol: tls::compile_proxy_protocol(raw.proxy_protocol.as_ref(), at.key("proxy_protocol")),
     })
 }
 
@@ -92,9 +81,9 @@ fn compile_admin(
     raw: Option<&raw::Admin>,
     used_addresses: &mut UsedAddresses,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> AdminSettings {
-    let root = ConfigPath::ROOT;
+    let root = report.root();
     let at = root.key("admin");
     let (short, address_at) = match raw {
         Some(raw::Admin::Address(address)) => {
@@ -106,27 +95,25 @@ fn compile_admin(
         Some(raw::Admin::Map(map)) => map,
         Some(raw::Admin::Address(_)) | None => &short,
     };
-    let address = used_addresses.read_tcp_address(raw.address.as_ref(), address_at, report);
-    let probes = used_addresses.read_tcp_address(raw.probes.as_ref(), at.key("probes"), report);
+    let address = used_addresses.read_tcp_address(raw.address.as_ref(), address_at);
+    let probes = used_addresses.read_tcp_address(raw.probes.as_ref(), at.key("probes"));
     let explicit = raw.address.is_some();
     if !explicit
         && let Some(path) =
             used_addresses.find_overlapping(&listener::ListenAddress::Tcp(defaults::ADMIN_ADDRESS))
     {
         let path = path.to_owned();
-        report.add_note(
-            at,
-            format!("no admin port, because its default address is already in use by `{path}`"),
-        );
+        at.note(format!("no admin port, because its default address is already in use by `{path}`"));
     }
     if let Some(address) = address.filter(|address| !address.ip().is_loopback() && raw.token.is_none()) {
         let note = ValueError::new(format!("the admin port has no `token`, and {address} is not loopback"));
-        report.add_note(address_at, note.with_hint("use `probes` for probes and metrics"));
+        address_at.note(note.with_hint("use `probes` for probes and metrics"));
     }
-    let token = raw.token.as_ref().and_then(|token| read_token(token, at.key("token"), files, report));
-    let hosts = raw.hosts.as_ref().map(|hosts| {
-        map_items(hosts, at.key("hosts"), |raw, at| report.ok_or_report(at, parse_host_name(raw)))
-    });
+    let token = raw.token.as_ref().and_then(|token| read_token(token, at.key("token"), files));
+    let hosts = raw
+        .hosts
+        .as_ref()
+        .map(|hosts| map_items(hosts, at.key("hosts"), |raw, at| at.ok(parse_host_name(raw))));
     AdminSettings {
         address: address.unwrap_or(defaults::ADMIN_ADDRESS),
         probe_address: probes,
@@ -136,23 +123,18 @@ fn compile_admin(
     }
 }
 
-fn read_token(
-    raw: &raw::SecretOrFile,
-    at: ConfigPath<'_>,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> Option<AdminToken> {
+fn read_token(raw: &raw::SecretOrFile, at: Place<'_>, files: &mut DataFiles) -> Option<AdminToken> {
     match raw {
         raw::SecretOrFile::Text(text) => {
             let token = AdminToken::new(text.expose()).map_err(|error| ValueError::new(error.to_string()));
-            report.ok_or_report(at, token)
+            at.ok(token)
         }
         raw::SecretOrFile::File(name) => {
             let at = at.key("file");
-            let read = files.load(name.file.as_deref()?, &SECRET, at, report)?;
+            let read = at.load(files, name.file.as_deref()?, &SECRET)?;
             let text = std::str::from_utf8(&read.0).unwrap_or_default();
             let token = AdminToken::new(text).map_err(|error| ValueError::new(error.to_string()));
-            report.ok_or_report(at, token)
+            at.ok(token)
         }
     }
 }
@@ -172,11 +154,10 @@ impl UsedAddresses {
     pub(super) fn read_listener_address(
         &mut self,
         raw: Option<&raw::Address>,
-        at: ConfigPath<'_>,
-        report: &mut Diagnostics<'_>,
+        at: Place<'_>,
     ) -> Option<listener::ListenAddress> {
-        let address = report.ok_or_report(at, parse::listener_address(&raw?.0))?;
-        self.mark_used(address.clone(), at, report);
+        let address = at.ok(parse::listener_address(&raw?.0))?;
+        self.mark_used(address.clone(), at);
         Some(address)
     }
 
@@ -184,26 +165,18 @@ impl UsedAddresses {
     pub(super) fn read_tcp_address(
         &mut self,
         raw: Option<&raw::Address>,
-        at: ConfigPath<'_>,
-        report: &mut Diagnostics<'_>,
+        at: Place<'_>,
     ) -> Option<SocketAddr> {
-        let address = report.ok_or_report(at, parse::listen_address(&raw?.0))?;
-        self.mark_used(listener::ListenAddress::Tcp(address), at, report);
+        let address = at.ok(parse::listen_address(&raw?.0))?;
+        self.mark_used(listener::ListenAddress::Tcp(address), at);
         Some(address)
     }
 
     /// Marks `address` as used. The kernel would bind two listeners to one address and distribute connections
     /// between them at random.
-    fn mark_used(
-        &mut self,
-        address: listener::ListenAddress,
-        at: ConfigPath<'_>,
-        report: &mut Diagnostics<'_>,
-    ) {
+    fn mark_used(&mut self, address: listener::ListenAddress, at: Place<'_>) {
         match self.find_overlapping(&address) {
-            Some(path) => {
-                report.add_value_error(at, format!("address already in use by `{path}`, got {address}"))
-            }
+            Some(path) => at.error(format!("address already in use by `{path}`, got {address}")),
             None => self.0.push((address, at.to_string())),
         }
     }

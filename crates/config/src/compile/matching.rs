@@ -4,9 +4,9 @@ use http::{HeaderName, Method};
 
 use super::context::CompileContext;
 use super::{descriptors, geo, map_items, nested_networks, networks, patterns, plans, tls};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
 use crate::parse;
+use crate::place::Place;
 use crate::quoting::{backquoted, quoted};
 use crate::raw;
 use weir_policy::rules::attribute::Attribute;
@@ -22,54 +22,42 @@ const STANDARD_METHODS: [&str; 9] =
 /// Compiles `match`. Without it, or with an empty map, the rule matches every request.
 pub(super) fn compile_matcher(
     raw: Option<&raw::Matcher>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Matcher {
     let Some(raw) = raw else { return Matcher::default() };
     let mut matcher = Matcher::default();
     if let Some(paths) = &raw.path {
-        let mut paths =
-            map_items(paths, at.key("path"), |raw, at| report.ok_or_report(at, parse_path(&raw.0)));
+        let mut paths = map_items(paths, at.key("path"), |raw, at| at.ok(parse_path(&raw.0)));
         if raw.trailing_slash.unwrap_or(context.trailing_slash) == raw::TrailingSlash::Ignore {
             let others: Vec<_> = paths.iter().filter_map(PathPattern::with_other_end).collect();
             paths.extend(others);
         }
         matcher.paths = paths.into();
-    } else if raw.trailing_slash.is_some() && !report.is_reported(at.key("path")) {
-        report.add_inapplicable_key(at, "trailing_slash", "without `path`");
+    } else if raw.trailing_slash.is_some() && !at.key("path").is_reported() {
+        at.inapplicable_key("trailing_slash", "without `path`");
     }
     if let Some(methods) = &raw.method {
-        matcher.methods =
-            map_items(methods, at.key("method"), |raw, at| report.ok_or_report(at, parse_method(&raw.0)))
-                .into();
+        matcher.methods = map_items(methods, at.key("method"), |raw, at| at.ok(parse_method(&raw.0))).into();
     }
     if let Some(hosts) = &raw.host {
-        matcher.hosts =
-            map_items(hosts, at.key("host"), |raw, at| report.ok_or_report(at, parse_host(&raw.0))).into();
+        matcher.hosts = map_items(hosts, at.key("host"), |raw, at| at.ok(parse_host(&raw.0))).into();
     }
     if let Some(list) = &raw.client_ip {
-        matcher.client_ip = Some(networks::compile_set(list, at.key("client_ip"), context.files, report));
+        matcher.client_ip = Some(networks::compile_set(list, at.key("client_ip"), context.files));
     }
     if let Some(schedule) = &raw.schedule {
-        let spans = map_items(schedule, at.key("schedule"), |raw, at| {
-            report.ok_or_report(at, parse::schedule(&raw.0))
-        });
+        let spans = map_items(schedule, at.key("schedule"), |raw, at| at.ok(parse::schedule(&raw.0)));
         matcher.schedule = Some(Schedule::new(spans));
     }
-    matcher.conditions = compile_conditions(raw, at, context, report).into();
+    matcher.conditions = compile_conditions(raw, at, context).into();
     matcher.entries =
-        raw.entries.as_ref().map(|raw| descriptors::compile_entries(raw, at.key("entries"), context, report));
+        raw.entries.as_ref().map(|raw| descriptors::compile_entries(raw, at.key("entries"), context));
     matcher
 }
 
 /// Compiles the conditions on single attributes. Those that cost most to evaluate come last.
-fn compile_conditions(
-    raw: &raw::Matcher,
-    at: ConfigPath<'_>,
-    context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Vec<Condition> {
+fn compile_conditions(raw: &raw::Matcher, at: Place<'_>, context: &mut CompileContext<'_>) -> Vec<Condition> {
     // Without `..`, so that adding a field is a compile error until it is read here or listed as read
     // elsewhere.
     let raw::Matcher {
@@ -93,29 +81,21 @@ fn compile_conditions(
     let mut conditions = Vec::new();
     if let Some(map) = header {
         let patterns = map.iter().map(|(name, patterns)| (name, patterns.expose()));
-        let headers = compile_header_patterns(patterns, at.key("header"), context, report).into_iter();
+        let headers = compile_header_patterns(patterns, at.key("header"), context).into_iter();
         conditions.extend(
             headers.map(|(name, any)| Condition { attribute: Attribute::Header(name), patterns: any }),
         );
     }
     if let Some(map) = descriptor {
-        conditions.extend(descriptors::compile_conditions(map, at.key("descriptor"), context, report));
+        conditions.extend(descriptors::compile_conditions(map, at.key("descriptor"), context));
     }
     let found = [
-        compile_plain_condition(
-            raw::PlainKey::Plan,
-            plan,
-            at.key("plan"),
-            context,
-            report,
-            plans::compile_pattern,
-        ),
+        compile_plain_condition(raw::PlainKey::Plan, plan, at.key("plan"), context, plans::compile_pattern),
         compile_plain_condition(
             raw::PlainKey::Country,
             country,
             at.key("country"),
             context,
-            report,
             geo::compile_country,
         ),
         compile_plain_condition(
@@ -123,18 +103,17 @@ fn compile_conditions(
             continent,
             at.key("continent"),
             context,
-            report,
             geo::compile_continent,
         ),
-        compile_plain_condition(raw::PlainKey::Asn, asn, at.key("asn"), context, report, geo::compile_asn),
-        compile_listeners(listener, at.key("listener"), context, report),
+        compile_plain_condition(raw::PlainKey::Asn, asn, at.key("asn"), context, geo::compile_asn),
+        compile_listeners(listener, at.key("listener"), context),
     ];
     conditions.extend(found.into_iter().flatten());
     if let Some(map) = jwt {
-        conditions.extend(patterns::compile_claims(map, at.key("jwt"), context, report));
+        conditions.extend(patterns::compile_claims(map, at.key("jwt"), context));
     }
     if let Some(names) = names {
-        conditions.extend(tls::compile_conditions(names, at.key("tls"), context, report));
+        conditions.extend(tls::compile_conditions(names, at.key("tls"), context));
     }
     conditions
 }
@@ -142,25 +121,23 @@ fn compile_conditions(
 /// Compiles the condition on the listener.
 fn compile_listeners(
     list: &Option<raw::OneOrMany<raw::ListenerName>>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Condition> {
-    compile_plain_condition(raw::PlainKey::Listener, list, at, context, report, compile_listener)
+    compile_plain_condition(raw::PlainKey::Listener, list, at, context, compile_listener)
 }
 
 /// Compiles the name of a listener, which must exist.
 fn compile_listener(
     raw: &raw::ListenerName,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<HeaderPattern> {
     let name = &*raw.0;
     if !context.listeners.iter().any(|known| **known == *name) {
         let known = context.listeners.iter().map(|known| backquoted(known)).collect::<Vec<_>>().join(", ");
         let error = ValueError::new(format!("no listener has this name, got {}", quoted(name)));
-        report.add_value_error(at, error.with_hint(format!("the listeners are {known}")));
+        at.error(error.with_hint(format!("the listeners are {known}")));
         return None;
     }
     Some(HeaderPattern::Exact(name.into()))
@@ -170,27 +147,21 @@ fn compile_listener(
 fn compile_plain_condition<T>(
     kind: raw::PlainKey,
     list: &Option<raw::OneOrMany<T>>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
-    read: impl Fn(&T, ConfigPath<'_>, &CompileContext<'_>, &mut Diagnostics<'_>) -> Option<HeaderPattern>,
+    read: impl Fn(&T, Place<'_>, &CompileContext<'_>) -> Option<HeaderPattern>,
 ) -> Option<Condition> {
     let list = list.as_ref()?;
-    let attribute = compile_plain_part(kind, at, context, report);
-    let any = map_items(list, at, |raw, at| read(raw, at, context, report)).into();
+    let attribute = compile_plain_part(kind, at, context);
+    let any = map_items(list, at, |raw, at| read(raw, at, context)).into();
     Some(Condition { attribute: attribute?, patterns: any })
 }
 
 /// Compiles `except`. Reports an empty one, which would match every request and disable the rule.
-pub(super) fn compile_except(
-    raw: &raw::Matcher,
-    at: ConfigPath<'_>,
-    context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Matcher {
-    let matcher = compile_matcher(Some(raw), at, context, report);
-    if matcher.holds_for_all() && !report.is_reported(at) {
-        report.add_value_error(at, "an empty `except` matches every request, so the rule would never apply");
+pub(super) fn compile_except(raw: &raw::Matcher, at: Place<'_>, context: &mut CompileContext<'_>) -> Matcher {
+    let matcher = compile_matcher(Some(raw), at, context);
+    if matcher.holds_for_all() && !at.is_reported() {
+        at.error("an empty `except` matches every request, so the rule would never apply");
     }
     matcher
 }
@@ -200,20 +171,19 @@ pub(super) fn compile_except(
 pub(super) fn compile_key(
     raw: &raw::ZeroOrMany<raw::KeyPart>,
     matcher: &Matcher,
-    rule: ConfigPath<'_>,
+    rule: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> KeyTemplate {
     let mut seen: Vec<Attribute> = Vec::new();
-    let no_route = matcher.paths.is_empty() && !report.is_reported(rule.key("match"));
+    let no_route = matcher.paths.is_empty() && !rule.key("match").is_reported();
     map_items(raw, rule.key("key"), |raw, at| {
-        let part = compile_key_part(raw, at, context, report)?;
+        let part = compile_key_part(raw, at, context)?;
         if part == Attribute::Route && no_route {
             let error = ValueError::new("`route` needs `match.path`, and this rule has none");
-            report.add_value_error(at, error.with_hint("use `path` to count each path separately"));
+            at.error(error.with_hint("use `path` to count each path separately"));
         }
         if seen.contains(&part) {
-            report.add_value_error(at, format!("duplicate key part `{part}`"));
+            at.error(format!("duplicate key part `{part}`"));
         }
         seen.push(part);
         Some(())
@@ -223,37 +193,35 @@ pub(super) fn compile_key(
 
 pub(super) fn compile_key_part(
     raw: &raw::KeyPart,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Attribute> {
     let named = match raw {
-        raw::KeyPart::Plain(plain) => return compile_plain_part(*plain, at, context, report),
+        raw::KeyPart::Plain(plain) => return compile_plain_part(*plain, at, context),
         raw::KeyPart::Named(named) => named,
     };
     if let Some(client) = &named.client_ip {
-        return Some(nested_networks::compile_key_part(client, at.key("client_ip"), report));
+        return Some(nested_networks::compile_key_part(client, at.key("client_ip")));
     }
     if let Some(claim) = &named.jwt {
-        return compile_claim_part(claim, at.key("jwt"), context, report);
+        return compile_claim_part(claim, at.key("jwt"), context);
     }
     if let Some(name) = named.tls {
-        return tls::compile_name(name, at.key("tls"), context, report).map(Attribute::Certificate);
+        return tls::compile_name(name, at.key("tls"), context).map(Attribute::Certificate);
     }
     if let Some(key) = &named.descriptor {
-        return descriptors::compile_key_part(key, at.key("descriptor"), context, report);
+        return descriptors::compile_key_part(key, at.key("descriptor"), context);
     }
-    compile_named_part(&named.header, &named.cookie, &named.query, at, report)
+    compile_named_part(&named.header, &named.cookie, &named.query, at)
 }
 
 /// Compiles a key part that is a claim of a token.
 pub(super) fn compile_claim_part(
     claim: &str,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Attribute> {
-    patterns::register_claim(claim, at, context, report).map(Attribute::Jwt)
+    patterns::register_claim(claim, at, context).map(Attribute::Jwt)
 }
 
 /// Compiles a key part with a name: a header, a cookie or a query parameter.
@@ -261,44 +229,42 @@ pub(super) fn compile_named_part(
     header: &Option<String>,
     cookie: &Option<String>,
     query: &Option<String>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Option<Attribute> {
     if let Some(header) = header {
-        return report.ok_or_report(at.key("header"), parse_header_name(header).map(Attribute::Header));
+        return at.key("header").ok(parse_header_name(header).map(Attribute::Header));
     }
     if let Some(cookie) = cookie {
-        return report.ok_or_report(at.key("cookie"), parse_cookie_name(cookie).map(Attribute::Cookie));
+        return at.key("cookie").ok(parse_cookie_name(cookie).map(Attribute::Cookie));
     }
     let query = query.as_deref()?;
     let name =
         if query.is_empty() { Err(invalid_value("query parameter name", query)) } else { Ok(query.into()) };
-    report.ok_or_report(at.key("query"), name.map(Attribute::Query))
+    at.key("query").ok(name.map(Attribute::Query))
 }
 
 /// Compiles a key part without a name. Reports a part that needs a section of the configuration that is
 /// missing.
 pub(super) fn compile_plain_part(
     plain: raw::PlainKey,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Attribute> {
     Some(match plain {
         raw::PlainKey::ClientIp => Attribute::ClientIp,
         raw::PlainKey::Country => {
-            geo::require_geo_database(at, "country", context, report);
+            geo::require_geo_database(at, "country", context);
             Attribute::Country
         }
         raw::PlainKey::Continent => {
-            geo::require_geo_database(at, "continent", context, report);
+            geo::require_geo_database(at, "continent", context);
             Attribute::Continent
         }
         raw::PlainKey::Asn => {
-            geo::require_asn_database(at, context, report);
+            geo::require_asn_database(at, context);
             Attribute::System
         }
-        raw::PlainKey::Plan => Attribute::Plan(plans::require_plans(at, context, report)?),
+        raw::PlainKey::Plan => Attribute::Plan(plans::require_plans(at, context)?),
         raw::PlainKey::Route => Attribute::Route,
         raw::PlainKey::Path => Attribute::Path,
         raw::PlainKey::Method => Attribute::Method,
@@ -368,25 +334,20 @@ pub(super) type HeaderPatterns = Vec<(HeaderName, Box<[HeaderPattern]>)>;
 /// Compiles patterns for header values, by header name.
 pub(super) fn compile_header_patterns<'r>(
     map: impl ExactSizeIterator<Item = (&'r String, &'r raw::OneOrMany<raw::HeaderValues>)>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> HeaderPatterns {
     let mut headers: HeaderPatterns = Vec::new();
-    if map.len() == 0 && !report.is_reported(at) {
-        report.add_value_error(at, "empty map, expected at least one header");
+    if map.len() == 0 && !at.is_reported() {
+        at.error("empty map, expected at least one header");
     }
     for (name, patterns) in map {
-        let patterns = map_items(patterns, at.key(name), |raw, at| {
-            patterns::compile_header_pattern(raw, at, context, report)
-        });
+        let patterns =
+            map_items(patterns, at.key(name), |raw, at| patterns::compile_header_pattern(raw, at, context));
         match parse_header_name(name) {
-            Err(error) => report.add_key_error(at.key(name), error),
+            Err(error) => at.key(name).key_error(error),
             Ok(header) if headers.iter().any(|(other, _)| *other == header) => {
-                report.add_key_error(
-                    at.key(name),
-                    format!("duplicate header `{header}`: names are case-insensitive"),
-                );
+                at.key(name).key_error(format!("duplicate header `{header}`: names are case-insensitive"));
             }
             Ok(header) => headers.push((header, patterns.into())),
         }

@@ -2,36 +2,29 @@
 //! networks.
 
 use super::{given_keys, limits};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::raw;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::key::KeyTemplate;
 use weir_policy::rules::rule::{NestedNetwork, RuleLimit, Throttle};
 
 /// Compiles the part `{client_ip: {…}}` at `at`; of several networks, the narrowest.
-pub(super) fn compile_key_part(
-    raw: &raw::ClientNetworks,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Attribute {
+pub(super) fn compile_key_part(raw: &raw::ClientNetworks, at: Place<'_>) -> Attribute {
     match (&raw.prefix, &raw.prefixes, &raw.limits) {
         (Some(_), Some(_), _) => {
-            report.add_key_error(at.key("prefixes"), "both `prefix` and `prefixes`, expected one of them");
+            at.key("prefixes").key_error("both `prefix` and `prefixes`, expected one of them");
         }
-        (_, None, Some(_)) if !report.is_reported(at) => {
+        (_, None, Some(_)) if !at.is_reported() => {
             let condition = ValueError::new("without `prefixes`");
             let hint = "use the rule's `limit` for a single limit";
-            report.add_inapplicable_key(at, "limits", condition.with_hint(hint));
+            at.inapplicable_key("limits", condition.with_hint(hint));
         }
-        (_, Some(_), None) if !report.is_reported(at) => {
-            report.add_value_error(at.key("limits"), "missing, each of `prefixes` needs a limit");
+        (_, Some(_), None) if !at.is_reported() => {
+            at.key("limits").error("missing, each of `prefixes` needs a limit");
         }
-        (None, None, None) if raw.ipv4_prefix.is_none() && !report.is_reported(at) => {
-            report.add_value_error(
-                at,
-                "empty map, expected `prefix`, `ipv4_prefix` or `prefixes` with `limits`",
-            );
+        (None, None, None) if raw.ipv4_prefix.is_none() && !at.is_reported() => {
+            at.error("empty map, expected `prefix`, `ipv4_prefix` or `prefixes` with `limits`");
         }
         _ => {}
     }
@@ -39,10 +32,7 @@ pub(super) fn compile_key_part(
     if !prefixes.is_sorted_by(|narrow, wide| narrow > wide) {
         let given = prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let message = format!("expected prefixes from the narrowest network to the widest, got {given}");
-        report.add_value_error(
-            at.key("prefixes"),
-            ValueError::new(message).with_hint("such as `[64, 56, 48]`"),
-        );
+        at.key("prefixes").error(ValueError::new(message).with_hint("such as `[64, 56, 48]`"));
     }
     let ipv6 = raw.prefix.or_else(|| prefixes.first().copied());
     Attribute::ClientNetwork { ipv4: raw.ipv4_prefix, ipv6 }
@@ -53,28 +43,27 @@ pub(super) fn compile_limits(
     raw: &raw::Rule,
     key: &KeyTemplate,
     throttle: Throttle,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Option<Vec<RuleLimit>> {
     let mut nested = parts_with_prefixes(raw);
     let (index, client) = nested.next()?;
     let key_at = at.key("key");
     if nested.next().is_some() {
-        report.add_value_error(key_at, "`prefixes` more than once, expected at most one in a key");
+        key_at.error("`prefixes` more than once, expected at most one in a key");
     }
     for name in given_keys(limits::limit_keys(raw)) {
         let error = ValueError::new(format!("`{name}` conflicts with the limits of `client_ip.prefixes`"));
-        report.add_key_error(at.key(name), error.with_hint("use a separate rule for other limits"));
+        at.key(name).key_error(error.with_hint("use a separate rule for other limits"));
     }
     let Some(entries) = &client.limits else { return Some(Vec::new()) };
     let part_at = index.map_or_else(|| key_at.single_item(), |index| key_at.item(index));
     let client_at = part_at.key("client_ip");
-    let mut limits = limits::compile_list(entries, client_at.key("limits"), raw, throttle, at, report);
+    let mut limits = limits::compile_list(entries, client_at.key("limits"), raw, throttle, at);
     let prefixes = prefix_lengths(client);
-    if limits.len() != prefixes.len() && !report.is_reported(client_at) {
+    if limits.len() != prefixes.len() && !client_at.is_reported() {
         let message =
             format!("expected a limit for each of {} prefixes, got {}", prefixes.len(), limits.len());
-        report.add_value_error(client_at.key("limits"), message);
+        client_at.key("limits").error(message);
     }
     let narrowest = prefixes.first().copied();
     for (limit, prefix) in limits.iter_mut().zip(prefixes) {

@@ -3,30 +3,28 @@
 use std::sync::Arc;
 
 use super::map_items;
-use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
 use crate::data_files::networks::NETWORKS;
-use crate::diagnostic::Diagnostics;
 use crate::parse;
+use crate::place::Place;
 use crate::raw;
 use weir_policy::identify::cidr::{CidrSet, Ranges};
 
 /// Compiles all networks of `list` into one set.
 pub(super) fn compile_set<const MIN: usize>(
     list: &raw::List<raw::Networks, MIN>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> CidrSet {
     let mut inline = Vec::new();
     let mut ranges: Vec<Arc<Ranges>> = Vec::new();
     map_items(list, at, |networks, at| {
         match networks {
-            raw::Networks::One(network) => inline.push(report.ok_or_report(at, parse::network(&network.0))?),
+            raw::Networks::One(network) => inline.push(at.ok(parse::network(&network.0))?),
             raw::Networks::File(raw::FileName { file }) => {
-                let list = files.load(file.as_deref()?, &NETWORKS, at.key("file"), report)?;
+                let list = at.key("file").load(files, file.as_deref()?, &NETWORKS)?;
                 if list.is_empty() {
-                    report.add_note(at.key("file"), "the file has no networks, so it matches no address");
+                    at.key("file").note("the file has no networks, so it matches no address");
                 }
                 ranges.push(list);
             }

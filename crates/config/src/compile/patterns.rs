@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::context::CompileContext;
 use super::map_items;
-use crate::config_path::ConfigPath;
 use crate::data_files::header_values::VALUES;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw;
 use weir_policy::identify::jwt::claim::ClaimName;
@@ -17,16 +17,15 @@ use weir_policy::rules::pattern::HeaderPattern;
 /// Compiles one pattern of a header.
 pub(super) fn compile_header_pattern(
     raw: &raw::HeaderValues,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<HeaderPattern> {
     match raw {
-        raw::HeaderValues::Pattern(pattern) => parse_pattern(&pattern.0, at, report),
+        raw::HeaderValues::Pattern(pattern) => parse_pattern(&pattern.0, at),
         raw::HeaderValues::File(raw::FileName { file }) => {
-            let list = context.files.load(file.as_deref()?, &VALUES, at.key("file"), report)?;
+            let list = at.key("file").load(context.files, file.as_deref()?, &VALUES)?;
             if list.is_empty() {
-                report.add_note(at.key("file"), "the file has no values, so it matches no request");
+                at.key("file").note("the file has no values, so it matches no request");
             }
             Some(HeaderPattern::InList(list))
         }
@@ -36,20 +35,19 @@ pub(super) fn compile_header_pattern(
 /// Compiles `jwt` of a matcher.
 pub(super) fn compile_claims(
     map: &BTreeMap<String, raw::OneOrMany<raw::ClaimPattern>>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Vec<Condition> {
-    if map.is_empty() && !report.is_reported(at) {
-        report.add_value_error(at, "empty map, expected at least one claim");
+    if map.is_empty() && !at.is_reported() {
+        at.error("empty map, expected at least one claim");
     }
     let read = |(name, patterns): (&String, &raw::OneOrMany<raw::ClaimPattern>)| {
         let at = at.key(name);
-        let claim = register_claim(name, at, context, report)?;
+        let claim = register_claim(name, at, context)?;
         let patterns = map_items(patterns, at, |raw, at| match raw {
             raw::ClaimPattern::Flag(flag) => Some(HeaderPattern::Exact(flag.to_string().into())),
             raw::ClaimPattern::Number(number) => Some(HeaderPattern::Exact(number.to_string().into())),
-            raw::ClaimPattern::Text(text) => parse_pattern(text, at, report),
+            raw::ClaimPattern::Text(text) => parse_pattern(text, at),
         });
         Some(Condition { attribute: Attribute::Jwt(claim), patterns: patterns.into() })
     };
@@ -57,31 +55,19 @@ pub(super) fn compile_claims(
 }
 
 /// Parses the name of a claim, and registers the claim as used.
-pub(super) fn register_claim(
-    name: &str,
-    at: ConfigPath<'_>,
-    context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<ClaimName> {
+pub(super) fn register_claim(name: &str, at: Place<'_>, context: &CompileContext<'_>) -> Option<ClaimName> {
     if !context.has_jwt {
         let error = ValueError::new("claims need the section `jwt`, and there is none");
-        report.add_key_error(at, error.with_hint("add `jwt` with the keys that verify tokens"));
+        at.key_error(error.with_hint("add `jwt` with the keys that verify tokens"));
     }
     let Some(claim) = ClaimName::new(name) else {
-        report.add_key_error(at, "empty, expected a claim name");
+        at.key_error("empty, expected a claim name");
         return None;
     };
     context.used_claims.borrow_mut().push(claim.clone());
     Some(claim)
 }
 
-pub(super) fn parse_pattern(
-    text: &str,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<HeaderPattern> {
-    report.ok_or_report(
-        at,
-        HeaderPattern::parse(text).map_err(|error| format!("{error}, got {}", quoted(text))),
-    )
+pub(super) fn parse_pattern(text: &str, at: Place<'_>) -> Option<HeaderPattern> {
+    at.ok(HeaderPattern::parse(text).map_err(|error| format!("{error}, got {}", quoted(text))))
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::context::CompileContext;
 use super::matching::{compile_claim_part, compile_named_part, compile_plain_part};
-use crate::config_path::ConfigPath;
 use crate::data_files::members::{MEMBERS, random_secret};
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
 use crate::parse::{self, nearest_name};
+use crate::place::Place;
 use crate::quoting::{backquoted_list, quoted};
 use crate::raw;
 use weir_policy::response::rejection::RejectionResponse;
@@ -24,19 +24,18 @@ const MAX_NOTES: usize = 10;
 /// Compiles the section `plans` at `at`.
 pub(super) fn compile(
     raw: Option<&raw::Plans>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Arc<Plans>> {
     let raw = raw?;
-    let attribute = raw.of.as_ref().and_then(|badge| compile_attribute(badge, at.key("of"), context, report));
-    let members = raw.members.as_ref().and_then(|raw| load_members(raw, at.key("members"), context, report));
+    let attribute = raw.of.as_ref().and_then(|badge| compile_attribute(badge, at.key("of"), context));
+    let members = raw.members.as_ref().and_then(|raw| load_members(raw, at.key("members"), context));
     let default = match &raw.default {
-        Some(name) => Some(report.ok_or_report(at.key("default"), parse::plan_name(&name.0))?),
+        Some(name) => Some(at.key("default").ok(parse::plan_name(&name.0))?),
         None => None,
     };
     let is_inline = raw.members.as_ref().is_some_and(|members| members.file.is_none());
-    if is_inline && !report.is_reported(at) {
+    if is_inline && !at.is_reported() {
         context.plan_names = Some(plan_names(raw));
     }
     Some(Arc::new(Plans { attribute: attribute?, members: members?, default }))
@@ -44,46 +43,40 @@ pub(super) fn compile(
 
 fn compile_attribute(
     raw: &raw::MemberAttribute,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Attribute> {
     match raw {
         raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Host) => {
-            compile_plain_part(raw::PlainKey::Host, at, context, report)
+            compile_plain_part(raw::PlainKey::Host, at, context)
         }
         raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Country) => {
-            compile_plain_part(raw::PlainKey::Country, at, context, report)
+            compile_plain_part(raw::PlainKey::Country, at, context)
         }
         raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Continent) => {
-            compile_plain_part(raw::PlainKey::Continent, at, context, report)
+            compile_plain_part(raw::PlainKey::Continent, at, context)
         }
         raw::MemberAttribute::Named(raw::NamedMemberAttribute { jwt: Some(claim), .. }) => {
-            compile_claim_part(claim, at.key("jwt"), context, report)
+            compile_claim_part(claim, at.key("jwt"), context)
         }
         raw::MemberAttribute::Named(named) => {
-            compile_named_part(&named.header, &named.cookie, &named.query, at, report)
+            compile_named_part(&named.header, &named.cookie, &named.query, at)
         }
     }
 }
 
-fn load_members(
-    raw: &raw::Members,
-    at: ConfigPath<'_>,
-    context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<Arc<Members>> {
+fn load_members(raw: &raw::Members, at: Place<'_>, context: &mut CompileContext<'_>) -> Option<Arc<Members>> {
     if let Some(file) = &raw.file {
         if !raw.inline_members.is_empty() {
-            report.add_value_error(at, "both `file` and members, expected one of them");
+            at.error("both `file` and members, expected one of them");
         }
-        return context.files.load(file, &MEMBERS, at.key("file"), report);
+        return at.key("file").load(context.files, file, &MEMBERS);
     }
-    let mut builder = MembersBuilder::new(report.ok_or_report(at, random_secret())?);
+    let mut builder = MembersBuilder::new(at.ok(random_secret())?);
     for (member, plan) in &raw.inline_members {
         let at = at.key(member);
-        let Some(plan) = report.ok_or_report(at, parse::plan_name(&plan.0)) else { continue };
-        report.ok_or_report(at, builder.add(member, &plan).map_err(|error| error.to_string()));
+        let Some(plan) = at.ok(parse::plan_name(&plan.0)) else { continue };
+        at.ok(builder.add(member, &plan).map_err(|error| error.to_string()));
     }
     // The keys of a map are unique, so there are no duplicate members.
     builder.close().ok().map(Arc::new)
@@ -104,8 +97,7 @@ pub(super) fn note_plans_without_rule(
     raw: Option<&raw::Plans>,
     plans: Option<&Plans>,
     rules: &[(Rule, RejectionResponse)],
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) {
     let (Some(raw), Some(plans)) = (raw, plans) else { return };
     let matchers = rules.iter().flat_map(|(rule, _)| rule.except.iter().chain([&rule.matcher]));
@@ -133,7 +125,7 @@ pub(super) fn note_plans_without_rule(
             "no rule names the plan {}, so clients that are not members are unlimited",
             quoted(default)
         );
-        report.add_note(at.key("default"), note(message));
+        at.key("default").note(note(message));
     }
     let members_at = at.key("members");
     let (mut noted, mut omitted) = (0, 0);
@@ -152,41 +144,36 @@ pub(super) fn note_plans_without_rule(
             members.inline_members.iter().find(|(_, written)| *written.0 == *plan).map(|(member, _)| member)
         });
         match member {
-            Some(member) => report.add_note(members_at.key(member), error),
-            None => report.add_note(members_at.key("file"), error),
+            Some(member) => members_at.key(member).note(error),
+            None => members_at.key("file").note(error),
         }
     }
     if omitted > 0 {
-        report.add_note(members_at, format!("no rule names {omitted} other plans either"));
+        members_at.note(format!("no rule names {omitted} other plans either"));
     }
 }
 
 /// Compiles a plan of a matcher.
 pub(super) fn compile_pattern(
     raw: &raw::PlanName,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<HeaderPattern> {
-    let plan = report.ok_or_report(at, parse::plan_name(&raw.0))?;
+    let plan = at.ok(parse::plan_name(&raw.0))?;
     let known = context.plan_names.as_deref().unwrap_or_default();
     if context.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
         let names = || known.iter().map(String::as_str);
         let error = ValueError::new(format!("no client has the plan {}", quoted(&plan)));
         let error = error.with_hint(format!("known plans: {}", backquoted_list(names())));
-        report.add_value_error(at, error.with_suggestion(nearest_name(&plan, names())));
+        at.error(error.with_suggestion(nearest_name(&plan, names())));
     }
     Some(HeaderPattern::Exact(plan))
 }
 
 /// Returns the plans; reports that the setting at `at` needs them, if there are none.
-pub(super) fn require_plans(
-    at: ConfigPath<'_>,
-    context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<Arc<Plans>> {
+pub(super) fn require_plans(at: Place<'_>, context: &CompileContext<'_>) -> Option<Arc<Plans>> {
     if !context.has_plans {
-        report.add_value_error(at, "`plan` needs `plans`, and there is none");
+        at.error("`plan` needs `plans`, and there is none");
     }
     context.plans.clone()
 }

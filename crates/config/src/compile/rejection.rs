@@ -16,10 +16,10 @@ use self::placeholders::{ReplyKind, TemplateContext};
 use super::context::CompileContext;
 use super::matching::{parse_header_name, parse_method};
 use super::{given_keys, map_items};
-use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
 use crate::data_files::response_body::{RESPONSE_BODY, media_type};
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::{defaults, parse, raw};
 use weir_policy::response::cors::CORS_HEADERS;
 use weir_policy::response::fallback::{DEGRADED, FallbackCacheSettings};
@@ -42,22 +42,21 @@ const RESERVED_HEADERS: [HeaderName; 8] = [
 pub(super) fn compile(
     rule: &raw::Rule,
     name: &str,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> RejectionResponse {
     let Some(raw) = rule.on_limit.as_deref() else { return RejectionResponse::default() };
     let at = at.key("on_limit");
     if rule.action == Some(raw::Action::Deny) {
         let context = ReplyContext { rule: name, kind: ReplyKind::Denial, context };
-        let denied = compile_reply(raw, context, at, report);
+        let denied = compile_reply(raw, context, at);
         // Its CORS headers also apply to ambiguous requests.
         let cors = denied.cors.clone();
         return RejectionResponse { denied: Some(Box::new(denied)), cors, ..RejectionResponse::default() };
     }
     let denies_missing = rule.on_missing == Some(OnMissing::Deny);
     let kind = if denies_missing { ReplyKind::LimitOrDenial } else { ReplyKind::Limit };
-    let mut rejection = compile_reply(raw, ReplyContext { rule: name, kind, context }, at, report);
+    let mut rejection = compile_reply(raw, ReplyContext { rule: name, kind, context }, at);
     if denies_missing {
         rejection.denied = Some(Box::new(reply_to_missing_key(raw, &rejection)));
     }
@@ -85,12 +84,7 @@ struct ReplyContext<'a, 'f> {
     context: &'a mut CompileContext<'f>,
 }
 
-fn compile_reply(
-    raw: &raw::OnLimit,
-    reply: ReplyContext<'_, '_>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> RejectionResponse {
+fn compile_reply(raw: &raw::OnLimit, reply: ReplyContext<'_, '_>, at: Place<'_>) -> RejectionResponse {
     let ReplyContext { rule, kind, context } = reply;
     let mut rejection = match kind {
         ReplyKind::Denial => RejectionResponse::denied(),
@@ -98,17 +92,17 @@ fn compile_reply(
     };
     rejection.status = status_code(raw.status, rejection.status.as_u16());
     if let Some(body) = &raw.body {
-        set_body(body, kind, &mut rejection, at.key("body"), context.files, report);
+        set_body(body, kind, &mut rejection, at.key("body"), context.files);
     }
     if let Some(fallback) = &raw.fallback
         && kind != ReplyKind::Denial
     {
-        set_fallback(fallback, &mut rejection, at.key("fallback"), context.files, report);
+        set_fallback(fallback, &mut rejection, at.key("fallback"), context.files);
     }
     let mut templates = TemplateContext::new(rule, kind, raw);
-    set_headers(raw, &mut templates, &mut rejection, at.key("headers"), report);
+    set_headers(raw, &mut templates, &mut rejection, at.key("headers"));
     if let Some(body) = &raw.body {
-        templates.set_body(body, &mut rejection, at.key("body"), report);
+        templates.set_body(body, &mut rejection, at.key("body"));
     }
     rejection.templates = templates.finish();
     if let Some(cors) = &raw.cors {
@@ -116,7 +110,7 @@ fn compile_reply(
             rejection.templates.iter().flat_map(|templates| templates.headers.iter().map(|(name, _)| name)),
         );
         let exposed = cors::exposed(names, kind, &context.limit_headers);
-        rejection.cors = cors::compile(cors, exposed, at.key("cors"), report).map(Box::new);
+        rejection.cors = cors::compile(cors, exposed, at.key("cors")).map(Box::new);
     }
     rejection
 }
@@ -125,12 +119,11 @@ fn set_headers(
     raw: &raw::OnLimit,
     templates: &mut TemplateContext<'_>,
     rejection: &mut RejectionResponse,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) {
     for (name, value) in raw.headers.iter().flatten() {
         let at = at.key(name);
-        let Some(name) = report.ok_or_report(at, parse_reply_header_name(name, raw, templates.kind())) else {
+        let Some(name) = at.ok(parse_reply_header_name(name, raw, templates.kind())) else {
             continue;
         };
         match templates.header(&name, value.expose()) {
@@ -138,7 +131,7 @@ fn set_headers(
                 if placeholders::has_command_operator(value.as_bytes()) {
                     let note =
                         ValueError::new("operators such as `%REQ(X-REQUEST-ID)%` are sent as they are");
-                    report.add_note(at, note.with_hint("write a placeholder such as `{request_id}`"));
+                    at.note(note.with_hint("write a placeholder such as `{request_id}`"));
                 }
                 if let Some(degraded) = &mut rejection.degraded {
                     degraded.headers.insert(&name, value.clone());
@@ -146,7 +139,7 @@ fn set_headers(
                 rejection.headers.insert(name, value);
             }
             Ok(None) => {}
-            Err(error) => report.add_value_error(at, error),
+            Err(error) => at.error(error),
         }
     }
 }
@@ -181,9 +174,8 @@ fn set_body(
     raw: &raw::Body,
     kind: ReplyKind,
     rejection: &mut RejectionResponse,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) {
     if let Some(text) = &raw.text {
         rejection.body = Bytes::copy_from_slice(text.as_bytes());
@@ -191,17 +183,17 @@ fn set_body(
         rejection.body = Bytes::from(json.0.to_string());
         rejection.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     } else if let Some(name) = &raw.file {
-        if let Some(content) = files.load(name, &RESPONSE_BODY, at.key("file"), report) {
+        if let Some(content) = at.key("file").load(files, name, &RESPONSE_BODY) {
             rejection.body = Bytes::clone(&content);
             rejection.headers.insert(CONTENT_TYPE, media_type(name));
         }
     } else if let Some(name) = &raw.fallback {
         if kind == ReplyKind::Denial {
             let condition = ValueError::new("with `action: deny`").with_hint("use `file`");
-            report.add_inapplicable_key(at, "fallback", condition);
+            at.inapplicable_key("fallback", condition);
             return;
         }
-        rejection.degraded = load_degraded_response(name, None, None, at.key("fallback"), files, report);
+        rejection.degraded = load_degraded_response(name, None, None, at.key("fallback"), files);
     }
 }
 
@@ -211,11 +203,10 @@ fn load_degraded_response(
     name: &str,
     status: Option<u16>,
     methods: Option<Box<[Method]>>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Box<DegradedResponse>> {
-    let content = files.load(name, &RESPONSE_BODY, at, report)?;
+    let content = at.load(files, name, &RESPONSE_BODY)?;
     Some(Box::new(DegradedResponse {
         status: status_code(status, defaults::FALLBACK_STATUS),
         body: Bytes::clone(&content),
@@ -227,12 +218,11 @@ fn load_degraded_response(
 fn set_fallback(
     raw: &raw::Fallback,
     rejection: &mut RejectionResponse,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) {
     rejection.cached_fallback =
-        raw.cached.as_ref().and_then(|cached| compile_cache(raw, cached, at.single_item(), report));
+        raw.cached.as_ref().and_then(|cached| compile_cache(raw, cached, at.single_item()));
     if raw.cached.is_none() {
         let keys = [
             ("largest", raw.largest.is_some()),
@@ -240,58 +230,50 @@ fn set_fallback(
             ("ignore_headers", raw.ignore_headers.is_some()),
         ];
         for key in given_keys(keys) {
-            report.add_inapplicable_key(at, key, "without `cached`");
+            at.inapplicable_key(key, "without `cached`");
         }
     }
     let methods = raw.methods.as_ref().map(|methods| {
-        map_items(methods, at.key("methods"), |raw, at| report.ok_or_report(at, parse_method(&raw.0)))
-            .into_boxed_slice()
+        map_items(methods, at.key("methods"), |raw, at| at.ok(parse_method(&raw.0))).into_boxed_slice()
     });
     match &raw.file {
         Some(name) => {
-            rejection.degraded =
-                load_degraded_response(name, raw.status, methods, at.key("file"), files, report);
+            rejection.degraded = load_degraded_response(name, raw.status, methods, at.key("file"), files);
         }
         None => {
             let keys = [("status", raw.status.is_some()), ("methods", raw.methods.is_some())];
             let mut given = given_keys(keys).peekable();
-            if given.peek().is_none() && raw.cached.is_none() && !report.is_reported(at.key("cached")) {
-                report.add_value_error(at, "missing, expected `cached` or `file`");
+            if given.peek().is_none() && raw.cached.is_none() && !at.key("cached").is_reported() {
+                at.error("missing, expected `cached` or `file`");
                 return;
             }
             for key in given {
-                report.add_inapplicable_key(at, key, "without `file`");
+                at.inapplicable_key(key, "without `file`");
             }
         }
     }
 }
 
-fn compile_cache(
-    raw: &raw::Fallback,
-    cached: &raw::Size,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<FallbackCacheSettings> {
-    let budget = report.ok_or_report(at.key("cached"), parse::size(&cached.0))?;
+fn compile_cache(raw: &raw::Fallback, cached: &raw::Size, at: Place<'_>) -> Option<FallbackCacheSettings> {
+    let budget = at.key("cached").ok(parse::size(&cached.0))?;
     let max_allowed_size = budget / defaults::MIN_CACHED_RESPONSES;
     let max_size = match &raw.largest {
-        Some(largest) => report.ok_or_report(at.key("largest"), parse::size(&largest.0))?,
+        Some(largest) => at.key("largest").ok(parse::size(&largest.0))?,
         None => max_allowed_size.min(defaults::MAX_CACHED_SIZE),
     };
     if max_size > max_allowed_size {
         let error =
             ValueError::new(format!("more than a quarter of `cached`, got {max_size} bytes of {budget}"));
-        report.add_value_error(at.key("largest"), error.with_hint("the cache would hold too few responses"));
+        at.key("largest").error(error.with_hint("the cache would hold too few responses"));
     }
     let max_age = match &raw.max_age {
-        Some(max_age) => report.ok_or_report(at.key("max_age"), parse::duration(&max_age.0))?,
+        Some(max_age) => at.key("max_age").ok(parse::duration(&max_age.0))?,
         None => defaults::MAX_CACHED_AGE,
     };
     let ignored = match &raw.ignore_headers {
-        Some(names) => map_items(names, at.key("ignore_headers"), |name, at| {
-            report.ok_or_report(at, parse_ignored_header(name))
-        })
-        .into(),
+        Some(names) => {
+            map_items(names, at.key("ignore_headers"), |name, at| at.ok(parse_ignored_header(name))).into()
+        }
         None => Arc::default(),
     };
     Some(FallbackCacheSettings { budget, max_size, max_age, ignored })

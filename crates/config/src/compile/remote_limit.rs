@@ -4,9 +4,9 @@
 //! about a counter of this process have no meaning then; they are listed in `applicability`.
 
 use super::context::CompileContext;
-use super::{grpc, limit_scope, map_items, read_timeout};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use super::{grpc, limit_scope, map_items};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, raw};
 use weir_policy::rules::attribute::Attribute;
@@ -18,37 +18,30 @@ use weir_store::remote::service::RemoteServiceSettings;
 pub(super) fn compile(
     raw: &raw::Rule,
     key: &KeyTemplate,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<RemoteLimit> {
     let (remote, scope_at) = (remote_scope(raw)?, at.key("scope"));
     for (key, is_given) in [("rls", remote.rls.is_some()), ("domain", remote.domain.is_some())] {
-        if !is_given && !report.is_reported(scope_at.key(key)) {
-            report.add_value_error(scope_at.key(key), format!("missing, `{key}` is required"));
+        if !is_given && !scope_at.key(key).is_reported() {
+            scope_at.key(key).error(format!("missing, `{key}` is required"));
         }
     }
     let domain = remote.domain.as_deref()?;
     if domain.is_empty() {
-        report.add_value_error(scope_at.key("domain"), "empty, expected the name of a domain");
+        scope_at.key("domain").error("empty, expected the name of a domain");
     } else if domain.trim() != domain {
         let error =
             ValueError::new(format!("leading or trailing spaces in the domain, got {}", quoted(domain)));
-        report.add_value_error(scope_at.key("domain"), error.with_hint("it is sent exactly as written"));
+        scope_at.key("domain").error(error.with_hint("it is sent exactly as written"));
     }
     let entries = match &remote.descriptor {
-        Some(given) => compile_entries(given, key, scope_at.key("descriptor"), report),
+        Some(given) => compile_entries(given, key, scope_at.key("descriptor")),
         None => default_entries(raw.name.as_deref().unwrap_or_default(), key),
     };
-    let (address, tls) = grpc::read_address(
-        "rls",
-        remote.rls.as_ref()?,
-        remote.tls.as_deref(),
-        scope_at,
-        context.files,
-        report,
-    )?;
-    let timeout = read_timeout(&remote.timeout, defaults::REMOTE_TIMEOUT, scope_at.key("timeout"), report);
+    let (address, tls) =
+        grpc::read_address("rls", remote.rls.as_ref()?, remote.tls.as_deref(), scope_at, context.files)?;
+    let timeout = scope_at.key("timeout").timeout(&remote.timeout, defaults::REMOTE_TIMEOUT);
     let settings = RemoteServiceSettings { address, tls, timeout };
     let address = settings.address.to_string().into();
     Some(RemoteLimit {
@@ -90,14 +83,13 @@ fn default_entries(rule: &str, key: &KeyTemplate) -> Vec<EntryTemplate> {
 fn compile_entries(
     raw: &raw::OneOrMany<raw::DescriptorEntry>,
     key: &KeyTemplate,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Vec<EntryTemplate> {
     let mut parts = 0..;
     let entries = map_items(raw, at, |raw, at| match raw {
         raw::DescriptorEntry::Name(name) => {
             if name.is_empty() {
-                report.add_value_error(at, "empty, expected the key of an entry");
+                at.error("empty, expected the key of an entry");
             }
             Some(EntryTemplate::Part { key: name.as_str().into(), part: parts.next()? })
         }
@@ -105,21 +97,21 @@ fn compile_entries(
             let mut pairs = map.iter();
             let (Some((key, value)), None) = (pairs.next(), pairs.next()) else {
                 let error = ValueError::new(format!("expected one key and its value, got {}", map.len()));
-                report.add_value_error(at, error.with_hint("use a list for several entries"));
+                at.error(error.with_hint("use a list for several entries"));
                 return None;
             };
             if key.is_empty() {
-                report.add_key_error(at, "empty, expected the key of an entry");
+                at.key_error("empty, expected the key of an entry");
             }
             Some(EntryTemplate::Fixed { key: key.as_str().into(), value: value.as_str().into() })
         }
     });
     let (named, part_count) = (parts.start, key.0.len());
-    if named != part_count && !report.is_reported(at) {
+    if named != part_count && !at.is_reported() {
         let error = ValueError::new(format!(
             "expected one name for each part of `key`, got {named} for {part_count}"
         ));
-        report.add_value_error(at, error.with_hint("the service cannot distinguish parts that are not sent"));
+        at.error(error.with_hint("the service cannot distinguish parts that are not sent"));
     }
     entries
 }

@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use http::StatusCode;
 
 use super::context::CompileContext;
+use super::limit_scope;
 use super::retries::parse_backoff;
-use super::{limit_scope, read_timeout};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::{defaults, parse, raw};
 use weir_policy::rules::deferral::Deferral;
 
@@ -18,15 +18,14 @@ const BODY_RANGE: RangeInclusive<u64> = 1..=8 << 20;
 /// Compiles how the rule at `at` accepts calls that are sent later; `None` if it forwards them at once.
 pub(super) fn compile(
     rule: &raw::Rule,
-    rule_at: ConfigPath<'_>,
+    rule_at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Box<Deferral>> {
     let (raw, at) = (rule.respond.as_deref(), rule_at.key("respond"));
     if raw.is_some() && rule.on_limit.is_some() {
         let condition =
             ValueError::new("with `respond`").with_hint("a call over the limit waits in the store");
-        report.add_inapplicable_key(rule_at, "on_limit", condition);
+        rule_at.inapplicable_key("on_limit", condition);
     }
     let short;
     let map = match raw? {
@@ -38,10 +37,9 @@ pub(super) fn compile(
     };
     context.needs_store = true;
     if !context.has_store {
-        report.add_value_error(at, limit_scope::missing_store());
+        at.error(limit_scope::missing_store());
     }
-    let backoff =
-        map.backoff.as_ref().and_then(|raw| report.ok_or_report(at.key("backoff"), parse_backoff(&raw.0)));
+    let backoff = map.backoff.as_ref().and_then(|raw| at.key("backoff").ok(parse_backoff(&raw.0)));
     let (first_backoff, max_backoff) = backoff.unwrap_or(defaults::DEFERRAL_BACKOFF);
     Some(Box::new(Deferral {
         status: StatusCode::from_u16(map.status.unwrap_or(defaults::DEFERRAL_STATUS))
@@ -49,18 +47,18 @@ pub(super) fn compile(
         attempts: map.attempts.unwrap_or(defaults::DEFERRAL_ATTEMPTS),
         first_backoff,
         max_backoff,
-        max_age: read_timeout(&map.max_age, defaults::DEFERRAL_MAX_AGE, at.key("max_age"), report),
-        max_body: read_max_body(map.max_body.as_ref(), at.key("max_body"), report),
+        max_age: at.key("max_age").timeout(&map.max_age, defaults::DEFERRAL_MAX_AGE),
+        max_body: read_max_body(map.max_body.as_ref(), at.key("max_body")),
         max_stored: map.max_stored.unwrap_or(defaults::DEFERRAL_MAX_STORED),
     }))
 }
 
-fn read_max_body(raw: Option<&raw::Size>, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> u32 {
-    let size = raw.and_then(|size| report.ok_or_report(at, parse::size(&size.0)));
+fn read_max_body(raw: Option<&raw::Size>, at: Place<'_>) -> u32 {
+    let size = raw.and_then(|size| at.ok(parse::size(&size.0)));
     let Some(size) = size else { return defaults::DEFERRAL_MAX_BODY };
     if !BODY_RANGE.contains(&size) {
         let error = ValueError::new(format!("expected a size from 1B to 8MiB, got {size} bytes"));
-        report.add_value_error(at, error);
+        at.error(error);
     }
     u32::try_from(size).unwrap_or(defaults::DEFERRAL_MAX_BODY)
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::cost::parse_statuses_or_word;
-use super::{endpoints, map_items, read_duration, read_nonzero_duration};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use super::{endpoints, map_items};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::{backquoted_list, quoted};
 use crate::{defaults, parse, raw};
 use weir_policy::rules::grpc::GrpcStatus;
@@ -19,11 +19,7 @@ const RETRY_CONDITIONS: [&str; 3] = ["connect_failure", "reset", "timeout"];
 const DEFAULT_ATTEMPTS: u32 = defaults::CONNECT_RETRIES;
 
 /// Compiles `retries`.
-pub(super) fn compile(
-    raw: Option<&raw::Retries>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Retries {
+pub(super) fn compile(raw: Option<&raw::Retries>, at: Place<'_>) -> Retries {
     let connect_failure_only = RetryOn { connect_failure: true, ..RetryOn::default() };
     let Some(raw) = raw else {
         return Retries {
@@ -38,35 +34,20 @@ pub(super) fn compile(
         };
     };
     let default_on = RetryOn { reset: true, statuses: [(503, 503)].into(), ..connect_failure_only };
-    let backoff =
-        raw.backoff.as_ref().and_then(|raw| report.ok_or_report(at.key("backoff"), parse_backoff(&raw.0)));
+    let backoff = raw.backoff.as_ref().and_then(|raw| at.key("backoff").ok(parse_backoff(&raw.0)));
     Retries {
         attempts: raw.attempts.unwrap_or(defaults::RETRIES),
-        on: raw.retry_on.as_ref().map_or(default_on, |raw| compile_retry_on(raw, at.key("retry_on"), report)),
+        on: raw.retry_on.as_ref().map_or(default_on, |raw| compile_retry_on(raw, at.key("retry_on"))),
         backoff: backoff.unwrap_or(defaults::RETRY_BACKOFF),
-        budget: endpoints::read_percent(
-            raw.budget.as_ref(),
-            defaults::RETRY_BUDGET,
-            at.key("budget"),
-            report,
-        ),
-        per_try_timeout: read_nonzero_duration(
-            raw.per_try_timeout.as_ref(),
-            at.key("per_try_timeout"),
-            report,
-        ),
+        budget: endpoints::read_percent(raw.budget.as_ref(), defaults::RETRY_BUDGET, at.key("budget")),
+        per_try_timeout: at.key("per_try_timeout").nonzero_duration(raw.per_try_timeout.as_ref()),
         attempt_count: raw.attempt_count.unwrap_or(false),
         idempotency_key: raw.idempotency_key.unwrap_or(true),
-        max_wait: read_duration(raw.max_wait.as_ref(), at.key("max_wait"), report)
-            .unwrap_or(defaults::MAX_RETRY_WAIT),
+        max_wait: at.key("max_wait").duration(raw.max_wait.as_ref()).unwrap_or(defaults::MAX_RETRY_WAIT),
     }
 }
 
-fn compile_retry_on(
-    raw: &raw::OneOrMany<raw::OutcomePattern>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> RetryOn {
+fn compile_retry_on(raw: &raw::OneOrMany<raw::OutcomePattern>, at: Place<'_>) -> RetryOn {
     let (mut on, mut calls) = (RetryOn::default(), Vec::new());
     let statuses = map_items(raw, at, |raw, at| {
         let text = match raw {
@@ -83,7 +64,7 @@ fn compile_retry_on(
                     let known = backquoted_list(RETRY_CONDITIONS);
                     let expected = format!("{known} or status codes such as `503`");
                     let words = RETRY_CONDITIONS.into_iter().chain(GrpcStatus::names());
-                    let range = report.ok_or_report(at, parse_statuses_or_word(words, &expected, name))?;
+                    let range = at.ok(parse_statuses_or_word(words, &expected, name))?;
                     return Some((*range.start(), *range.end()));
                 }
             },

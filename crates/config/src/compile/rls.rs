@@ -8,10 +8,10 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::listeners::UsedAddresses;
-use super::{client_limits, limit_scope, read_timeout, tls};
-use crate::config_path::ConfigPath;
+use super::{client_limits, limit_scope, tls};
 use crate::data_files::DataFiles;
 use crate::diagnostic::{Diagnostics, ValueError};
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_rls::options::{
@@ -24,21 +24,20 @@ pub(super) fn compile(
     root: &raw::Root,
     used_addresses: &mut UsedAddresses,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> Option<RlsOptions> {
-    let (raw, at) = (root.rls.as_ref()?, ConfigPath::ROOT.key("rls"));
-    let has_store = root.store.is_some() || report.is_reported(ConfigPath::ROOT.key("store"));
-    let ports = compile_ports(raw, at, used_addresses, report);
-    let tls = raw.tls.as_deref().and_then(|raw| tls::compile_server(raw, at.key("tls"), files, report));
+    let (raw, at) = (root.rls.as_ref()?, report.section("rls"));
+    let has_store = root.store.is_some() || report.section("store").is_reported();
+    let ports = compile_ports(raw, at, used_addresses);
+    let tls = raw.tls.as_deref().and_then(|raw| tls::compile_server(raw, at.key("tls"), files));
     let is_required = raw.config.as_ref().and_then(|config| config.required).unwrap_or(true);
-    let decisions = Arc::new(compile_settings(raw, at, report));
-    let client_names = read_client_names(raw, at, report);
-    let scope = limit_scope::compile_rls_scope(raw.scope.as_ref(), at.key("scope"), has_store, report);
+    let decisions = Arc::new(compile_settings(raw, at));
+    let client_names = read_client_names(raw, at);
+    let scope = limit_scope::compile_rls_scope(raw.scope.as_ref(), at.key("scope"), has_store);
     let config = raw.config.as_ref();
     let directory = config.and_then(|config| compile_directory(config, files));
-    let loaded =
-        directory.as_ref().map(|directory| compile_rules(directory, at.key("config"), is_required, report));
-    let xds = config.and_then(|config| xds::compile(config, at.key("config"), files, report));
+    let loaded = directory.as_ref().map(|directory| compile_rules(directory, at.key("config"), is_required));
+    let xds = config.and_then(|config| xds::compile(config, at.key("config"), files));
     let loaded = loaded.flatten();
     Some(RlsOptions {
         ports: ports?,
@@ -54,50 +53,41 @@ pub(super) fn compile(
 
 /// Reads the names that client certificates must have. Reports names without `client_ca`, because then no
 /// certificate is required.
-fn read_client_names(raw: &raw::Rls, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Arc<[Box<str>]> {
+fn read_client_names(raw: &raw::Rls, at: Place<'_>) -> Arc<[Box<str>]> {
     let names = raw.client_names.iter().flat_map(|names| names.items());
     let names: Arc<[Box<str>]> = names.map(|(_, name)| name.as_str().into()).collect();
     let verifies = raw.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-    if !names.is_empty() && !verifies && !report.is_reported(at.key("tls")) {
-        report.add_inapplicable_key(at, "client_names", "without `tls.client_ca`");
+    if !names.is_empty() && !verifies && !at.key("tls").is_reported() {
+        at.inapplicable_key("client_names", "without `tls.client_ca`");
     }
     names
 }
 
 /// Compiles the export of statistics to StatsD.
-fn compile_statsd(
-    raw: Option<&raw::Statsd>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<statsd::StatsdSettings> {
+fn compile_statsd(raw: Option<&raw::Statsd>, at: Place<'_>) -> Option<statsd::StatsdSettings> {
     let raw = raw?;
     let address = raw.address.as_deref()?;
     let is_host_port = address
         .rsplit_once(':')
         .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0));
     if !is_host_port {
-        report.add_value_error(at.key("address"), format!("expected `host:port`, got {}", quoted(address)));
+        at.key("address").error(format!("expected `host:port`, got {}", quoted(address)));
     }
     Some(statsd::StatsdSettings {
         address: address.into(),
         protocol: raw.protocol.unwrap_or_default(),
-        interval: read_timeout(&raw.interval, defaults::STATSD_INTERVAL, at.key("interval"), report),
+        interval: at.key("interval").timeout(&raw.interval, defaults::STATSD_INTERVAL),
         tags: raw.tags.clone().unwrap_or_default(),
     })
 }
 
-fn compile_ports(
-    raw: &raw::Rls,
-    at: ConfigPath<'_>,
-    used_addresses: &mut UsedAddresses,
-    report: &mut Diagnostics<'_>,
-) -> Option<RlsPorts> {
-    let grpc = used_addresses.read_listener_address(raw.address.as_ref(), at.key("address"), report);
+fn compile_ports(raw: &raw::Rls, at: Place<'_>, used_addresses: &mut UsedAddresses) -> Option<RlsPorts> {
+    let grpc = used_addresses.read_listener_address(raw.address.as_ref(), at.key("address"));
     let mut door = |raw: Option<&raw::Address>,
-                    at: ConfigPath<'_>,
+                    at: Place<'_>,
                     door: HttpEndpoint|
      -> Option<(SocketAddr, HttpEndpoint)> {
-        Some((used_addresses.read_tcp_address(raw, at, report)?, door))
+        Some((used_addresses.read_tcp_address(raw, at)?, door))
     };
     let http = door(raw.http.as_ref(), at.key("http"), HttpEndpoint::Http);
     let debug = door(raw.debug.as_ref(), at.key("debug"), HttpEndpoint::Debug);
@@ -108,29 +98,23 @@ fn compile_ports(
     let path = raw.prometheus.as_ref().and_then(|raw| raw.path.as_deref());
     if let Some(path) = path.filter(|path| !path.starts_with('/')) {
         let error = ValueError::new(format!("expected a path that begins with `/`, got {}", quoted(path)));
-        report.add_value_error(at.key("prometheus").key("path"), error);
+        at.key("prometheus").key("path").error(error);
     }
     let empty = raw::RlsConnections::default();
     let (given, given_at) = (raw.connections.as_ref().unwrap_or(&empty), at.key("connections"));
     let connections = Connections {
-        max_age: read_timeout(
-            &given.max_age,
-            defaults::RLS_MAX_CONNECTION_AGE,
-            given_at.key("max_age"),
-            report,
-        ),
-        grace: read_timeout(&given.grace, defaults::RLS_CONNECTION_GRACE, given_at.key("grace"), report),
+        max_age: given_at.key("max_age").timeout(&given.max_age, defaults::RLS_MAX_CONNECTION_AGE),
+        grace: given_at.key("grace").timeout(&given.grace, defaults::RLS_CONNECTION_GRACE),
         max_connections: given.max.and_then(client_limits::max_connections),
     };
     let doors = [http, debug, prometheus].into_iter().flatten().collect();
-    let statsd = compile_statsd(raw.statsd.as_ref(), at.key("statsd"), report);
+    let statsd = compile_statsd(raw.statsd.as_ref(), at.key("statsd"));
     Some(RlsPorts { grpc: grpc?, http_endpoints: doors, statsd, connections })
 }
 
-fn compile_settings(raw: &raw::Rls, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> RlsSettings {
+fn compile_settings(raw: &raw::Rls, at: Place<'_>) -> RlsSettings {
     let near_limit = raw.near_limit.as_ref();
-    let near_limit =
-        near_limit.and_then(|raw| report.ok_or_report(at.key("near_limit"), parse::percentage(&raw.0)));
+    let near_limit = near_limit.and_then(|raw| at.key("near_limit").ok(parse::percentage(&raw.0)));
     let own = raw.domains.iter().flatten();
     let own = own.map(|(domain, own)| {
         let smoothing = own.algorithm.unwrap_or_default();
@@ -140,7 +124,7 @@ fn compile_settings(raw: &raw::Rls, at: ConfigPath<'_>, report: &mut Diagnostics
         shadow_mode: raw.shadow_mode.unwrap_or_default(),
         quota_mode: raw.quota_mode.unwrap_or_default(),
         near_limit_ratio: near_limit.map_or(0.8, |share| share.as_fraction()),
-        header_names: read_header_names(raw.response_headers.as_ref(), at.key("response_headers"), report),
+        header_names: read_header_names(raw.response_headers.as_ref(), at.key("response_headers")),
         dynamic_metadata: raw.dynamic_metadata.unwrap_or_default(),
         needs_rules: !raw.healthy_without_rules.unwrap_or_default(),
         needs_domains: !raw.healthy_without_domains.unwrap_or(true),
@@ -149,20 +133,16 @@ fn compile_settings(raw: &raw::Rls, at: ConfigPath<'_>, report: &mut Diagnostics
     }
 }
 
-fn read_header_names(
-    raw: Option<&raw::ResponseHeaders>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<HeaderNames> {
+fn read_header_names(raw: Option<&raw::ResponseHeaders>, at: Place<'_>) -> Option<HeaderNames> {
     let names = match raw? {
         raw::ResponseHeaders::Switch(false) => return None,
         raw::ResponseHeaders::Switch(true) => return Some(HeaderNames::default()),
         raw::ResponseHeaders::Names(names) => names,
     };
-    let mut name = |given: &Option<String>, key: &'static str, default: &'static str| -> Arc<str> {
+    let name = |given: &Option<String>, key: &'static str, default: &'static str| -> Arc<str> {
         let given = given.as_deref().unwrap_or(default);
         if HeaderName::try_from(given).is_err() {
-            report.add_value_error(at.key(key), format!("not a header name, got {}", quoted(given)));
+            at.key(key).error(format!("not a header name, got {}", quoted(given)));
         }
         given.into()
     };
@@ -183,12 +163,7 @@ fn compile_directory(raw: &raw::RlsConfig, files: &DataFiles) -> Option<RulesDir
 }
 
 /// Loads the rules as they are at present. Error messages use the wording of envoyproxy/ratelimit.
-fn compile_rules(
-    directory: &RulesDirectory,
-    at: ConfigPath<'_>,
-    is_required: bool,
-    report: &mut Diagnostics<'_>,
-) -> Option<LoadedRules> {
+fn compile_rules(directory: &RulesDirectory, at: Place<'_>, is_required: bool) -> Option<LoadedRules> {
     let at = at.key("directory");
     match load_rules(directory) {
         Ok(loaded) => {
@@ -201,14 +176,14 @@ fn compile_rules(
                         quoted(prefix)
                     ),
                 };
-                report.add_note(at, ValueError::new(note).with_hint("nothing is limited until there is one"));
+                at.note(ValueError::new(note).with_hint("nothing is limited until there is one"));
             }
             return Some(loaded);
         }
-        Err(error) if is_required => report.add_value_error(at, error.to_string()),
+        Err(error) if is_required => at.error(error.to_string()),
         Err(error) => {
             let note = ValueError::new(error.to_string());
-            report.add_note(at, note.with_hint("no rules are in force until this is fixed"));
+            at.note(note.with_hint("no rules are in force until this is fixed"));
         }
     }
     None

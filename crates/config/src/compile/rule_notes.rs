@@ -13,8 +13,7 @@ use std::collections::BTreeSet;
 
 use super::map_items;
 use super::rules::{describe, rule_position};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::Diagnostics;
+use crate::place::Place;
 use crate::raw;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::{Action, LimitAction, Rule, Throttle};
@@ -33,25 +32,19 @@ struct RuleEntry<'r> {
 
 /// Adds notes on the compiled `rules` at `at`, which have no errors. A client is an IPv6 network with a prefix of
 /// `ipv6_prefix` bits.
-pub(super) fn add_notes(
-    raw: &raw::Rules,
-    at: ConfigPath<'_>,
-    rules: &[Rule],
-    ipv6_prefix: u8,
-    report: &mut Diagnostics<'_>,
-) {
+pub(super) fn add_notes(raw: &raw::Rules, at: Place<'_>, rules: &[Rule], ipv6_prefix: u8) {
     let entries: Vec<RuleEntry<'_>> =
         raw.items().zip(rules).map(|((index, raw), rule)| RuleEntry { raw, rule, index }).collect();
-    covered::add_notes(&entries, at, report);
+    covered::add_notes(&entries, at);
     // The limit of a rule with `respond` applies to other requests than it matches: those that it sends.
     let of_arrivals: Vec<_> = entries.iter().copied().filter(|entry| entry.raw.respond.is_none()).collect();
-    unreachable::add_notes(&of_arrivals, ipv6_prefix, at, report);
-    keys::add_notes(&entries, at, report);
+    unreachable::add_notes(&of_arrivals, ipv6_prefix, at);
+    keys::add_notes(&entries, at);
 }
 
 impl<'r> RuleEntry<'r> {
     /// Returns the position of the rule in the list at `rules`.
-    fn position<'p>(&self, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
+    fn position<'p>(&self, rules: &'p Place<'p>) -> Place<'p> {
         rule_position(self.index, rules)
     }
 
@@ -71,8 +64,8 @@ impl<'r> RuleEntry<'r> {
     }
 
     /// Returns the rule's name and line for a message. It is in the list at `rules`.
-    fn describe(&self, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> String {
-        format!("rule {}", describe(self.rule, self.index, rules, report))
+    fn describe(&self, rules: Place<'_>) -> String {
+        format!("rule {}", describe(self.rule, self.index, rules))
     }
 }
 

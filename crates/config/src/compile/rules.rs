@@ -8,9 +8,9 @@ use super::{
     nested_networks, rejection, remote_limit, respond, throttle, wait, windows,
 };
 use crate::applicability::{self, CheckedRule, RuleKind};
-use crate::config_path::ConfigPath;
 use crate::defaults::MAX_NAME_LENGTH;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::{backquoted, quoted};
 use crate::raw;
 use weir_policy::response::rejection::RejectionResponse;
@@ -21,9 +21,8 @@ use weir_policy::rules::rule::{Action, LimitAction, Rule, Throttle};
 /// Compiles all rules in file order, each with its local reply.
 pub(super) fn compile(
     raw: &raw::Rules,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Vec<(Rule, RejectionResponse)> {
     let mut indices = raw.items().map(|(index, _)| index);
     let mut first_uses = HashMap::new();
@@ -32,38 +31,33 @@ pub(super) fn compile(
         let name = raw.name.as_deref().unwrap_or_default();
         if raw.name.is_some() {
             let name_at = rule_at.key("name");
-            report.ok_or_report(name_at, check_name(name));
+            name_at.ok(check_name(name));
             let first = *first_uses.entry(name).or_insert(index);
             if first != index {
-                let first = name_line(first, at, report);
+                let first = name_line(first, at);
                 let error = ValueError::new(format!("duplicate rule name {}", backquoted(name)));
-                report.add_value_error(name_at, error.with_hint(format!("first in line {first}")));
+                name_at.error(error.with_hint(format!("first in line {first}")));
             }
         }
-        Some(compile_rule(raw, name, rule_at, context, report))
+        Some(compile_rule(raw, name, rule_at, context))
     });
-    counters::check(raw, &rules, at, report);
+    counters::check(raw, &rules, at);
     rules
 }
 
 /// Returns a rule's name and line for a message.
-pub(super) fn describe(
-    rule: &Rule,
-    index: Option<usize>,
-    rules: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
-) -> String {
-    format!("{} in line {}", backquoted(&rule.name), name_line(index, rules, report))
+pub(super) fn describe(rule: &Rule, index: Option<usize>, rules: Place<'_>) -> String {
+    format!("{} in line {}", backquoted(&rule.name), name_line(index, rules))
 }
 
 /// Returns the line of the name of the rule with this index in the list at `rules`; `None` for a single rule in place of
 /// a list.
-fn name_line(index: Option<usize>, rules: ConfigPath<'_>, report: &Diagnostics<'_>) -> usize {
-    report.line_of(rule_position(index, &rules).key("name"))
+fn name_line(index: Option<usize>, rules: Place<'_>) -> usize {
+    rule_position(index, &rules).key("name").line()
 }
 
 /// Returns the position of the rule with this index in the list at `rules`; `None` for a single rule in place of a list.
-pub(super) fn rule_position<'p>(index: Option<usize>, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
+pub(super) fn rule_position<'p>(index: Option<usize>, rules: &'p Place<'p>) -> Place<'p> {
     index.map_or_else(|| rules.single_item(), |index| rules.item(index))
 }
 
@@ -92,40 +86,37 @@ pub(super) fn check_name(name: &str) -> Result<(), ValueError> {
 fn compile_rule(
     raw: &raw::Rule,
     name: &str,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> (Rule, RejectionResponse) {
-    context.matcher_owner = if raw.domain.is_some() || report.is_reported(at.key("domain")) {
+    context.matcher_owner = if raw.domain.is_some() || at.key("domain").is_reported() {
         MatcherOwner::DomainRule
     } else {
         MatcherOwner::Rule
     };
-    let matcher = matching::compile_matcher(raw.matching.as_deref(), at.key("match"), context, report);
+    let matcher = matching::compile_matcher(raw.matching.as_deref(), at.key("match"), context);
     let except = raw.except.as_deref().map_or_else(Vec::new, |list| {
-        map_items(list, at.key("except"), |except, at| {
-            Some(matching::compile_except(except, at, context, report))
-        })
+        map_items(list, at.key("except"), |except, at| Some(matching::compile_except(except, at, context)))
     });
-    let mut rejection = rejection::compile(raw, name, at, context, report);
-    wait::set_status(raw, &mut rejection, at, report);
+    let mut rejection = rejection::compile(raw, name, at, context);
+    wait::set_status(raw, &mut rejection, at);
     let action = match raw.action.unwrap_or_default() {
-        raw::Action::Limit if report.is_reported(at.key("action")) => Action::Deny,
-        raw::Action::Limit => Action::Limit(compile_limit_action(raw, &matcher, at, context, report)),
+        raw::Action::Limit if at.key("action").is_reported() => Action::Deny,
+        raw::Action::Limit => Action::Limit(compile_limit_action(raw, &matcher, at, context)),
         raw::Action::Allow => Action::Allow,
         raw::Action::Deny => Action::Deny,
     };
-    note_unconditional_action(raw, &matcher, at, report);
+    note_unconditional_action(raw, &matcher, at);
     context.matcher_owner = MatcherOwner::default();
-    let domain = domain::read_name(raw, at, context, report);
+    let domain = domain::read_name(raw, at, context);
     let rule = Rule { name: name.into(), matcher, except: except.into(), action, domain };
-    domain::note_unavailable_attributes(&rule, at, report);
-    check_applicability(raw, &rule, at, report);
+    domain::note_unavailable_attributes(&rule, at);
+    check_applicability(raw, &rule, at);
     (rule, rejection)
 }
 
 /// Reports keys of the rule at `at` that have no meaning in it.
-fn check_applicability(raw: &raw::Rule, rule: &Rule, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+fn check_applicability(raw: &raw::Rule, rule: &Rule, at: Place<'_>) {
     let (throttle, is_shared) = match &rule.action {
         Action::Limit(limiting) => (limiting.throttle, limiting.shared().is_some()),
         Action::Allow | Action::Deny => (Throttle::default(), false),
@@ -147,71 +138,61 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: ConfigPath<'_>, report:
         (RuleKind::Descriptors, rule.domain.is_some() && rule.reads_descriptors()),
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, applies)| *applies) {
-        applicability::check(&checked, kind, at, report);
+        applicability::check(&checked, kind, at.path(), at.report());
     }
 }
 
 fn compile_limit_action(
     raw: &raw::Rule,
     matcher: &Matcher,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> LimitAction {
     let key = raw
         .key
         .as_ref()
-        .map_or_else(KeyTemplate::default, |key| matching::compile_key(key, matcher, at, context, report));
-    let throttle = throttle::compile(raw.throttle.as_deref(), at.key("throttle"), report);
-    let nested = nested_networks::compile_limits(raw, &key, throttle, at, report);
-    let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
-    windows::apply_to_limits(raw, &mut limits, at, report);
-    throttle::apply_to_limits(throttle, &mut limits, at.key("throttle"), report);
-    let feedback = feedback::compile(raw, throttle, &mut limits, at, report);
-    let cost_model = cost::compile(raw, &limits, at, context, report);
-    throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"), report);
-    let source = limit_scope::compile_source(raw, &key, at, context, report);
-    let enforce = throttle::compile_enforced_share(raw, throttle, &key, at, report);
-    let in_flight = in_flight::compile(raw, at, report);
+        .map_or_else(KeyTemplate::default, |key| matching::compile_key(key, matcher, at, context));
+    let throttle = throttle::compile(raw.throttle.as_deref(), at.key("throttle"));
+    let nested = nested_networks::compile_limits(raw, &key, throttle, at);
+    let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at));
+    windows::apply_to_limits(raw, &mut limits, at);
+    throttle::apply_to_limits(throttle, &mut limits, at.key("throttle"));
+    let feedback = feedback::compile(raw, throttle, &mut limits, at);
+    let cost_model = cost::compile(raw, &limits, at, context);
+    throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"));
+    let source = limit_scope::compile_source(raw, &key, at, context);
+    let enforce = throttle::compile_enforced_share(raw, throttle, &key, at);
+    let in_flight = in_flight::compile(raw, at);
     let action = LimitAction {
-        counter: counters::read_name(raw, at, report),
+        counter: counters::read_name(raw, at),
         key,
         on_missing: raw.on_missing.unwrap_or_default(),
         limits: limits.into(),
         cost_model,
         throttle,
-        wait: wait::compile(raw, at, context, report),
+        wait: wait::compile(raw, at, context),
         enforced_share: enforce,
         in_flight: in_flight.max,
         adaptive: in_flight.adaptive,
-        ban: throttle::compile_ban(raw.on_limit.as_deref(), at.key("on_limit"), report),
+        ban: throttle::compile_ban(raw.on_limit.as_deref(), at.key("on_limit")),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
         feedback,
         source,
-        deferral: respond::compile(raw, at, context, report),
+        deferral: respond::compile(raw, at, context),
     };
-    wait::check(raw, &action, at, report);
+    wait::check(raw, &action, at);
     action
 }
 
 /// Adds a note for an `allow` or `deny` of every request, because other rules never apply then.
-fn note_unconditional_action(
-    raw: &raw::Rule,
-    matcher: &Matcher,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+fn note_unconditional_action(raw: &raw::Rule, matcher: &Matcher, at: Place<'_>) {
     if !matcher.holds_for_all() || raw.except.is_some() {
         return;
     }
     match raw.action.unwrap_or_default() {
-        raw::Action::Allow => {
-            report.add_note(at.key("action"), "exempts every request, so no other rule ever applies")
-        }
-        raw::Action::Deny => {
-            report.add_note(at.key("action"), "rejects every request that no other rule allows")
-        }
+        raw::Action::Allow => at.key("action").note("exempts every request, so no other rule ever applies"),
+        raw::Action::Deny => at.key("action").note("rejects every request that no other rule allows"),
         raw::Action::Limit => {}
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn read_headers<N, V>(
     name: impl Fn(&String) -> Option<N>,
     value: impl Fn(&String) -> Option<V>,
     at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> Vec<(N, V)> {
     let mut headers = Vec::new();
     for (given_name, given_value) in raw.into_iter().flatten() {

@@ -2,14 +2,14 @@
 
 use std::num::NonZeroU16;
 
+use super::map_items;
 use super::rules::check_name;
 use super::upstream_tls::{self, TlsPeer};
-use super::{map_items, read_timeout};
-use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
 use crate::parse::{self, RedisServer};
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, raw};
 use weir_store::remote::channel::ServerAddress;
@@ -27,16 +27,15 @@ const STORE_PEER: TlsPeer<'_> = TlsPeer {
 /// Compiles the section `store` at `at`.
 pub(super) fn compile(
     raw: Option<&raw::Store>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<StoreSettings> {
     let raw = raw?;
     let prefix = raw.prefix.as_deref().unwrap_or(defaults::STORE_PREFIX);
-    report.ok_or_report(at.key("prefix"), check_prefix(prefix));
-    let timeout = read_timeout(&raw.timeout, defaults::STORE_TIMEOUT, at.key("timeout"), report);
+    at.key("prefix").ok(check_prefix(prefix));
+    let timeout = at.key("timeout").timeout(&raw.timeout, defaults::STORE_TIMEOUT);
     if let Some(instance) = &raw.instance {
-        report.ok_or_report(at.key("instance"), check_name(instance));
+        at.key("instance").ok(check_name(instance));
     }
     let given = GivenCredentials {
         username: raw.username.as_deref(),
@@ -44,12 +43,12 @@ pub(super) fn compile(
         password: raw.password.as_ref(),
         password_key: "password",
     };
-    let credentials = read_credentials(given, at, files, report);
+    let credentials = read_credentials(given, at, files);
     let servers = match raw.redis.as_ref()? {
-        raw::Redis::Servers(urls) => compile_servers(urls, raw, at.key("redis"), report)?,
-        raw::Redis::Sentinel(sentinel) => compile_sentinels(sentinel, raw, at.key("redis"), files, report)?,
+        raw::Redis::Servers(urls) => compile_servers(urls, raw, at.key("redis"))?,
+        raw::Redis::Sentinel(sentinel) => compile_sentinels(sentinel, raw, at.key("redis"), files)?,
     };
-    let tls = servers.compile_tls(raw, at, files, report);
+    let tls = servers.compile_tls(raw, at, files);
     if servers.is_secure && tls.is_none() {
         return None;
     }
@@ -96,9 +95,8 @@ impl StoreServers {
     fn compile_tls(
         &self,
         raw: &raw::Store,
-        at: ConfigPath<'_>,
+        at: Place<'_>,
         files: &mut DataFiles,
-        report: &mut Diagnostics<'_>,
     ) -> Option<weir_net::tls::client::TlsClientSettings> {
         let addresses: Vec<&ServerAddress> = match &self.topology {
             Topology::Single(server) => vec![&server.address],
@@ -110,21 +108,20 @@ impl StoreServers {
             ServerAddress::Unix(_) => None,
         });
         let peer = TlsPeer { hosts: hosts.collect(), is_secure: self.is_secure, ..STORE_PEER };
-        upstream_tls::compile_settings(raw.tls.as_deref(), &peer, at, at.key("redis"), files, report)
+        upstream_tls::compile_settings(raw.tls.as_deref(), &peer, at, at.key("redis"), files)
     }
 }
 
 fn compile_servers(
     urls: &raw::OneOrMany<raw::RedisUrl>,
     store: &raw::Store,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Option<StoreServers> {
     let is_list = matches!(urls, raw::OneOrMany::Many(_));
     let has_user = store.username.is_some() || store.password.is_some();
     let mut first: Option<RedisServer> = None;
     let servers = map_items(urls, at.single_item(), |url, at| {
-        let server = report.ok_or_report(at.single_item(), parse::redis_url(&url.0))?;
+        let server = at.single_item().ok(parse::redis_url(&url.0))?;
         let error = if has_user && server.credentials != Credentials::default() {
             Some(
                 ValueError::new("credentials both in the URL and in `username` or `password`")
@@ -136,7 +133,7 @@ fn compile_servers(
             None
         };
         if let Some(error) = error {
-            report.add_value_error(at, error);
+            at.error(error);
         }
         first.get_or_insert_with(|| server.clone());
         Some(server)
@@ -176,9 +173,8 @@ fn cluster_error(server: &RedisServer, first: Option<&RedisServer>) -> Option<Va
 fn compile_sentinels(
     raw: &raw::Sentinel,
     store: &raw::Store,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<StoreServers> {
     let given = GivenCredentials {
         username: raw.sentinel_username.as_deref(),
@@ -186,12 +182,12 @@ fn compile_sentinels(
         password: raw.sentinel_password.as_ref(),
         password_key: "sentinel_password",
     };
-    let credentials = read_credentials(given, at, files, report);
+    let credentials = read_credentials(given, at, files);
     let sentinels = map_items(raw.sentinel.as_ref()?, at.key("sentinel"), |address, at| {
-        report.ok_or_report(at, parse::sentinel_address(&address.0))
+        at.ok(parse::sentinel_address(&address.0))
     });
     let master = raw.master.as_deref()?;
-    report.ok_or_report(at.key("master"), check_name(master));
+    at.key("master").ok(check_name(master));
     let topology = Topology::Sentinel(SentinelSettings {
         sentinels,
         master: master.into(),
@@ -212,28 +208,27 @@ struct GivenCredentials<'r> {
 /// Reads the credentials of the map at `at`.
 fn read_credentials(
     GivenCredentials { username, username_key, password, password_key }: GivenCredentials<'_>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Credentials> {
-    if username.is_some() && password.is_none() && !report.is_reported(at.key(password_key)) {
-        report.add_key_error(at.key(username_key), format!("`{username_key}` without its `{password_key}`"));
+    if username.is_some() && password.is_none() && !at.key(password_key).is_reported() {
+        at.key(username_key).key_error(format!("`{username_key}` without its `{password_key}`"));
     }
     if username.is_some_and(str::is_empty) {
-        report.add_value_error(at.key(username_key), "empty, expected a user name");
+        at.key(username_key).error("empty, expected a user name");
     }
     let password = match password {
         None => None,
         Some(raw::SecretOrFile::Text(text)) if text.expose().is_empty() => {
-            report.add_value_error(at.key(password_key), "empty, expected a password");
+            at.key(password_key).error("empty, expected a password");
             return None;
         }
         Some(raw::SecretOrFile::Text(text)) => Some(text.expose().as_str().into()),
         Some(raw::SecretOrFile::File(name)) => {
             let at = at.key(password_key);
-            let read = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
+            let read = at.key("file").load(files, name.file.as_deref()?, &SECRET)?;
             let text = std::str::from_utf8(&read.0).map_err(|_| "expected a password in UTF-8");
-            Some(report.ok_or_report(at.key("file"), text)?.into())
+            Some(at.key("file").ok(text)?.into())
         }
     };
     Some(Credentials { username: username.map(Into::into), password })

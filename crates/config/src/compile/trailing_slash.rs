@@ -5,8 +5,8 @@
 //! has a pattern for the other path.
 
 use super::map_items;
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::raw;
 use weir_policy::rules::path_set::PathSet;
 use weir_policy::rules::pattern::PathPattern;
@@ -16,12 +16,7 @@ use weir_policy::rules::rule::{Action, Rule};
 const MAX_NOTES: usize = 5;
 
 /// Adds a note for each path of `rules`, compiled from `raw`, that does not match with a trailing slash.
-pub(super) fn note_bypassed_rules(
-    raw: &raw::Rules,
-    at: ConfigPath<'_>,
-    rules: &[Rule],
-    report: &mut Diagnostics<'_>,
-) {
+pub(super) fn note_bypassed_rules(raw: &raw::Rules, at: Place<'_>, rules: &[Rule]) {
     let patterns = [
         paths_of(rules, |action| matches!(action, Action::Deny)),
         paths_of(rules, |action| matches!(action, Action::Limit(_))),
@@ -31,26 +26,23 @@ pub(super) fn note_bypassed_rules(
     if bypassed.len() > MAX_NOTES {
         let note =
             format!("{} paths do not match with a trailing slash, such as `{}`", bypassed.len(), bypassed[0]);
-        report.add_note(
-            at,
-            ValueError::new(note).with_hint("set `trailing_slash: ignore` beside `rules` to match both"),
-        );
+        at.note(ValueError::new(note).with_hint("set `trailing_slash: ignore` beside `rules` to match both"));
         return;
     }
     for_each_bypassed_path(raw, at, rules, &patterns, |slashed, at| {
         let note =
             ValueError::new(format!("does not match `{slashed}`, which many services treat as the same"));
-        report.add_note(at, note.with_hint("set `trailing_slash: ignore` to match both"));
+        at.note(note.with_hint("set `trailing_slash: ignore` to match both"));
     });
 }
 
 /// Calls `found` with each path that no pattern matches with a trailing slash, and its position.
 fn for_each_bypassed_path(
     raw: &raw::Rules,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     rules: &[Rule],
     [denied, limited]: &[PathSet<'_>; 2],
-    mut found: impl FnMut(String, ConfigPath<'_>),
+    mut found: impl FnMut(String, Place<'_>),
 ) {
     let mut rules = rules.iter();
     map_items(raw, at, |raw, at| {

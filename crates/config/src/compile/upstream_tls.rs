@@ -8,8 +8,10 @@ use super::tls::load_key_pair;
 use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
 use crate::data_files::certificates::AUTHORITIES;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::Diagnostics;
+use crate::diagnostic::ValueError;
 use crate::parse::UpstreamUrl;
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw;
 use weir_net::tls::client::{ServerVerification, TlsClientSettings};
@@ -32,36 +34,35 @@ pub(super) fn compile_client(
     at: ConfigPath<'_>,
     address: ConfigPath<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
-    compile_peer(&UPSTREAM_PEER, raw, urls, at, address, files, report)
+    let [at, address] = [at, address].map(|path| Place::new(path, report));
+    compile_peer(&UPSTREAM_PEER, raw, urls, at, address, files)
 }
 
 /// As [`compile_client`], for an upstream of requests, whose hosts may be the server names.
 pub(super) fn compile_upstream(
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
-    at: ConfigPath<'_>,
-    address: ConfigPath<'_>,
+    at: Place<'_>,
+    address: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
-    compile_peer(&TlsPeer { has_requests: true, ..UPSTREAM_PEER }, raw, urls, at, address, files, report)
+    compile_peer(&TlsPeer { has_requests: true, ..UPSTREAM_PEER }, raw, urls, at, address, files)
 }
 
 fn compile_peer(
     peer: &TlsPeer<'_>,
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
-    at: ConfigPath<'_>,
-    address: ConfigPath<'_>,
+    at: Place<'_>,
+    address: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
     let is_secure = urls.first()?.is_secure;
     if urls.iter().any(|place| place.is_secure != is_secure) {
         let error = ValueError::new("some addresses with `https://` and some without, expected all or none");
-        report.add_value_error(address, error.with_hint("use two upstreams with different `match`"));
+        address.error(error.with_hint("use two upstreams with different `match`"));
         return None;
     }
     let hosts = urls.iter().filter_map(|place| match &place.address {
@@ -69,7 +70,7 @@ fn compile_peer(
         UpstreamAddress::Unix(_) | UpstreamAddress::Echo => None,
     });
     let peer = TlsPeer { hosts: hosts.collect(), is_secure, ..*peer };
-    compile_settings(raw, &peer, at, address, files, report)
+    compile_settings(raw, &peer, at, address, files)
 }
 
 /// The server that a connection is made to.
@@ -101,38 +102,33 @@ const UPSTREAM_PEER: TlsPeer<'_> = TlsPeer {
 pub(super) fn compile_settings(
     raw: Option<&raw::UpstreamTls>,
     peer: &TlsPeer<'_>,
-    at: ConfigPath<'_>,
-    address: ConfigPath<'_>,
+    at: Place<'_>,
+    address: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
     let tls_at = at.key("tls");
     let Some(raw) = raw else {
-        check_host_names(peer, address, report);
-        let verification = peer.is_secure.then(|| system_authorities(address, report)).flatten()?;
+        check_host_names(peer, address);
+        let verification = peer.is_secure.then(|| system_authorities(address)).flatten()?;
         return Some(TlsClientSettings { verification, key_pair: None, name: None });
     };
     if !peer.is_secure {
         let condition = ValueError::new("for a plaintext address").with_hint(peer.tls_hint);
-        report.add_inapplicable_key(at, "tls", condition);
+        at.inapplicable_key("tls", condition);
         return None;
     }
-    let verification = compile_verification(raw, peer, tls_at, files, report);
-    let pair = (raw.certificate.is_some() || raw.key.is_some()).then(|| {
-        load_key_pair(raw.certificate.as_deref(), raw.key.as_deref(), peer.name, tls_at, files, report)
-    });
+    let verification = compile_verification(raw, peer, tls_at, files);
+    let pair = (raw.certificate.is_some() || raw.key.is_some())
+        .then(|| load_key_pair(raw.certificate.as_deref(), raw.key.as_deref(), peer.name, tls_at, files));
     let name = match &raw.server_name {
         Some(_) if is_name_from_host(raw) && peer.has_requests => Some(None),
         Some(_) if is_name_from_host(raw) => {
             let error = ValueError::new("`from_host` is possible for `upstream` and `upstreams` only");
-            report.add_value_error(
-                tls_at.key("server_name"),
-                error.with_hint("write the name in the certificate"),
-            );
+            tls_at.key("server_name").error(error.with_hint("write the name in the certificate"));
             None
         }
-        Some(name) => report.ok_or_report(tls_at.key("server_name"), parse_server_name(name)).map(Some),
-        None => Some(None).filter(|_| check_host_names(peer, address, report)),
+        Some(name) => tls_at.key("server_name").ok(parse_server_name(name)).map(Some),
+        None => Some(None).filter(|_| check_host_names(peer, address)),
     };
     Some(TlsClientSettings {
         verification: verification?,
@@ -144,67 +140,57 @@ pub(super) fn compile_settings(
 fn compile_verification(
     raw: &raw::UpstreamTls,
     peer: &TlsPeer<'_>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<ServerVerification> {
     match (raw.verify, raw.ca.as_deref()) {
         (Some(raw::Verify::Switch(false)), _) => {
             let error = ValueError::new("expected `true` or `insecure`, got false");
-            report.add_value_error(
-                at.key("verify"),
-                error.with_hint("`verify: insecure` disables verification"),
-            );
+            at.key("verify").error(error.with_hint("`verify: insecure` disables verification"));
             None
         }
         (Some(raw::Verify::Disabled(raw::NotVerified::Insecure)), Some(_)) => {
-            report.add_inapplicable_key(at, "ca", "with `verify: insecure`");
+            at.inapplicable_key("ca", "with `verify: insecure`");
             None
         }
         (Some(raw::Verify::Disabled(raw::NotVerified::Insecure)), None) => {
-            report.add_note(at.key("verify"), peer.risk);
+            at.key("verify").note(peer.risk);
             Some(ServerVerification::Disabled)
         }
-        (Some(raw::Verify::Switch(true)) | None, Some(name)) => {
-            load_authorities(name, at.key("ca"), files, report)
-        }
-        (Some(raw::Verify::Switch(true)) | None, None) if report.is_reported(at.key("ca")) => None,
-        (Some(raw::Verify::Switch(true)) | None, None) => system_authorities(at, report),
+        (Some(raw::Verify::Switch(true)) | None, Some(name)) => load_authorities(name, at.key("ca"), files),
+        (Some(raw::Verify::Switch(true)) | None, None) if at.key("ca").is_reported() => None,
+        (Some(raw::Verify::Switch(true)) | None, None) => system_authorities(at),
     }
 }
 
 /// Loads the certificate authorities in the file `name`.
 pub(super) fn load_authorities(
     name: &str,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<ServerVerification> {
-    let authorities = files.load(name, &AUTHORITIES, at, report)?;
+    let authorities = at.load(files, name, &AUTHORITIES)?;
     let file = files.resolve_path(name).display().to_string().into();
     Some(ServerVerification::Configured { authorities, file })
 }
 
-fn system_authorities(at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<ServerVerification> {
+fn system_authorities(at: Place<'_>) -> Option<ServerVerification> {
     let authorities = Authorities::from_system();
     if authorities.is_none() {
         let error = ValueError::new("this system has no trusted certificate authorities");
-        report.add_value_error(at, error.with_hint("set `tls.ca` to a file of certificates"));
+        at.error(error.with_hint("set `tls.ca` to a file of certificates"));
     }
     authorities.map(|authorities| ServerVerification::System(Arc::new(authorities)))
 }
 
 /// Whether a certificate can be valid for each host; reports one for which it cannot.
-fn check_host_names(peer: &TlsPeer<'_>, address: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> bool {
+fn check_host_names(peer: &TlsPeer<'_>, address: Place<'_>) -> bool {
     let hosts = peer.hosts.iter().filter(|_| peer.is_secure);
     let invalid = hosts.copied().find(|host| ServerName::try_from(*host).is_err());
     if let Some(host) = invalid {
         let error =
             ValueError::new(format!("no certificate can be valid for this host, got {}", quoted(host)));
-        report.add_value_error(
-            address,
-            error.with_hint("set `tls.server_name` to the name in the certificate"),
-        );
+        address.error(error.with_hint("set `tls.server_name` to the name in the certificate"));
     }
     invalid.is_none()
 }

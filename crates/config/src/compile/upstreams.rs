@@ -2,9 +2,9 @@
 
 use super::context::CompileContext;
 use super::listeners::UsedAddresses;
-use super::{endpoints, map_items, matching, read_or_off, read_timeout, retries, rules, upstream_tls};
-use crate::config_path::ConfigPath;
+use super::{endpoints, map_items, matching, retries, rules, upstream_tls};
 use crate::data_files::DataFiles;
+use crate::place::Place;
 use http::HeaderValue;
 
 use crate::diagnostic::{Diagnostics, ValueError};
@@ -33,25 +33,25 @@ pub(super) fn compile(
     raw: &raw::Root,
     used_addresses: &UsedAddresses,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> Option<CompiledUpstreams> {
-    let root = ConfigPath::ROOT;
+    let root = report.root();
     let (upstream_at, upstreams_at) = (root.key("upstream"), root.key("upstreams"));
     match (&raw.upstream, &raw.upstreams) {
         (Some(raw), None) => {
-            let only = compile_single(raw, upstream_at, used_addresses, context.files, report)?;
+            let only = compile_single(raw, upstream_at, used_addresses, context.files)?;
             Some(CompiledUpstreams { all: vec![only], routes: Routes::default() })
         }
-        (None, Some(raw)) => compile_list(raw, upstreams_at, used_addresses, context, report),
+        (None, Some(raw)) => compile_list(raw, upstreams_at, used_addresses, context),
         (Some(_), Some(_)) => {
-            report.add_key_error(upstreams_at, "both `upstream` and `upstreams`, expected one of them");
+            upstreams_at.key_error("both `upstream` and `upstreams`, expected one of them");
             None
         }
         (None, None) if raw.listeners.is_none() && raw.rls.is_some() => Some(CompiledUpstreams::default()),
         (None, None) if are_all_forward_proxies(raw) => Some(CompiledUpstreams::default()),
         (None, None) => {
-            if !report.is_reported(upstream_at) && !report.is_reported(upstreams_at) {
-                report.add_value_error(upstream_at, "missing, `upstream` is required");
+            if !upstream_at.is_reported() && !upstreams_at.is_reported() {
+                upstream_at.error("missing, `upstream` is required");
             }
             // Used only for a bootstrap, for which a missing upstream is not reported: it may be in the
             // document that is not available.
@@ -72,59 +72,47 @@ fn are_all_forward_proxies(raw: &raw::Root) -> bool {
 
 fn compile_single(
     raw: &raw::Upstream,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     used_addresses: &UsedAddresses,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<UpstreamConfig> {
     match raw {
         raw::Upstream::Address(raw) => {
-            let url = read_url(raw, at.single_item(), used_addresses, report)?;
-            compile_with_urls(
-                vec![url],
-                Some(DEFAULT_NAME.into()),
-                &raw::UpstreamMap::default(),
-                at,
-                files,
-                report,
-            )
+            let url = read_url(raw, at.single_item(), used_addresses)?;
+            compile_with_urls(vec![url], Some(DEFAULT_NAME.into()), &raw::UpstreamMap::default(), at, files)
         }
         raw::Upstream::Map(map) => {
             if map.matching.is_some() {
                 let error = ValueError::new("the only upstream receives every request");
-                report.add_key_error(at.key("match"), error.with_hint("use `upstreams` to route by `match`"));
+                at.key("match").key_error(error.with_hint("use `upstreams` to route by `match`"));
             }
             let name = map.name.as_deref().map_or_else(|| DEFAULT_NAME.into(), Into::into);
-            compile_map(map, Some(name), at, used_addresses, files, report)
+            compile_map(map, Some(name), at, used_addresses, files)
         }
     }
 }
 
 fn compile_list(
     raw: &raw::OneOrMany<raw::UpstreamMap>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     used_addresses: &UsedAddresses,
     context: &mut CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<CompiledUpstreams> {
     let (mut all, mut matchers): (Vec<UpstreamConfig>, Vec<Matcher>) = Default::default();
     // Name of the upstream that matches every request; later ones are unreachable.
     let mut catch_all: Option<Box<str>> = None;
     map_items(raw, at, |raw, at| {
-        let matcher = matching::compile_matcher(raw.matching.as_ref(), at.key("match"), context, report);
+        let matcher = matching::compile_matcher(raw.matching.as_ref(), at.key("match"), context);
         let name = raw.name.as_deref().map(Into::into);
-        let upstream = compile_map(raw, name, at.single_item(), used_addresses, context.files, report)?;
+        let upstream = compile_map(raw, name, at.single_item(), used_addresses, context.files)?;
         let name = &upstream.settings.name;
         if all.iter().any(|other| other.settings.name == *name) {
-            report.add_value_error(at.key("name"), format!("duplicate upstream name {}", backquoted(name)));
+            at.key("name").error(format!("duplicate upstream name {}", backquoted(name)));
         }
         if let Some(rest) = &catch_all {
             let error = format!("unreachable, because {} matches every request", backquoted(rest));
-            report.add_value_error(
-                at,
-                ValueError::new(error).with_hint("move the upstream without `match` to the end"),
-            );
-        } else if matcher.holds_for_all() && !report.is_reported(at.key("match")) {
+            at.error(ValueError::new(error).with_hint("move the upstream without `match` to the end"));
+        } else if matcher.holds_for_all() && !at.key("match").is_reported() {
             catch_all = Some(name.clone());
         }
         all.push(upstream);
@@ -138,47 +126,43 @@ fn compile_list(
 fn compile_map(
     raw: &raw::UpstreamMap,
     name: Option<Box<str>>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     used_addresses: &UsedAddresses,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<UpstreamConfig> {
     if let Some(name) = &raw.name {
-        report.ok_or_report(at.key("name"), rules::check_name(name));
+        at.key("name").ok(rules::check_name(name));
     }
     let addresses = raw
         .address
         .as_ref()
-        .map(|raw| map_items(raw, at.key("address"), |raw, at| read_url(raw, at, used_addresses, report)));
-    compile_with_urls(addresses.unwrap_or_default(), name, raw, at, files, report)
+        .map(|raw| map_items(raw, at.key("address"), |raw, at| read_url(raw, at, used_addresses)));
+    compile_with_urls(addresses.unwrap_or_default(), name, raw, at, files)
 }
 
 fn compile_with_urls(
     urls: Vec<UpstreamUrl>,
     name: Option<Box<str>>,
     raw: &raw::UpstreamMap,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<UpstreamConfig> {
-    let tls = upstream_tls::compile_upstream(raw.tls.as_deref(), &urls, at, at.key("address"), files, report);
+    let tls = upstream_tls::compile_upstream(raw.tls.as_deref(), &urls, at, at.key("address"), files);
     let addresses = urls.into_iter().map(|place| place.address).collect();
-    Some(UpstreamConfig { settings: compile_settings(addresses, name, raw, at, report)?, tls })
+    Some(UpstreamConfig { settings: compile_settings(addresses, name, raw, at)?, tls })
 }
 
 fn compile_settings(
     addresses: Vec<UpstreamAddress>,
     name: Option<Box<str>>,
     raw: &raw::UpstreamMap,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
+    at: Place<'_>,
 ) -> Option<UpstreamSettings> {
     let check = raw.health_check.as_ref();
-    let health_check = check.map(|raw| endpoints::compile_health_check(raw, at.key("health_check"), report));
+    let health_check = check.map(|raw| endpoints::compile_health_check(raw, at.key("health_check")));
     let panic = raw.panic_threshold.as_ref();
     let panic_at = at.key("panic_threshold");
-    let mut read =
-        |raw: &Option<raw::Duration>, default, key| read_timeout(raw, default, at.key(key), report);
+    let read = |raw: &Option<raw::Duration>, default, key| at.key(key).timeout(raw, default);
     let settings = UpstreamSettings {
         dns_refresh: read(&raw.dns_refresh, defaults::DNS_REFRESH, "dns_refresh"),
         connect_timeout: read(&raw.connect_timeout, defaults::CONNECT_TIMEOUT, "connect_timeout"),
@@ -186,18 +170,18 @@ fn compile_settings(
         idle_timeout: read(&raw.idle_timeout, defaults::UPSTREAM_IDLE_TIMEOUT, "idle_timeout"),
         balance: raw.balance.unwrap_or_default(),
         health_check,
-        outliers: endpoints::compile_outlier_detection(raw.outliers.as_ref(), at.key("outliers"), report),
-        panic_threshold: endpoints::read_percent(panic, defaults::PANIC_THRESHOLD, panic_at, report),
-        retries: retries::compile(raw.retries.as_ref(), at.key("retries"), report),
-        limits: endpoints::compile_circuit_breaker(raw.limits.as_ref(), at.key("limits"), report),
+        outliers: endpoints::compile_outlier_detection(raw.outliers.as_ref(), at.key("outliers")),
+        panic_threshold: endpoints::read_percent(panic, defaults::PANIC_THRESHOLD, panic_at),
+        retries: retries::compile(raw.retries.as_ref(), at.key("retries")),
+        limits: endpoints::compile_circuit_breaker(raw.limits.as_ref(), at.key("limits")),
         http2: raw.http2.unwrap_or(false),
-        upgrades: compile_upgrades(raw.upgrades.as_ref(), at.key("upgrades"), report),
+        upgrades: compile_upgrades(raw.upgrades.as_ref(), at.key("upgrades")),
         rewrite: HeadRewrite {
-            host: raw.host.as_ref().and_then(|host| report.ok_or_report(at.key("host"), parse_host(host))),
+            host: raw.host.as_ref().and_then(|host| at.key("host").ok(parse_host(host))),
             strip_prefix: raw
                 .strip_prefix
                 .as_ref()
-                .and_then(|prefix| report.ok_or_report(at.key("strip_prefix"), parse_prefix(prefix))),
+                .and_then(|prefix| at.key("strip_prefix").ok(parse_prefix(prefix))),
             hides_client: !raw.client_headers.unwrap_or(true),
         },
         server_name_from_host: raw.tls.as_ref().is_some_and(|tls| upstream_tls::is_name_from_host(tls)),
@@ -229,30 +213,23 @@ fn parse_prefix(prefix: &str) -> Result<Box<str>, ValueError> {
 }
 
 /// Compiles the names of protocols, in lower case.
-fn compile_upgrades(
-    raw: Option<&OrOff<raw::OneOrMany<String>>>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Box<[Box<str>]> {
+fn compile_upgrades(raw: Option<&OrOff<raw::OneOrMany<String>>>, at: Place<'_>) -> Box<[Box<str>]> {
     let Some(raw) = raw else { return defaults::UPGRADE_PROTOCOLS.map(Into::into).into() };
     let error = ValueError::new("expected protocols or `false`, got true");
-    match read_or_off(raw, error.with_hint("`websocket` is forwarded by default"), at, report) {
-        Some(raw) => {
-            map_items(raw, at, |raw, at| report.ok_or_report(at, parse::upgrade_protocol(raw))).into()
-        }
+    match at.unless_off(raw, error.with_hint("`websocket` is forwarded by default")) {
+        Some(raw) => map_items(raw, at, |raw, at| at.ok(parse::upgrade_protocol(raw))).into(),
         None => Box::default(),
     }
 }
 
 fn read_url(
     raw: &raw::UpstreamAddress,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     used_addresses: &UsedAddresses,
-    report: &mut Diagnostics<'_>,
 ) -> Option<UpstreamUrl> {
-    let url = report.ok_or_report(at.single_item(), parse::upstream_address(&raw.0))?;
+    let url = at.single_item().ok(parse::upstream_address(&raw.0))?;
     if let Some(path) = used_addresses.find_reached_listener(&url.address) {
-        report.add_value_error(at, format!("forwarding loop, this is the address of `{path}`"));
+        at.error(format!("forwarding loop, this is the address of `{path}`"));
     }
     Some(url)
 }

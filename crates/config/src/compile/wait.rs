@@ -6,8 +6,8 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::context::CompileContext;
 use super::matching;
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_limiter::check_options::OnDenied;
@@ -25,23 +25,22 @@ const FAIR_BY: &str = "fair by ";
 /// Compiles the queue of the rule at `at`; `None` if its requests do not wait in one.
 pub(super) fn compile(
     raw: &raw::Rule,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> Option<Box<WaitPolicy>> {
     let Some(raw::Throttle::Map(map)) = raw.throttle.as_deref() else { return None };
     let at = at.key("throttle");
     let Some(wait) = &map.wait else {
-        if map.pace.is_some() && !report.is_reported(at.key("wait")) {
-            report.add_key_error(at.key("pace"), "`pace` needs `wait`");
+        if map.pace.is_some() && !at.key("wait").is_reported() {
+            at.key("pace").key_error("`pace` needs `wait`");
         }
         return None;
     };
     let at = at.key("wait");
-    let max = wait.max.as_ref().and_then(|max| report.ok_or_report(at.key("max"), parse::delay(&max.0)));
-    let (order, fair_key) = compile_order(wait.order.as_ref(), at.key("order"), context, report);
-    let deadline = compile_header(wait.deadline.as_ref(), at.key("deadline"), report);
-    let priority = compile_header(wait.priority.as_ref(), at.key("priority"), report);
+    let max = wait.max.as_ref().and_then(|max| at.key("max").ok(parse::delay(&max.0)));
+    let (order, fair_key) = compile_order(wait.order.as_ref(), at.key("order"), context);
+    let deadline = compile_header(wait.deadline.as_ref(), at.key("deadline"));
+    let priority = compile_header(wait.priority.as_ref(), at.key("priority"));
     Some(Box::new(WaitPolicy {
         max: max?,
         max_queued: wait.queue.unwrap_or(defaults::MAX_WAITING),
@@ -53,19 +52,14 @@ pub(super) fn compile(
     }))
 }
 
-fn compile_header(
-    raw: Option<&raw::WaitHeader>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<HeaderName> {
-    report.ok_or_report(at.key("header"), matching::parse_header_name(raw?.header.as_ref()?))
+fn compile_header(raw: Option<&raw::WaitHeader>, at: Place<'_>) -> Option<HeaderName> {
+    at.key("header").ok(matching::parse_header_name(raw?.header.as_ref()?))
 }
 
 fn compile_order(
     raw: Option<&raw::WaitOrder>,
-    at: ConfigPath<'_>,
+    at: Place<'_>,
     context: &CompileContext<'_>,
-    report: &mut Diagnostics<'_>,
 ) -> (QueueOrder, KeyTemplate) {
     let words = match raw {
         None => return Default::default(),
@@ -75,8 +69,8 @@ fn compile_order(
             let at = at.key("fair");
             let parts = parts.filter_map(|(index, part)| {
                 let at = index.map_or_else(|| at.single_item(), |index| at.item(index));
-                let part = matching::compile_key_part(part, at, context, report)?;
-                check_flow(part, at, report)
+                let part = matching::compile_key_part(part, at, context)?;
+                check_flow(part, at)
             });
             return (QueueOrder::Fair, KeyTemplate(parts.collect()));
         }
@@ -86,9 +80,9 @@ fn compile_order(
         "lifo" => (QueueOrder::Lifo, KeyTemplate::default()),
         _ => {
             let at = at.single_item();
-            let part = report.ok_or_report(at, parse_fair_words(words));
-            let part = part.and_then(|part| matching::compile_plain_part(part, at, context, report));
-            let part = part.and_then(|part| check_flow(part, at, report));
+            let part = at.ok(parse_fair_words(words));
+            let part = part.and_then(|part| matching::compile_plain_part(part, at, context));
+            let part = part.and_then(|part| check_flow(part, at));
             (QueueOrder::Fair, KeyTemplate(part.into_iter().collect()))
         }
     }
@@ -111,64 +105,50 @@ fn parse_fair_words(words: &str) -> Result<raw::PlainKey, ValueError> {
 }
 
 /// Reports a part that requests do not have in a queue.
-fn check_flow(part: Attribute, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Attribute> {
+fn check_flow(part: Attribute, at: Place<'_>) -> Option<Attribute> {
     if part == Attribute::Route {
         let error = ValueError::new("`route` cannot tell flows apart");
-        report.add_value_error(at, error.with_hint("use `path`"));
+        at.error(error.with_hint("use `path`"));
         return None;
     }
     Some(part)
 }
 
 /// Reports settings of the rule at `at` that contradict its queue, and notes those without an effect.
-pub(super) fn check(
-    raw: &raw::Rule,
-    limiting: &LimitAction,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+pub(super) fn check(raw: &raw::Rule, limiting: &LimitAction, at: Place<'_>) {
     let Some(wait) = &limiting.wait else { return };
     let throttle_at = at.key("throttle");
     if limiting.ban.is_some() {
         let error = ValueError::new("`ban` cannot be combined with `wait`");
-        report.add_key_error(
-            at.key("on_limit").key("ban"),
+        at.key("on_limit").key("ban").key_error(
             error.with_hint("a rejected request is not a sign of abuse if requests wait; use another rule"),
         );
     }
     if limiting.on_denied == OnDenied::Charge {
         let error = ValueError::new("`on_denied: charge` cannot be combined with `wait`");
-        report.add_key_error(
-            at.key("on_denied"),
-            error.with_hint("waiting requests are charged once admitted"),
-        );
+        at.key("on_denied").key_error(error.with_hint("waiting requests are charged once admitted"));
     }
     if wait.pace.is_some() && limiting.limits.is_empty() {
-        report.add_key_error(throttle_at.key("pace"), "`pace` needs a limit, and this rule has none");
+        throttle_at.key("pace").key_error("`pace` needs a limit, and this rule has none");
     }
     if wait.pace == Some(PaceMode::Even) && raw.burst.is_some_and(|burst| burst.get() > 1) {
         let note = ValueError::new("`pace: even` spaces requests evenly, so `burst` has no effect");
-        report.add_note(at.key("burst"), note.with_hint("remove `burst`, or use `pace: pid`"));
+        at.key("burst").note(note.with_hint("remove `burst`, or use `pace: pid`"));
     }
 }
 
 /// Sets the status code of the rule's rejections, if its queue has one.
-pub(super) fn set_status(
-    raw: &raw::Rule,
-    rejection: &mut RejectionResponse,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+pub(super) fn set_status(raw: &raw::Rule, rejection: &mut RejectionResponse, at: Place<'_>) {
     let Some(raw::Throttle::Map(map)) = raw.throttle.as_deref() else { return };
     let Some(status) = map.wait.as_ref().and_then(|wait| wait.status) else { return };
     let status_at = at.key("throttle");
     let status_at = status_at.key("wait");
     let status_at = status_at.key("status");
     if !matches!(status, 429 | 503) {
-        report.add_value_error(status_at, format!("expected 429 or 503, got {status}"));
+        status_at.error(format!("expected 429 or 503, got {status}"));
     }
     if raw.on_limit.as_deref().is_some_and(|given| given.status.is_some()) {
-        report.add_key_error(status_at, "both `wait.status` and `on_limit.status`, expected one of them");
+        status_at.key_error("both `wait.status` and `on_limit.status`, expected one of them");
     }
     rejection.status = super::rejection::status_code(Some(status), defaults::REJECTION_STATUS);
 }

@@ -5,8 +5,8 @@ use http::{HeaderName, HeaderValue};
 
 use super::placeholders::ReplyKind;
 use crate::compile::map_items;
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::{parse, raw};
 use weir_policy::response::LimitHeaderSettings;
 use weir_policy::response::cors::{AllowedOrigin, CorsSettings, exposed_headers};
@@ -25,22 +25,14 @@ pub(super) fn exposed<'a>(
     exposed_headers(retry_after.into_iter().chain(about_limits).chain(configured))
 }
 
-pub(super) fn compile(
-    raw: &raw::Cors,
-    exposed: HeaderValue,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<CorsSettings> {
+pub(super) fn compile(raw: &raw::Cors, exposed: HeaderValue, at: Place<'_>) -> Option<CorsSettings> {
     let origins_at = at.key("origins");
     let origins = raw.origins.as_ref()?;
-    let origins = map_items(origins, origins_at, |raw, at| report.ok_or_report(at, parse::origin(&raw.0)));
+    let origins = map_items(origins, origins_at, |raw, at| at.ok(parse::origin(&raw.0)));
     let allows_credentials = raw.credentials.unwrap_or(false);
     if allows_credentials && origins.contains(&AllowedOrigin::Any) {
         let error = ValueError::new("`credentials` has no meaning with the origin `*`");
-        report.add_value_error(
-            at.key("credentials"),
-            error.with_hint("list the origins: browsers accept no `*` with cookies"),
-        );
+        at.key("credentials").error(error.with_hint("list the origins: browsers accept no `*` with cookies"));
     }
     Some(CorsSettings { origins: origins.into(), allows_credentials, exposed })
 }

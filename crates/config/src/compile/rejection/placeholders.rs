@@ -4,9 +4,9 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
 use crate::parse::nearest_name;
+use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw;
 use weir_policy::response::dynamic_reply::ReplyTemplates;
@@ -73,27 +73,21 @@ impl<'a> TemplateContext<'a> {
     }
 
     /// Compiles the body, whose content type is in the headers of `rejection`.
-    pub(super) fn set_body(
-        &mut self,
-        raw: &raw::Body,
-        rejection: &mut RejectionResponse,
-        at: ConfigPath<'_>,
-        report: &mut Diagnostics<'_>,
-    ) {
+    pub(super) fn set_body(&mut self, raw: &raw::Body, rejection: &mut RejectionResponse, at: Place<'_>) {
         let content_type = rejection.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let escaping = escaping_of(content_type.unwrap_or_default());
         let template = if let Some(text) = &raw.text {
-            report.ok_or_report(at.key("text"), self.parse(text, escaping.unwrap_or(Escaping::Text)))
+            at.key("text").ok(self.parse(text, escaping.unwrap_or(Escaping::Text)))
         } else if let Some(json) = &raw.json {
             let text = json.0.to_string();
-            if !self.check_json(&json.0, at.key("json"), report) {
+            if !self.check_json(&json.0, at.key("json")) {
                 return;
             }
-            report.ok_or_report(at.key("json"), self.parse(&text, Escaping::Json))
+            at.key("json").ok(self.parse(&text, Escaping::Json))
         } else {
             // A file may have any content.
             let text = std::str::from_utf8(&rejection.body).ok().zip(escaping).filter(|_| raw.file.is_some());
-            text.and_then(|(text, escaping)| self.parse_file(text, escaping, at.key("file"), report))
+            text.and_then(|(text, escaping)| self.parse_file(text, escaping, at.key("file")))
         };
         let Some(template) = template else { return };
         match template.fixed_text() {
@@ -113,18 +107,12 @@ impl<'a> TemplateContext<'a> {
         self.check_values(&template).map(|()| template)
     }
 
-    fn parse_file(
-        &self,
-        text: &str,
-        escaping: Escaping,
-        at: ConfigPath<'_>,
-        report: &mut Diagnostics<'_>,
-    ) -> Option<Template> {
+    fn parse_file(&self, text: &str, escaping: Escaping, at: Place<'_>) -> Option<Template> {
         let names = || Placeholder::ALL.into_iter().map(Placeholder::name);
         let nearest = |name: &str| nearest_name(name, names().collect::<Vec<_>>());
         for (name, meant) in misspellings(text, nearest).take(3) {
             let note = ValueError::new(format!("the file has `{{{name}}}`, which is sent as it is"));
-            report.add_note(at, note.with_hint(format!("did you mean `{{{meant}}}`?")));
+            at.note(note.with_hint(format!("did you mean `{{{meant}}}`?")));
         }
         let template = Template::parse(text, Syntax::Lenient, escaping, self.rule).ok()?;
         // Of a value that cannot be known, the placeholder is text.
@@ -132,19 +120,19 @@ impl<'a> TemplateContext<'a> {
     }
 
     /// Reports the placeholders of each text in a JSON value at its place. Returns whether all are valid.
-    fn check_json(&self, value: &Value, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> bool {
+    fn check_json(&self, value: &Value, at: Place<'_>) -> bool {
         match value {
-            Value::String(text) => report.ok_or_report(at, self.parse(text, Escaping::Json)).is_some(),
+            Value::String(text) => at.ok(self.parse(text, Escaping::Json)).is_some(),
             Value::Array(items) => {
-                let check = |(index, item)| self.check_json(item, at.item(index), report);
+                let check = |(index, item)| self.check_json(item, at.item(index));
                 // Every problem is reported, so nothing ends at the first.
                 items.iter().enumerate().map(check).filter(|is_valid| !is_valid).count() == 0
             }
             Value::Object(map) => {
                 let check = |(key, value): (&String, &Value)| {
                     let is_key_valid = self.parse(key, Escaping::Json);
-                    let is_key_valid = is_key_valid.map_err(|error| report.add_key_error(at.key(key), error));
-                    self.check_json(value, at.key(key), report) && is_key_valid.is_ok()
+                    let is_key_valid = is_key_valid.map_err(|error| at.key(key).key_error(error));
+                    self.check_json(value, at.key(key)) && is_key_valid.is_ok()
                 };
                 map.iter().map(check).filter(|is_valid| !is_valid).count() == 0
             }

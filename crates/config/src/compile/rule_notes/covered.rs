@@ -3,13 +3,13 @@
 
 use super::wide_rules::WideRules;
 use super::{RuleEntry, map_items, single_path_matchers, with_path};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::backquoted;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::Action;
 
-pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: Place<'_>) {
     // A rule for every request has a note of its own.
     let is_general =
         |entry: &RuleEntry<'_>| entry.rule.matcher.holds_for_all() && entry.rule.except.is_empty();
@@ -21,16 +21,13 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
         if is_excepted(entry) {
             let note =
                 ValueError::new("excludes every request that `match` selects, so the rule never applies");
-            report.add_note(
-                entry.position(&at).key("except"),
-                note.with_hint("remove the rule, or narrow `except`"),
-            );
+            entry.position(&at).key("except").note(note.with_hint("remove the rule, or narrow `except`"));
             continue;
         }
         match entry.rule.action {
             Action::Allow => {}
-            Action::Deny => note_covered(entry, &[&allowing], at, report),
-            Action::Limit(_) => note_covered(entry, &[&allowing, &denying], at, report),
+            Action::Deny => note_covered(entry, &[&allowing], at),
+            Action::Limit(_) => note_covered(entry, &[&allowing, &denying], at),
         }
     }
 }
@@ -46,20 +43,15 @@ fn is_excepted(entry: &RuleEntry<'_>) -> bool {
 }
 
 /// Adds a note if other rules cover the rule, or a path of it.
-fn note_covered(
-    entry: &RuleEntry<'_>,
-    wide: &[&WideRules<'_, '_>],
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+fn note_covered(entry: &RuleEntry<'_>, wide: &[&WideRules<'_, '_>], at: Place<'_>) {
     let find = |matcher: &Matcher| {
         let mut candidates = wide.iter().flat_map(|wide| wide.candidates(matcher));
         candidates.find(|other| entry.rule.is_within(matcher, other.rule))
     };
     let rule_at = entry.position(&at);
     if let Some(other) = find(&entry.rule.matcher) {
-        let note = covered_note("has no effect", entry, &other.describe(at, report), other);
-        return report.add_note(rule_at.key(effect_key(entry)), note);
+        let note = covered_note("has no effect", entry, &other.describe(at), other);
+        return rule_at.key(effect_key(entry)).note(note);
     }
     if single_path_matchers(&entry.rule.matcher).is_empty() {
         return;
@@ -68,8 +60,8 @@ fn note_covered(
     let Some(paths) = matching.and_then(|matching| matching.path.as_ref()) else { return };
     map_items(paths, match_at.key("path"), |path, path_at| {
         let other = find(&with_path(&entry.rule.matcher, &path.0))?;
-        let note = covered_note("this path has no effect", entry, &other.describe(at, report), other);
-        report.add_note(path_at, note);
+        let note = covered_note("this path has no effect", entry, &other.describe(at), other);
+        path_at.note(note);
         Some(())
     });
 }

@@ -5,15 +5,15 @@ use http::header::HOST;
 
 use super::wide_rules::WideRules;
 use super::{RuleEntry, map_items, single_path_matchers};
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::backquoted;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::matcher::{Condition, Matcher};
 use weir_policy::rules::pattern::HeaderPattern;
 use weir_policy::rules::rule::{Action, OnMissing};
 
-pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: Place<'_>) {
     let wide = WideRules::select(entries, |_| true);
     // A rule for requests without an attribute shows that the author has thought of them.
     let conditions = entries.iter().flat_map(|entry| &entry.rule.matcher.conditions);
@@ -46,8 +46,7 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
                 let single = single_path_matchers(&lacking);
                 !single.is_empty() && single.iter().all(is_caught)
             };
-            (!is_caught(&lacking) && !is_each_path_caught())
-                .then(|| report.add_note(at, missing_part_note(part)))
+            (!is_caught(&lacking) && !is_each_path_caught()).then(|| at.note(missing_part_note(part)))
         });
     }
 }

@@ -4,20 +4,15 @@ use std::collections::HashMap;
 
 use super::RuleEntry;
 use super::wide_rules::WideRules;
-use crate::config_path::ConfigPath;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
+use crate::place::Place;
 use crate::quoting::backquoted;
 use weir_limiter::check_options::OnDenied;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::cost::{Cost, CostModel};
 use weir_policy::rules::rule::{LimitAction, LimitSource, OnMissing, RuleLimit, Throttle};
 
-pub(super) fn add_notes(
-    entries: &[RuleEntry<'_>],
-    ipv6_prefix: u8,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+pub(super) fn add_notes(entries: &[RuleEntry<'_>], ipv6_prefix: u8, at: Place<'_>) {
     let mut counter_users: HashMap<&str, usize> = HashMap::new();
     entries.iter().for_each(|entry| *counter_users.entry(entry.rule.counter()).or_default() += 1);
     let strict = WideRules::select(entries, is_strict);
@@ -32,16 +27,16 @@ pub(super) fn add_notes(
                 let tighter =
                     candidates.filter_map(|other| Some((other, tighter_limit(entry, limit, other)?)));
                 let mut covering = tighter.filter(|(other, _)| covers(entry, other, ipv6_prefix));
-                covering.next().map(|(other, tighter)| note_on_other(other, tighter, at, report))
+                covering.next().map(|(other, tighter)| note_on_other(other, tighter, at))
             });
             if let Some(note) = tighter {
-                add_note(entry, index, note, at, report);
+                add_note(entry, index, note, at);
             }
         }
         let fewer = strict.candidates(&entry.rule.matcher).filter(|other| has_fewer_in_flight(entry, other));
         let mut covering = fewer.filter(|other| covers(entry, other, ipv6_prefix));
-        if let Some(note) = covering.find_map(|other| note_on_in_flight(other, at, report)) {
-            report.add_note(entry.position(&at).key("in_flight"), note);
+        if let Some(note) = covering.find_map(|other| note_on_in_flight(other, at)) {
+            entry.position(&at).key("in_flight").note(note);
         }
     }
 }
@@ -113,13 +108,8 @@ fn tighter_limit<'r>(
 }
 
 /// Returns the note that the limit `tighter` of `other`, which covers the rule, is reached first.
-fn note_on_other(
-    other: &RuleEntry<'_>,
-    tighter: &RuleLimit,
-    at: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
-) -> ValueError {
-    let (other_rule, limit) = (other.describe(at, report), tighter.quota.limit());
+fn note_on_other(other: &RuleEntry<'_>, tighter: &RuleLimit, at: Place<'_>) -> ValueError {
+    let (other_rule, limit) = (other.describe(at), tighter.quota.limit());
     let note = format!("never reached: {other_rule} limits the same requests to {limit}");
     ValueError::new(note).with_hint(format!(
         "exclude these requests in {} with `except`, or remove this limit",
@@ -136,13 +126,9 @@ fn has_fewer_in_flight(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> bool {
 }
 
 /// Returns the note that `other`, which covers the rule, has a lower maximum of requests in flight.
-fn note_on_in_flight(
-    other: &RuleEntry<'_>,
-    at: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
-) -> Option<ValueError> {
+fn note_on_in_flight(other: &RuleEntry<'_>, at: Place<'_>) -> Option<ValueError> {
     let fewer = other.limiting()?.in_flight?;
-    let other_rule = other.describe(at, report);
+    let other_rule = other.describe(at);
     let note = format!("never reached: {other_rule} admits {fewer} of the same requests in flight");
     let hint = format!(
         "exclude these requests in {} with `except`, or remove this maximum",
@@ -152,21 +138,15 @@ fn note_on_in_flight(
 }
 
 /// Adds a note at the limit with this index.
-fn add_note(
-    entry: &RuleEntry<'_>,
-    index: usize,
-    note: ValueError,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) {
+fn add_note(entry: &RuleEntry<'_>, index: usize, note: ValueError, at: Place<'_>) {
     let at = entry.position(&at);
     if entry.raw.token_bucket.is_some() {
-        return report.add_note(at.key("token_bucket"), note);
+        return at.key("token_bucket").note(note);
     }
-    let Some(limits) = &entry.raw.limits else { return report.add_note(at.key("limit"), note) };
+    let Some(limits) = &entry.raw.limits else { return at.key("limit").note(note) };
     let at = at.key("limits");
     match limits.items().nth(index) {
-        Some((Some(item), _)) => report.add_note(at.item(item), note),
-        Some((None, _)) | None => report.add_note(at, note),
+        Some((Some(item), _)) => at.item(item).note(note),
+        Some((None, _)) | None => at.note(note),
     }
 }

@@ -1,0 +1,99 @@
+//! A position together with the diagnostics of its configuration, so that functions that read a value take one argument
+//! for both.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use super::config_path::ConfigPath;
+use super::data_files::{DataFileKind, DataFiles};
+use super::diagnostic::{Diagnostics, ValueError};
+
+/// A position in the configuration at which problems can be reported.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    path: ConfigPath<'a>,
+    report: &'a Diagnostics<'a>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) const fn new(path: ConfigPath<'a>, report: &'a Diagnostics<'a>) -> Self {
+        Self { path, report }
+    }
+
+    /// Returns the position of the value of `key` in this map.
+    pub(super) const fn key(&'a self, key: &'a str) -> Self {
+        Self { path: self.path.key(key), report: self.report }
+    }
+
+    /// Returns the position of the item at `index` of this list.
+    pub(super) const fn item(&'a self, index: usize) -> Self {
+        Self { path: self.path.item(index), report: self.report }
+    }
+
+    /// Returns the position of a single value that stands for a list.
+    pub(super) const fn single_item(&'a self) -> Self {
+        Self { path: self.path.single_item(), report: self.report }
+    }
+
+    pub(super) const fn path(&self) -> ConfigPath<'a> {
+        self.path
+    }
+
+    pub(super) const fn report(&self) -> &'a Diagnostics<'a> {
+        self.report
+    }
+
+    /// Reports a problem of the value, or a value missing from it.
+    pub(super) fn error(&self, error: impl Into<ValueError>) {
+        self.report.add_value_error(self.path, error);
+    }
+
+    /// Reports a problem of the key.
+    pub(super) fn key_error(&self, error: impl Into<ValueError>) {
+        self.report.add_key_error(self.path, error);
+    }
+
+    /// Reports that `key` of this map has no meaning under a condition, such as "without `path`".
+    pub(super) fn inapplicable_key(&self, key: &str, condition: impl Into<ValueError>) {
+        let ValueError { message, hint } = condition.into();
+        let message = format!("`{key}` has no meaning {message}");
+        self.key(key).key_error(ValueError { message, hint });
+    }
+
+    /// Reports a note on the valid value.
+    pub(super) fn note(&self, note: impl Into<ValueError>) {
+        self.report.add_note(self.path, note);
+    }
+
+    /// Returns the value; reports an error and returns `None`.
+    pub(super) fn ok<T>(&self, result: Result<T, impl Into<ValueError>>) -> Option<T> {
+        self.report.ok_or_report(self.path, result)
+    }
+
+    /// Whether a problem at or below this position has been reported.
+    pub(super) fn is_reported(&self) -> bool {
+        self.report.is_reported(self.path)
+    }
+
+    /// Returns the line of the value.
+    pub(super) fn line(&self) -> usize {
+        self.report.line_of(self.path)
+    }
+
+    /// Loads the data file that the value names.
+    pub(super) fn load<T: Any + Send + Sync>(
+        &self,
+        files: &mut DataFiles,
+        name: &str,
+        kind: &DataFileKind<T>,
+    ) -> Option<Arc<T>> {
+        files.load(name, kind, self.path, self.report)
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.fmt(f)
+    }
+}
