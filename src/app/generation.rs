@@ -174,14 +174,14 @@ fn build_for_listeners<T>(
     before: &[Option<Arc<T>>],
     build: impl Fn(&ListenerConfig, Option<&Arc<T>>) -> Result<Option<Arc<T>>, rustls::Error>,
 ) -> Result<Box<[Option<Arc<T>>]>, rustls::Error> {
-    let one = |(index, name): (usize, &Box<str>)| {
+    let one = |(index, name): (usize, &str)| {
         let before = before.get(index).and_then(Option::as_ref);
-        match config.listeners.iter().find(|listener| listener.settings.name == *name) {
+        match config.listeners.iter().find(|listener| *listener.settings.name == *name) {
             Some(listener) => build(listener, before),
             None => Ok(before.cloned()),
         }
     };
-    listeners.iter().enumerate().map(one).collect()
+    listeners.iter().map(|name| &**name).enumerate().map(one).collect()
 }
 
 /// TLS of the bound listeners. One with the same settings keeps its state.

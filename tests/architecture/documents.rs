@@ -138,13 +138,12 @@ fn documented_defaults_are_those_of_the_program() {
         let text = written.get(key).unwrap_or_else(|| panic!("{key} has no default"));
         config::parse::duration(text).unwrap_or_else(|fault| panic!("{key}: {}", fault.message))
     };
-    let listener = &loaded.listeners[0].settings;
-    let upstream = &loaded.upstreams[0].settings;
-    assert_eq!(duration("listeners.header_timeout"), listener.header_timeout);
-    assert_eq!(duration("listeners.idle_timeout"), listener.idle_timeout);
-    assert_eq!(duration("upstream.connect_timeout"), upstream.connect_timeout);
-    assert_eq!(duration("upstream.timeout"), upstream.timeout);
-    assert_eq!(duration("upstream.idle_timeout"), upstream.idle_timeout);
+    let listener = &loaded.listeners[0];
+    assert_eq!(duration("listeners.header_timeout"), listener.settings.header_timeout);
+    assert_eq!(duration("listeners.idle_timeout"), listener.settings.idle_timeout);
+    assert_eq!(duration("upstream.connect_timeout"), loaded.upstreams[0].settings.connect_timeout);
+    assert_eq!(duration("upstream.timeout"), loaded.upstreams[0].settings.timeout);
+    assert_eq!(duration("upstream.idle_timeout"), loaded.upstreams[0].settings.idle_timeout);
     assert_eq!(duration("drain.delay"), loaded.drain.delay);
     assert_eq!(duration("drain.timeout"), loaded.drain.timeout);
     let said = |key: &str| written.get(key).cloned().unwrap_or_default();

@@ -46,11 +46,11 @@ impl DataFileFixture {
     ) -> Result<Vec<Arc<T>>, Vec<String>> {
         let file = self.path("weir.yaml");
         let texts = SourceTexts::single(&file, Positions::default());
-        let mut report = Diagnostics::new(&texts);
+        let report = Diagnostics::new(&texts);
         self.files.start_compilation(&file);
         let loaded = names
             .iter()
-            .filter_map(|name| self.files.load(name, kind, ConfigPath::ROOT.key("list"), &mut report));
+            .filter_map(|name| self.files.load(name, kind, ConfigPath::ROOT.key("list"), &report));
         let loaded = loaded.collect();
         self.files.finish_compilation();
         let base = format!("{}/", self.directory.path().display());
