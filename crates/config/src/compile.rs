@@ -63,7 +63,7 @@ use super::parse;
 use super::quoting::quoted;
 use super::raw::{self, OrOff};
 use super::{Config, defaults};
-use crate::place::Place;
+use crate::at::At;
 use weir_limiter::elastic::signal::SignalSet;
 use weir_net::drain;
 use weir_policy::engine::PolicySpec;
@@ -220,7 +220,7 @@ fn compile_elastic_signals(raw: Option<&raw::Elastic>) -> SignalSet {
     named.items().map(|(_, signal)| *signal).collect()
 }
 
-fn compile_drain(raw: Option<&raw::Drain>, at: Place<'_>) -> drain::DrainSettings {
+fn compile_drain(raw: Option<&raw::Drain>, at: At<'_>) -> drain::DrainSettings {
     let empty = raw::Drain::default();
     let raw::Drain { delay, timeout } = raw.unwrap_or(&empty);
     drain::DrainSettings {
@@ -300,7 +300,7 @@ fn note_switch_as_file(
     }
 }
 
-impl Place<'_> {
+impl At<'_> {
     fn duration(&self, raw: Option<&raw::Duration>) -> Option<Duration> {
         raw.and_then(|raw| self.ok(parse::duration(&raw.0)))
     }
@@ -337,7 +337,7 @@ fn read_duration(
     at: ConfigPath<'_>,
     report: &Diagnostics<'_>,
 ) -> Option<Duration> {
-    Place::new(at, report).duration(raw)
+    At::new(at, report).duration(raw)
 }
 
 fn read_timeout(
@@ -346,7 +346,7 @@ fn read_timeout(
     at: ConfigPath<'_>,
     report: &Diagnostics<'_>,
 ) -> Duration {
-    Place::new(at, report).timeout(raw, default)
+    At::new(at, report).timeout(raw, default)
 }
 
 fn read_or_off<'r, T>(
@@ -355,7 +355,7 @@ fn read_or_off<'r, T>(
     at: ConfigPath<'_>,
     report: &Diagnostics<'_>,
 ) -> Option<&'r T> {
-    Place::new(at, report).unless_off(raw, error)
+    At::new(at, report).unless_off(raw, error)
 }
 
 /// Returns the keys that are given.
@@ -366,8 +366,8 @@ fn given_keys<'k>(keys: impl IntoIterator<Item = (&'k str, bool)>) -> impl Itera
 /// Applies `read` to each item at its position; leaves out items for which it returns `None`.
 fn map_items<'l, I, T, const MIN: usize>(
     list: &'l raw::List<I, MIN>,
-    at: Place<'_>,
-    mut read: impl FnMut(&'l I, Place<'_>) -> Option<T>,
+    at: At<'_>,
+    mut read: impl FnMut(&'l I, At<'_>) -> Option<T>,
 ) -> Vec<T> {
     let read = |(index, item)| match index {
         Some(index) => read(item, at.item(index)),

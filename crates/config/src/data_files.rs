@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 pub(super) use self::read::hash_bytes;
 use self::read::{hash_file, read_file};
+use super::at::At;
 use super::config_path::ConfigPath;
 use super::diagnostic::{Diagnostic, Diagnostics, Severity, ValueError};
 use super::quoting::quoted;
@@ -216,6 +217,18 @@ impl DataFiles {
         };
         record.parsed.push((kind.name, parsed.clone()));
         Ok(parsed)
+    }
+}
+
+impl At<'_> {
+    /// Loads the data file that the value names.
+    pub(super) fn load<T: Any + Send + Sync>(
+        &self,
+        files: &mut DataFiles,
+        name: &str,
+        kind: &DataFileKind<T>,
+    ) -> Option<Arc<T>> {
+        files.load(name, kind, self.path(), self.report())
     }
 }
 

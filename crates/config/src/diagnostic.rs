@@ -11,9 +11,9 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::at::At;
 use super::config_path::ConfigPath;
 use super::foreign;
-use super::place::Place;
 use super::positions::{Positions, SourceTexts};
 use super::raw::secret::redact_path;
 use weir_yaml::Position;
@@ -141,7 +141,7 @@ pub(super) struct Diagnostics<'a> {
     found: RefCell<FoundDiagnostics>,
 }
 
-/// What has been found so far. A [`Place`] reports through a shared reference.
+/// What has been found so far. A [`At`] reports through a shared reference.
 #[derive(Debug, Default)]
 struct FoundDiagnostics {
     errors: Vec<Diagnostic>,
@@ -156,13 +156,13 @@ impl<'a> Diagnostics<'a> {
     }
 
     /// Returns the place of a top-level key.
-    pub(super) const fn section<'k>(&'k self, key: &'k str) -> Place<'k> {
-        Place::new(ConfigPath::ROOT.key(key), self)
+    pub(super) const fn section<'k>(&'k self, key: &'k str) -> At<'k> {
+        At::new(ConfigPath::ROOT.key(key), self)
     }
 
     /// Returns the whole configuration as a place.
-    pub(super) const fn root(&self) -> Place<'_> {
-        Place::new(ConfigPath::ROOT, self)
+    pub(super) const fn root(&self) -> At<'_> {
+        At::new(ConfigPath::ROOT, self)
     }
 
     /// Reports a problem of the value at `at`, or a value missing from it.

@@ -7,6 +7,7 @@
 
 mod admin_token;
 mod applicability;
+mod at;
 pub mod central;
 mod changes;
 pub mod check;
@@ -20,7 +21,6 @@ pub mod environment;
 mod foreign;
 mod manifest;
 pub mod parse;
-mod place;
 mod positions;
 mod quoting;
 pub mod raw;

@@ -7,10 +7,10 @@ use weir_policy::rules::shared_limit::SharedLimit;
 use weir_rls::options::{RlsOptions, RlsPorts};
 
 /// Top-level keys that change together, and whether they differ between two configurations.
-pub(super) type Section = (&'static str, fn(&Config, &Config) -> bool);
+pub(super) type ComparedSection = (&'static str, fn(&Config, &Config) -> bool);
 
 /// Sections that take effect at once. A key is also in [`AT_STARTUP`] if only some of its settings do.
-pub(super) const RELOADED: &[Section] = &[
+pub(super) const RELOADED: &[ComparedSection] = &[
     ("config", |old, new| old.central != new.central),
     ("alerts", |old, new| old.alerts != new.alerts),
     ("upstreams", |old, new| old.upstreams != new.upstreams || old.policy.routes != new.policy.routes),
@@ -30,7 +30,7 @@ pub(super) const RELOADED: &[Section] = &[
 ];
 
 /// Sections that take effect only at startup.
-pub(super) const AT_STARTUP: &[Section] = &[
+pub(super) const AT_STARTUP: &[ComparedSection] = &[
     ("listeners", |old, new| !listeners(old).eq(listeners(new))),
     ("workers", |old, new| old.workers != new.workers),
     ("admin", |old, new| {
@@ -48,7 +48,7 @@ pub(super) const AT_STARTUP: &[Section] = &[
 
 /// Returns the keys of the sections that differ.
 pub(super) fn changed_keys(
-    sections: &[Section],
+    sections: &[ComparedSection],
     old: &Config,
     new: &Config,
 ) -> impl Iterator<Item = &'static str> {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{note_switch_as_file, resolve_relative};
+use crate::at::At;
 use crate::diagnostic::{Diagnostics, ValueError};
 use crate::parse::{self, nearest_name};
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw::{self, OrOff};
 use weir_limiter::percent::Percent;
@@ -36,7 +36,7 @@ pub(super) fn compile(
 fn compile_access_log(
     raw: Option<&OrOff<raw::AccessLog>>,
     file: &Path,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Option<AccessLogSettings> {
     let error = ValueError::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
     let map = match at.unless_off(raw?, error.with_suggestion(Some("stdout")))? {
@@ -80,7 +80,7 @@ pub(super) fn hide_parameters(log: &mut AccessLogSettings, log_keys: Option<LogK
 }
 
 /// Adds a note for a log to which nothing is written.
-fn note_empty_sample(sample: Option<Percent>, at: Place<'_>) {
+fn note_empty_sample(sample: Option<Percent>, at: At<'_>) {
     if sample == Some(Percent::from_hundredths(0)) {
         let note = ValueError::new("no request is logged, not even those that `only` selects");
         at.note(note.with_hint("write `access_log: disabled`, or a share above 0%"));

@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 
 use super::endpoints::read_percent;
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_net::listener::ListenerLimits;
@@ -18,7 +18,7 @@ const HEADER_SIZE_RANGE: std::ops::RangeInclusive<u64> = 4 * 1024..=1024 * 1024;
 const MIN_MEMORY: u64 = 1024 * 1024;
 
 /// Compiles the limits of a listener's connections and requests.
-pub(super) fn compile_listener_limits(raw: Option<&raw::ListenerLimits>, at: Place<'_>) -> ListenerLimits {
+pub(super) fn compile_listener_limits(raw: Option<&raw::ListenerLimits>, at: At<'_>) -> ListenerLimits {
     let empty = raw::ListenerLimits::default();
     let raw = raw.unwrap_or(&empty);
     let at = at.key("header_size");
@@ -34,7 +34,7 @@ pub(super) fn compile_listener_limits(raw: Option<&raw::ListenerLimits>, at: Pla
 }
 
 /// Compiles the overload protection of the process.
-pub(super) fn compile_overload(raw: Option<&raw::Overload>, at: Place<'_>) -> OverloadSettings {
+pub(super) fn compile_overload(raw: Option<&raw::Overload>, at: At<'_>) -> OverloadSettings {
     let Some(raw) = raw else { return OverloadSettings::default() };
     let connections = raw.connections.and_then(max_connections);
     if let (Some(max), Some(per_client)) = (connections, raw.connections_per_client)
@@ -57,7 +57,7 @@ pub(super) fn compile_overload(raw: Option<&raw::Overload>, at: Place<'_>) -> Ov
 }
 
 /// Returns a size in bytes; `None` for `auto`.
-fn parse_budget(text: &str, at: Place<'_>) -> Option<usize> {
+fn parse_budget(text: &str, at: At<'_>) -> Option<usize> {
     if text == "auto" {
         return None;
     }
@@ -76,7 +76,7 @@ pub(super) fn max_connections(raw: raw::Connections) -> Option<NonZeroUsize> {
     }
 }
 
-fn parse_memory_limit(text: &str, at: Place<'_>) -> Option<MemoryLimit> {
+fn parse_memory_limit(text: &str, at: At<'_>) -> Option<MemoryLimit> {
     if text.trim_end().ends_with('%') {
         let share = read_percent(Some(&raw::Percentage(text.to_owned())), 100, at);
         if share == 0 {

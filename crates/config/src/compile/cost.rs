@@ -7,10 +7,10 @@ use super::context::CompileContext;
 use super::limits::check_cost;
 use super::matching::{compile_header_patterns as headers_of, parse_header_name};
 use super::{given_keys, map_items};
+use crate::at::At;
 use crate::defaults::REQUEST_COST;
 use crate::diagnostic::ValueError;
 use crate::parse::{self, nearest_name};
-use crate::place::Place;
 use crate::quoting::{backquoted_list, quoted};
 use crate::raw;
 use weir_policy::rules::cost::{ByteCost, Cost, CostModel, HeaderCost, Refunds, ResponseCondition, Statuses};
@@ -23,7 +23,7 @@ const FAILURE_NAMES: [&str; 3] = ["timeout", "connect_failure", "reset"];
 pub(super) fn compile(
     raw: &raw::Rule,
     limits: &[RuleLimit],
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> CostModel {
     let cost = match raw.cost.as_deref() {
@@ -45,7 +45,7 @@ pub(super) fn compile(
 }
 
 /// Compiles which responses count.
-fn compile_count(raw: &raw::Count, at: Place<'_>, context: &mut CompileContext<'_>) -> ResponseCondition {
+fn compile_count(raw: &raw::Count, at: At<'_>, context: &mut CompileContext<'_>) -> ResponseCondition {
     let statuses = raw.response_status.as_ref().map(|statuses| {
         let statuses = map_items(statuses, at.key("response_status"), |status, at| match status {
             raw::StatusPattern::Code(code) => at.ok(parse::status_range(&code.to_string())),
@@ -80,7 +80,7 @@ fn parse_grpc_status(text: &str) -> Result<GrpcStatus, ValueError> {
 }
 
 /// Compiles the source of a variable cost, which exactly one key names.
-fn compile_variable_cost(raw: &raw::VariableCost, at: Place<'_>) -> Option<Cost> {
+fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>) -> Option<Cost> {
     let sources = [
         ("header", raw.header.is_some()),
         ("request_bytes", raw.request_bytes.is_some()),
@@ -129,7 +129,7 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: Place<'_>) -> Option<Cost>
 }
 
 /// Reports a cost at admission that could never be admitted.
-fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: Place<'_>) {
+fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: At<'_>) {
     let cost_at = at.key("cost");
     match cost {
         Cost::Fixed(units) => check_cost(*units, limits, cost_at),
@@ -141,7 +141,7 @@ fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: Place<'_>) {
 
 /// Adds a note for a cost in a response header without an estimate: a key may then have as many requests in flight as its
 /// limit has units, whatever they cost.
-fn note_missing_estimate(raw: &raw::VariableCost, at: Place<'_>) {
+fn note_missing_estimate(raw: &raw::VariableCost, at: At<'_>) {
     if raw.response_header.is_some() && raw.estimate.is_none() {
         let note =
             ValueError::new("without `estimate`, one unit is reserved until the response states the cost");
@@ -151,7 +151,7 @@ fn note_missing_estimate(raw: &raw::VariableCost, at: Place<'_>) {
 
 /// Adds a note for a cost without `max` that becomes known only after the request has passed. It may exceed
 /// the limit; the excess reduces what later requests may use.
-fn note_unbounded_cost(cost: &Cost, at: Place<'_>) {
+fn note_unbounded_cost(cost: &Cost, at: At<'_>) {
     let max_units = match cost {
         Cost::Fixed(_) | Cost::Header(_) => return,
         Cost::ResponseHeader(header) => header.max_units,
@@ -164,7 +164,7 @@ fn note_unbounded_cost(cost: &Cost, at: Place<'_>) {
     }
 }
 
-fn compile_refunds(raw: &raw::OneOrMany<raw::OutcomePattern>, at: Place<'_>) -> Refunds {
+fn compile_refunds(raw: &raw::OneOrMany<raw::OutcomePattern>, at: At<'_>) -> Refunds {
     let mut refunds = Refunds::default();
     let mut calls = Vec::new();
     let statuses = map_items(raw, at.key("refund_on"), |refund, at| {
@@ -195,7 +195,7 @@ fn compile_refunds(raw: &raw::OneOrMany<raw::OutcomePattern>, at: Place<'_>) -> 
 }
 
 /// Adds a note for a refund that a client can cause itself, and thereby avoid the limit.
-fn note_client_controlled_refund(status: GrpcStatus, at: Place<'_>) {
+fn note_client_controlled_refund(status: GrpcStatus, at: At<'_>) {
     if [GrpcStatus::CANCELLED, GrpcStatus::DEADLINE_EXCEEDED].contains(&status) {
         let note =
             ValueError::new(format!("clients can cause `{status}` at will, so that every call is refunded"));

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 
 use super::map_items;
 use super::rules::{self, check_name, rule_position};
+use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse::nearest_name;
-use crate::place::Place;
 use crate::quoting::backquoted;
 use crate::raw;
 use weir_limiter::quota::Quota;
@@ -20,7 +20,7 @@ use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit, Throttle};
 
 /// Reads the counter that the rule at `at` names.
-pub(super) fn read_name(raw: &raw::Rule, at: Place<'_>) -> Option<Box<str>> {
+pub(super) fn read_name(raw: &raw::Rule, at: At<'_>) -> Option<Box<str>> {
     let counter = raw.counter.as_deref()?;
     at.key("counter").ok(check_name(counter))?;
     Some(counter.into())
@@ -36,13 +36,13 @@ struct CounterUser<'r> {
 
 impl CounterUser<'_> {
     /// Returns the rule's name and line for a message. It is in the list at `list`.
-    fn describe(self, list: Place<'_>) -> String {
+    fn describe(self, list: At<'_>) -> String {
         rules::describe(self.rule, self.index, list)
     }
 }
 
 /// Checks that the `rules` at `at` can share counters as configured.
-pub(super) fn check(raw: &raw::Rules, rules: &[(Rule, RejectionResponse)], at: Place<'_>) {
+pub(super) fn check(raw: &raw::Rules, rules: &[(Rule, RejectionResponse)], at: At<'_>) {
     let mut counters: HashMap<&str, Vec<CounterUser<'_>>> = HashMap::new();
     let mut compiled = rules.iter().zip(raw.items().map(|(index, _)| index));
     map_items(raw, at, |raw, rule_at| {
@@ -68,7 +68,7 @@ pub(super) fn check(raw: &raw::Rules, rules: &[(Rule, RejectionResponse)], at: P
 }
 
 /// Reports what a rule in the list at `at` does not have in common with the first rule of its counter.
-fn compare_definitions(first: CounterUser<'_>, other: CounterUser<'_>, at: Place<'_>) {
+fn compare_definitions(first: CounterUser<'_>, other: CounterUser<'_>, at: At<'_>) {
     let (one, two) = (first.action, other.action);
     let aspects = [
         ("key", one.key.to_string(), two.key.to_string()),
@@ -89,7 +89,7 @@ fn compare_definitions(first: CounterUser<'_>, other: CounterUser<'_>, at: Place
 }
 
 /// Reports differences between two rules of a counter, in the list at `at`, in settings that may be absent from either.
-fn compare_optional_settings(earlier: CounterUser<'_>, later: CounterUser<'_>, at: Place<'_>) {
+fn compare_optional_settings(earlier: CounterUser<'_>, later: CounterUser<'_>, at: At<'_>) {
     let max_in_flight = |sharing: CounterUser<'_>| {
         let fixed = sharing.action.in_flight.map(|max| max.to_string());
         sharing.action.adaptive.map(|range| range.to_string()).or(fixed)
@@ -124,7 +124,7 @@ fn report_difference(
     first_value: &str,
     other: CounterUser<'_>,
     other_value: &str,
-    at: Place<'_>,
+    at: At<'_>,
 ) {
     let error = ValueError::new(format!(
         "rules sharing counter {} need the same `{what}`: {} has {first_value}, {} has {other_value}",
@@ -143,7 +143,7 @@ fn counter_yaml_key(rule: &Rule) -> &'static str {
 }
 
 /// Adds a note for a counter that only one rule charges, because its name may be misspelt.
-fn note_unshared(raw: &raw::Rules, counters: &HashMap<&str, Vec<CounterUser<'_>>>, at: Place<'_>) {
+fn note_unshared(raw: &raw::Rules, counters: &HashMap<&str, Vec<CounterUser<'_>>>, at: At<'_>) {
     map_items(raw, at, |raw, at| {
         let counter = raw.counter.as_deref()?;
         let is_alone = counters.get(counter).is_some_and(|rules| rules.len() == 1);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::context::{CompileContext, MatcherOwner};
 use super::{map_items, patterns};
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::raw;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::matcher::{Condition, EntryPattern};
@@ -16,7 +16,7 @@ pub(super) type DescriptorPatterns = BTreeMap<String, raw::OneOrMany<raw::Header
 /// Compiles `descriptor` of a matcher.
 pub(super) fn compile_conditions(
     map: &DescriptorPatterns,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Vec<Condition> {
     require_domain(at, context);
@@ -30,7 +30,7 @@ pub(super) fn compile_conditions(
 /// Compiles `entries` of a matcher.
 pub(super) fn compile_entries(
     raw: &raw::OneOrMany<DescriptorPatterns>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Box<[EntryPattern]> {
     require_domain(at, context);
@@ -38,7 +38,7 @@ pub(super) fn compile_entries(
 }
 
 /// Compiles the part `{descriptor: KEY}` of a key.
-pub(super) fn compile_key_part(key: &str, at: Place<'_>, context: &CompileContext<'_>) -> Option<Attribute> {
+pub(super) fn compile_key_part(key: &str, at: At<'_>, context: &CompileContext<'_>) -> Option<Attribute> {
     require_domain(at, context);
     if key.is_empty() {
         at.error("empty, expected the key of an entry");
@@ -50,7 +50,7 @@ pub(super) fn compile_key_part(key: &str, at: Place<'_>, context: &CompileContex
 /// Compiles one item of `entries`: a map with a single key.
 fn compile_single_entry(
     map: &DescriptorPatterns,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Option<EntryPattern> {
     let (Some((key, values)), 1) = (map.first_key_value(), map.len()) else {
@@ -71,7 +71,7 @@ fn compile_single_entry(
 fn compile_entry(
     key: &str,
     values: &raw::OneOrMany<raw::HeaderValues>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Option<EntryPattern> {
     let at = at.key(key);
@@ -85,7 +85,7 @@ fn compile_entry(
     ))
 }
 
-fn require_domain(at: Place<'_>, context: &CompileContext<'_>) {
+fn require_domain(at: At<'_>, context: &CompileContext<'_>) {
     match context.matcher_owner {
         MatcherOwner::DomainRule => {}
         MatcherOwner::Rule => {

@@ -4,14 +4,14 @@
 //! outcome. It also cannot delay a request. The keys that have no meaning then are listed in `applicability`.
 
 use super::context::CompileContext;
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::raw;
 use weir_policy::rules::pattern::HeaderPattern;
 use weir_policy::rules::rule::Rule;
 
 /// Reads the domain of the rule at `at`.
-pub(super) fn read_name(raw: &raw::Rule, at: Place<'_>, context: &CompileContext<'_>) -> Option<Box<str>> {
+pub(super) fn read_name(raw: &raw::Rule, at: At<'_>, context: &CompileContext<'_>) -> Option<Box<str>> {
     let name = raw.domain.as_deref()?;
     let at = at.key("domain");
     if name.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn read_name(raw: &raw::Rule, at: Place<'_>, context: &CompileContext
 
 /// Adds a note for conditions on attributes that no descriptor contains: such a rule applies only to proxied
 /// requests, whatever its domain.
-pub(super) fn note_unavailable_attributes(rule: &Rule, at: Place<'_>) {
+pub(super) fn note_unavailable_attributes(rule: &Rule, at: At<'_>) {
     if rule.domain.is_none() {
         return;
     }

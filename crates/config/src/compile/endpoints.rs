@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw::{self, OrOff};
 use crate::{defaults, parse};
@@ -13,7 +13,7 @@ use weir_upstream::settings::{CircuitBreakerLimits, ClientShare, HealthCheck, Ou
 const MAX_CLIENT_RATE: u64 = 1 << 20;
 
 /// Compiles the active health check of endpoints.
-pub(super) fn compile_health_check(raw: &raw::HealthCheck, at: Place<'_>) -> HealthCheck {
+pub(super) fn compile_health_check(raw: &raw::HealthCheck, at: At<'_>) -> HealthCheck {
     if let Some(path) = &raw.path {
         at.key("path").ok(check_request_target(path));
     }
@@ -48,7 +48,7 @@ fn check_request_target(path: &str) -> Result<(), ValueError> {
 /// Compiles outlier detection; `None` if it is turned off.
 pub(super) fn compile_outlier_detection(
     raw: Option<&OrOff<raw::OutlierMap>>,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Option<Outliers> {
     let empty = raw::OutlierMap::default();
     let error = ValueError::new("expected a map or `false`, got true")
@@ -73,10 +73,7 @@ pub(super) fn compile_outlier_detection(
 }
 
 /// Compiles the circuit breaker's limits and those of clients.
-pub(super) fn compile_circuit_breaker(
-    raw: Option<&raw::UpstreamLimits>,
-    at: Place<'_>,
-) -> CircuitBreakerLimits {
+pub(super) fn compile_circuit_breaker(raw: Option<&raw::UpstreamLimits>, at: At<'_>) -> CircuitBreakerLimits {
     let empty = raw::UpstreamLimits::default();
     let raw = raw.unwrap_or(&empty);
     let limits = CircuitBreakerLimits {
@@ -97,7 +94,7 @@ pub(super) fn compile_circuit_breaker(
 }
 
 /// Reads the maximum number of requests of one client.
-fn compile_client_share(raw: Option<raw::PerClient>, at: Place<'_>) -> ClientShare {
+fn compile_client_share(raw: Option<raw::PerClient>, at: At<'_>) -> ClientShare {
     match raw {
         None | Some(raw::PerClient::Auto(_)) => ClientShare::Auto,
         Some(raw::PerClient::Count(max)) => ClientShare::Fixed(max),
@@ -111,7 +108,7 @@ fn compile_client_share(raw: Option<raw::PerClient>, at: Place<'_>) -> ClientSha
 }
 
 /// Reads a rate in bytes per second; `None` for no minimum.
-fn read_min_client_rate(raw: Option<&OrOff<raw::Size>>, at: Place<'_>) -> Option<NonZeroU32> {
+fn read_min_client_rate(raw: Option<&OrOff<raw::Size>>, at: At<'_>) -> Option<NonZeroU32> {
     let Some(raw) = raw else { return Some(defaults::MIN_CLIENT_RATE) };
     let size = at.unless_off(raw, "expected a size or `false`, got true".into())?;
     let bytes = at.ok(parse::size(&size.0))?;
@@ -123,7 +120,7 @@ fn read_min_client_rate(raw: Option<&OrOff<raw::Size>>, at: Place<'_>) -> Option
 }
 
 /// Reads a whole percentage.
-pub(super) fn read_percent(raw: Option<&raw::Percentage>, default: u8, at: Place<'_>) -> u8 {
+pub(super) fn read_percent(raw: Option<&raw::Percentage>, default: u8, at: At<'_>) -> u8 {
     let Some(raw) = raw else { return default };
     let number = raw.0.trim().strip_suffix('%').and_then(|number| number.trim_end().parse::<u8>().ok());
     match number.filter(|number| *number <= 100) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::cost::parse_statuses_or_word;
 use super::{map_items, nested_networks};
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_limiter::feedback::LimitShare;
@@ -31,7 +31,7 @@ pub(super) fn compile(
     rule: &raw::Rule,
     throttle: Throttle,
     limits: &mut [RuleLimit],
-    rule_at: Place<'_>,
+    rule_at: At<'_>,
 ) -> Option<Feedback> {
     let at = rule_at.key("feedback");
     let default = raw::FeedbackMap::default();
@@ -57,7 +57,7 @@ pub(super) fn compile(
 }
 
 /// Reports other settings of the rule under which a limit cannot follow.
-fn check_combination(rule: &raw::Rule, throttle: Throttle, at: Place<'_>) {
+fn check_combination(rule: &raw::Rule, throttle: Throttle, at: At<'_>) {
     let other = match throttle {
         Throttle::Soft { .. } => Some("soft"),
         Throttle::Elastic(_) => Some("elastic"),
@@ -73,7 +73,7 @@ fn check_combination(rule: &raw::Rule, throttle: Throttle, at: Place<'_>) {
     }
 }
 
-fn compile_map(map: &raw::FeedbackMap, period: Duration, at: Place<'_>) -> Feedback {
+fn compile_map(map: &raw::FeedbackMap, period: Duration, at: At<'_>) -> Feedback {
     let percent = |raw: &Option<raw::Percentage>, key, range, default| {
         let given = raw.as_ref().and_then(|raw| at.key(key).ok(read_percentage(&raw.0, &range)));
         given.unwrap_or(default)
@@ -104,7 +104,7 @@ fn read_percentage(text: &str, bounds: &RangeInclusive<Percent>) -> Result<Perce
     }
 }
 
-fn compile_rejections(raw: &raw::OneOrMany<raw::OutcomePattern>, at: Place<'_>) -> (Statuses, GrpcStatuses) {
+fn compile_rejections(raw: &raw::OneOrMany<raw::OutcomePattern>, at: At<'_>) -> (Statuses, GrpcStatuses) {
     let mut calls = Vec::new();
     let statuses = map_items(raw, at, |raw, at| {
         let text = match raw {

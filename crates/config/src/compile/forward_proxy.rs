@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{endpoints, map_items, networks, retries, upstream_tls};
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::{defaults, parse, raw};
 use weir_net::listener::ListenAddress;
 use weir_net::tls::client::{ServerVerification, TlsClientSettings};
@@ -19,7 +19,7 @@ pub(super) fn compile(
     raw: Option<&raw::ForwardProxy>,
     listener: &str,
     address: &ListenAddress,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<ForwardProxySettings> {
     let empty = raw::ForwardProxyMap::default();
@@ -48,7 +48,7 @@ pub(super) fn compile(
 }
 
 /// Requires both allow lists unless the listener is on loopback, so that no proxy is open by accident.
-fn check_openness(raw: &raw::ForwardProxyMap, address: &ListenAddress, at: Place<'_>) {
+fn check_openness(raw: &raw::ForwardProxyMap, address: &ListenAddress, at: At<'_>) {
     let is_local = match address {
         ListenAddress::Tcp(address) => address.ip().to_canonical().is_loopback(),
         ListenAddress::Unix(_) => true,
@@ -63,7 +63,7 @@ fn check_openness(raw: &raw::ForwardProxyMap, address: &ListenAddress, at: Place
     }
 }
 
-fn compile_destinations(list: &raw::OneOrMany<raw::Destination>, at: Place<'_>) -> DestinationList {
+fn compile_destinations(list: &raw::OneOrMany<raw::Destination>, at: At<'_>) -> DestinationList {
     let (mut names, mut networks) = (Vec::new(), Vec::new());
     let mut has_family = false;
     map_items(list, at, |raw, at| {
@@ -82,7 +82,7 @@ fn compile_destinations(list: &raw::OneOrMany<raw::Destination>, at: Place<'_>) 
     DestinationList { names: names.into(), networks: networks.into() }
 }
 
-fn compile_ports(list: &raw::ZeroOrMany<u16>, at: Place<'_>) -> BTreeSet<u16> {
+fn compile_ports(list: &raw::ZeroOrMany<u16>, at: At<'_>) -> BTreeSet<u16> {
     let ports = map_items(list, at, |port, at| {
         if *port == 0 {
             at.error("expected a port from 1 to 65535, got 0");
@@ -93,7 +93,7 @@ fn compile_ports(list: &raw::ZeroOrMany<u16>, at: Place<'_>) -> BTreeSet<u16> {
 }
 
 /// Returns the settings of the connections to each destination.
-fn compile_connections(raw: &raw::ForwardProxyMap, listener: &str, at: Place<'_>) -> UpstreamSettings {
+fn compile_connections(raw: &raw::ForwardProxyMap, listener: &str, at: At<'_>) -> UpstreamSettings {
     let read = |raw: &Option<raw::Duration>, default, key| at.key(key).timeout(raw, default);
     UpstreamSettings {
         name: format!("forward_proxy:{listener}").into(),
@@ -125,7 +125,7 @@ fn compile_connections(raw: &raw::ForwardProxyMap, listener: &str, at: Place<'_>
 /// URLs need.
 fn compile_tls(
     raw: Option<&raw::ForwardProxyTls>,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<TlsClientSettings> {
     let verification = match raw.and_then(|raw| raw.ca.as_deref()) {

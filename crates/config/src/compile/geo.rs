@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::context::CompileContext;
+use crate::at::At;
 use crate::data_files::geo_databases::{ASN_DATABASE, LOCATION_DATABASE};
 use crate::data_files::{DataFileKind, DataFiles};
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::{parse, raw};
 use weir_policy::identify::geo::GeoDatabases;
 use weir_policy::rules::pattern::HeaderPattern;
 
 /// Loads the databases of the section `geo` at `at`.
-pub(super) fn load_databases(raw: Option<&raw::Geo>, at: Place<'_>, files: &mut DataFiles) -> GeoDatabases {
+pub(super) fn load_databases(raw: Option<&raw::Geo>, at: At<'_>, files: &mut DataFiles) -> GeoDatabases {
     let Some(raw) = raw else { return GeoDatabases::default() };
     if raw.database.is_none() && raw.asn_database.is_none() && !at.is_reported() {
         at.error("empty map, expected `database`, `asn_database` or both");
@@ -31,7 +31,7 @@ pub(super) fn load_databases(raw: Option<&raw::Geo>, at: Place<'_>, files: &mut 
 fn load_database<T: Send + Sync + 'static>(
     name: Option<&str>,
     kind: &DataFileKind<T>,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<Arc<T>> {
     at.load(files, name?, kind)
@@ -40,7 +40,7 @@ fn load_database<T: Send + Sync + 'static>(
 /// Compiles a country of a matcher.
 pub(super) fn compile_country(
     raw: &raw::Country,
-    at: Place<'_>,
+    at: At<'_>,
     _: &CompileContext<'_>,
 ) -> Option<HeaderPattern> {
     Some(HeaderPattern::Exact(at.ok(parse::country(&raw.0))?.to_string().into()))
@@ -49,14 +49,14 @@ pub(super) fn compile_country(
 /// Compiles a continent of a matcher.
 pub(super) fn compile_continent(
     raw: &raw::Continent,
-    at: Place<'_>,
+    at: At<'_>,
     _: &CompileContext<'_>,
 ) -> Option<HeaderPattern> {
     Some(HeaderPattern::Exact(at.ok(parse::continent(&raw.0))?.code().into()))
 }
 
 /// Compiles an autonomous system of a matcher.
-pub(super) fn compile_asn(raw: &raw::Asn, at: Place<'_>, _: &CompileContext<'_>) -> Option<HeaderPattern> {
+pub(super) fn compile_asn(raw: &raw::Asn, at: At<'_>, _: &CompileContext<'_>) -> Option<HeaderPattern> {
     let number = match raw {
         raw::Asn::Number(number) => *number,
         raw::Asn::Text(text) => at.ok(parse::asn(text))?.0,
@@ -65,14 +65,14 @@ pub(super) fn compile_asn(raw: &raw::Asn, at: Place<'_>, _: &CompileContext<'_>)
 }
 
 /// Reports that `what` at `at` needs a database of countries and continents, if there is none.
-pub(super) fn require_geo_database(at: Place<'_>, what: &str, context: &CompileContext<'_>) {
+pub(super) fn require_geo_database(at: At<'_>, what: &str, context: &CompileContext<'_>) {
     if !context.has_geo_database {
         at.error(missing_section(what, "geo.database"));
     }
 }
 
 /// Reports that the setting at `at` needs a database of autonomous systems, if there is none.
-pub(super) fn require_asn_database(at: Place<'_>, context: &CompileContext<'_>) {
+pub(super) fn require_asn_database(at: At<'_>, context: &CompileContext<'_>) {
     if !context.has_asn_database {
         at.error(missing_section("asn", "geo.asn_database"));
     }

@@ -1,8 +1,8 @@
 //! Addresses of gRPC services that Weir calls.
 
 use super::upstream_tls;
+use crate::at::At;
 use crate::data_files::DataFiles;
-use crate::place::Place;
 use crate::{parse, raw};
 use weir_net::tls::client;
 use weir_store::remote::channel::ServerAddress;
@@ -13,7 +13,7 @@ pub(super) fn read_address(
     key: &'static str,
     address: &raw::UpstreamAddress,
     tls: Option<&raw::UpstreamTls>,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<(ServerAddress, Option<client::TlsClientSettings>)> {
     let place = at.key(key).ok(parse::upstream_address(&address.0))?;

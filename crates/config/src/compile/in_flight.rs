@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU32;
 
+use crate::at::At;
 use crate::defaults::{MAX_IN_FLIGHT, MIN_IN_FLIGHT};
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::raw;
 use weir_limiter::adaptive::AdaptiveRange;
 
@@ -22,7 +22,7 @@ impl From<AdaptiveRange> for InFlight {
 }
 
 /// Compiles the `in_flight` of the rule at `at`.
-pub(super) fn compile(raw: &raw::Rule, at: Place<'_>) -> InFlight {
+pub(super) fn compile(raw: &raw::Rule, at: At<'_>) -> InFlight {
     match raw.in_flight.as_deref() {
         None => InFlight::default(),
         Some(raw::InFlight::Max(max)) => InFlight { max: Some(*max), adaptive: None },
@@ -35,7 +35,7 @@ pub(super) fn compile(raw: &raw::Rule, at: Place<'_>) -> InFlight {
 }
 
 /// Compiles the bounds. A default gives way to a bound beyond it.
-fn compile_bounds(raw: &raw::InFlightBounds, at: Place<'_>) -> AdaptiveRange {
+fn compile_bounds(raw: &raw::InFlightBounds, at: At<'_>) -> AdaptiveRange {
     let max = raw.max.unwrap_or_else(|| MAX_IN_FLIGHT.max(raw.min.unwrap_or(NonZeroU32::MIN)));
     let min = raw.min.unwrap_or_else(|| MIN_IN_FLIGHT.min(max));
     AdaptiveRange::new(min, max).unwrap_or_else(|| {

@@ -5,12 +5,12 @@ use jsonwebtoken::Algorithm;
 
 use super::context::CompileContext;
 use super::{given_keys, map_items, matching};
+use crate::at::At;
 use crate::data_files::jwt_keys::{JWKS, Jwks, PUBLIC_KEY, SECRET};
 use crate::data_files::members::random_secret;
 use crate::data_files::{DataFileError, DataFiles, report_error};
 use crate::defaults;
 use crate::diagnostic::{Severity, ValueError};
-use crate::place::Place;
 use crate::quoting::{backquoted, backquoted_list};
 use crate::raw;
 use weir_limiter::timestamp::Timestamp;
@@ -23,11 +23,7 @@ use weir_policy::identify::jwt::{JwtSettings, TokenTrust, Verifier};
 const MIN_SECRET_LEN: usize = 32;
 
 /// Compiles the verifier of tokens; `None` if no rule uses a claim.
-pub(super) fn compile(
-    raw: Option<&raw::Jwt>,
-    at: Place<'_>,
-    context: CompileContext<'_>,
-) -> Option<Verifier> {
+pub(super) fn compile(raw: Option<&raw::Jwt>, at: At<'_>, context: CompileContext<'_>) -> Option<Verifier> {
     let jwt = raw?;
     let (source, trust) = (compile_source(jwt, at), compile_trust(jwt, at, context.files));
     let issuers = read_texts(jwt.issuer.as_ref(), at.key("issuer"));
@@ -43,7 +39,7 @@ pub(super) fn compile(
     Some(Verifier::new(settings, claims, secret))
 }
 
-fn compile_source(raw: &raw::Jwt, at: Place<'_>) -> Option<TokenSource> {
+fn compile_source(raw: &raw::Jwt, at: At<'_>) -> Option<TokenSource> {
     match (&raw.header, &raw.cookie) {
         (Some(_), Some(_)) => {
             at.key("cookie").key_error("both `header` and `cookie`, expected one of them");
@@ -59,7 +55,7 @@ fn compile_source(raw: &raw::Jwt, at: Place<'_>) -> Option<TokenSource> {
     }
 }
 
-fn compile_trust(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Option<TokenTrust> {
+fn compile_trust(raw: &raw::Jwt, at: At<'_>, files: &mut DataFiles) -> Option<TokenTrust> {
     let key_sources = [
         ("secret", raw.secret.is_some()),
         ("public_key", raw.public_key.is_some()),
@@ -98,7 +94,7 @@ fn compile_trust(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Option
 
 /// Adds a note if there are more keys for an algorithm than are tried. A token without a key name that a
 /// later key has signed would always fail, without an obvious reason.
-fn note_untried_keys(keys: &[VerificationKey], at: Place<'_>) {
+fn note_untried_keys(keys: &[VerificationKey], at: At<'_>) {
     let key_count = |algorithm: &Algorithm| keys.iter().filter(|key| key.is_for(*algorithm)).count();
     let over_limit = keys
         .iter()
@@ -117,7 +113,7 @@ fn note_untried_keys(keys: &[VerificationKey], at: Place<'_>) {
     at.note(error.with_hint(hint));
 }
 
-fn load_secrets(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Vec<VerificationKey> {
+fn load_secrets(raw: &raw::Jwt, at: At<'_>, files: &mut DataFiles) -> Vec<VerificationKey> {
     let Some(secrets) = &raw.secret else { return Vec::new() };
     map_items(secrets, at.key("secret"), |secret, at| {
         let (key, length) = match secret {
@@ -140,7 +136,7 @@ fn load_secrets(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Vec<Ver
     })
 }
 
-fn load_public_keys(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Vec<VerificationKey> {
+fn load_public_keys(raw: &raw::Jwt, at: At<'_>, files: &mut DataFiles) -> Vec<VerificationKey> {
     let Some(keys) = &raw.public_key else { return Vec::new() };
     map_items(keys, at.key("public_key"), |name, at| {
         at.key("file").load(files, name.file.as_deref()?, &PUBLIC_KEY).map(|key| VerificationKey::clone(&key))
@@ -149,7 +145,7 @@ fn load_public_keys(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Vec
 
 /// Returns the valid keys of the set. An expired key left over from a rotation is a note. If all keys have
 /// expired, the file is no longer updated, which is a problem.
-fn load_key_set(raw: &raw::Jwt, at: Place<'_>, files: &mut DataFiles) -> Option<Vec<VerificationKey>> {
+fn load_key_set(raw: &raw::Jwt, at: At<'_>, files: &mut DataFiles) -> Option<Vec<VerificationKey>> {
     let name = raw.jwks.as_ref()?.file.as_deref()?;
     let (jwks_at, now) = (at.key("jwks"), files.now());
     let at = jwks_at.key("file");
@@ -181,7 +177,7 @@ fn expiry_message(key: &VerificationKey) -> String {
 fn restrict_algorithms(
     keys: Vec<VerificationKey>,
     raw: &raw::Jwt,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Option<Vec<VerificationKey>> {
     let Some(configured) = &raw.algorithms else { return Some(keys) };
     let at = at.key("algorithms");
@@ -214,7 +210,7 @@ fn list_algorithms(keys: &[VerificationKey]) -> String {
     backquoted_list(names.iter().map(String::as_str))
 }
 
-fn read_texts(raw: Option<&raw::OneOrMany<String>>, at: Place<'_>) -> Box<[Box<str>]> {
+fn read_texts(raw: Option<&raw::OneOrMany<String>>, at: At<'_>) -> Box<[Box<str>]> {
     let Some(raw) = raw else { return Box::default() };
     let texts = map_items(raw, at, |text, at| {
         if text.is_empty() {

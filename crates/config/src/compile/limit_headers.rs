@@ -4,8 +4,8 @@ use http::HeaderName;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, RETRY_AFTER, TRANSFER_ENCODING};
 
 use super::matching::parse_header_name;
+use crate::at::At;
 use crate::diagnostic::{Diagnostics, ValueError};
-use crate::place::Place;
 use crate::raw;
 use weir_policy::response::ietf::{RATELIMIT, RATELIMIT_POLICY};
 use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -44,7 +44,7 @@ pub(super) fn compile(raw: &raw::Root, report: &Diagnostics<'_>) -> LimitHeaderS
     }
 }
 
-fn compile_names(raw: &raw::HeaderNames, at: Place<'_>) -> LimitHeaderNames {
+fn compile_names(raw: &raw::HeaderNames, at: At<'_>) -> LimitHeaderNames {
     let default = LimitHeaderNames::default();
     let mut used: Vec<HeaderName> = Vec::with_capacity(3);
     let mut name = |key: &str, given: &Option<String>, default: HeaderName| {

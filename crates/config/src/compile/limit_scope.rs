@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::context::CompileContext;
 use super::remote_limit;
+use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse::{self};
-use crate::place::Place;
 use crate::quoting::backquoted_list;
 use crate::{defaults, raw};
 use weir_policy::rules::key::KeyTemplate;
@@ -20,7 +20,7 @@ type KeyPresence = (&'static str, bool);
 pub(super) fn compile_source(
     raw: &raw::Rule,
     key: &KeyTemplate,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> LimitSource {
     let scope_at = at.key("scope");
@@ -52,7 +52,7 @@ pub(super) fn compile_source(
 /// instance counts for itself. With a store they are shared by default.
 pub(super) fn compile_rls_scope(
     raw: Option<&raw::RlsScope>,
-    at: Place<'_>,
+    at: At<'_>,
     has_store: bool,
 ) -> Option<SharedLimit> {
     let map = match raw {
@@ -116,7 +116,7 @@ fn shared_keys(map: &raw::ScopeMap) -> impl Iterator<Item = KeyPresence> {
 }
 
 /// Reports keys that belong to the other kind of scope.
-fn report_inapplicable_keys(map: &raw::ScopeMap, at: Place<'_>) {
+fn report_inapplicable_keys(map: &raw::ScopeMap, at: At<'_>) {
     let (keys, condition): (Vec<KeyPresence>, _) = if is_shared(map) {
         (remote_keys(map).collect(), "without `rls`")
     } else {
@@ -127,7 +127,7 @@ fn report_inapplicable_keys(map: &raw::ScopeMap, at: Place<'_>) {
     }
 }
 
-fn compile_shared_limit(map: &raw::ScopeMap, at: Place<'_>) -> Option<SharedLimit> {
+fn compile_shared_limit(map: &raw::ScopeMap, at: At<'_>) -> Option<SharedLimit> {
     let Some(mode) = map.shared.or_else(|| map.instances.as_ref().map(|_| Mode::Split)) else {
         if !at.is_reported() {
             let expected = backquoted_list(["shared", "instances", "rls"]);
@@ -173,7 +173,7 @@ fn compile_shared_limit(map: &raw::ScopeMap, at: Place<'_>) -> Option<SharedLimi
     })
 }
 
-fn read_wait(map: &raw::ScopeMap, at: Place<'_>) -> Option<Duration> {
+fn read_wait(map: &raw::ScopeMap, at: At<'_>) -> Option<Duration> {
     let wait = at.single_item().duration(map.wait.as_ref())?;
     if wait > defaults::MAX_SHARED_WAIT {
         let max = parse::format_duration(defaults::MAX_SHARED_WAIT);
@@ -182,7 +182,7 @@ fn read_wait(map: &raw::ScopeMap, at: Place<'_>) -> Option<Duration> {
     Some(wait)
 }
 
-fn compile_instances(raw: &raw::Instances, at: Place<'_>) -> Option<InstanceSource> {
+fn compile_instances(raw: &raw::Instances, at: At<'_>) -> Option<InstanceSource> {
     match raw {
         raw::Instances::Count(count) => Some(InstanceSource::Count(*count)),
         raw::Instances::Auto(_) => Some(InstanceSource::Members),

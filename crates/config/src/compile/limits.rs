@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 
 use super::{given_keys, map_items, remote_limit};
+use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse::{self, unit_word};
-use crate::place::Place;
 use crate::raw;
 use weir_limiter::algorithm::Algorithm;
 use weir_limiter::quota::{Limit, MAX_LOGGED_UNITS, Quota, QuotaError, TimeUnit};
@@ -18,9 +18,9 @@ const MIN_NOTED_PERIOD: TimeUnit = TimeUnit::Minute;
 /// A limit and the positions of its parts.
 struct LimitEntry<'a> {
     notation: LimitNotation<'a>,
-    at: Place<'a>,
+    at: At<'a>,
     burst: Option<NonZeroU32>,
-    burst_at: Place<'a>,
+    burst_at: At<'a>,
     algorithm: Algorithm,
 }
 
@@ -34,7 +34,7 @@ enum LimitNotation<'a> {
 }
 
 /// Compiles the limits of the rule at `at`, which has the given `throttle`.
-pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: Place<'_>) -> Vec<RuleLimit> {
+pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: At<'_>) -> Vec<RuleLimit> {
     if let Some(bucket) = &raw.token_bucket {
         return compile_token_bucket(raw, bucket, at).into_iter().collect();
     }
@@ -76,7 +76,7 @@ pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: Place<'_>) -> Vec
 }
 
 /// Compiles the bucket that is the only limit of the rule at `at`.
-fn compile_token_bucket(raw: &raw::Rule, bucket: &raw::TokenBucket, at: Place<'_>) -> Option<RuleLimit> {
+fn compile_token_bucket(raw: &raw::Rule, bucket: &raw::TokenBucket, at: At<'_>) -> Option<RuleLimit> {
     for other in given_keys([("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())]) {
         let error = ValueError::new(format!("both `{other}` and `token_bucket`, expected one of them"));
         at.key(other).key_error(error.with_hint("use `limits` for several, each a rate or a `token_bucket`"));
@@ -93,7 +93,7 @@ fn compile_token_bucket(raw: &raw::Rule, bucket: &raw::TokenBucket, at: Place<'_
 }
 
 /// Reports `algorithm` next to `token_bucket`, which is an algorithm itself.
-fn report_algorithm_with_bucket(is_given: bool, at: Place<'_>) {
+fn report_algorithm_with_bucket(is_given: bool, at: At<'_>) {
     if is_given {
         at.inapplicable_key("algorithm", "with `token_bucket`");
     }
@@ -112,10 +112,10 @@ pub(super) fn limit_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
 /// rule's, the burst only if their algorithm has one.
 pub(super) fn compile_list(
     entries: &raw::OneOrMany<raw::Limit>,
-    list: Place<'_>,
+    list: At<'_>,
     rule: &raw::Rule,
     throttle: Throttle,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Vec<RuleLimit> {
     let inherited = rule.algorithm.unwrap_or_default();
     let mut uses_inherited_burst = false;
@@ -148,10 +148,7 @@ pub(super) fn compile_list(
 }
 
 /// Returns the notation of an entry of `limits`, and the key that contains it, if any.
-fn read_notation<'a>(
-    raw: &'a raw::Limit,
-    at: Place<'_>,
-) -> Option<(LimitNotation<'a>, Option<&'static str>)> {
+fn read_notation<'a>(raw: &'a raw::Limit, at: At<'_>) -> Option<(LimitNotation<'a>, Option<&'static str>)> {
     let map = match raw {
         raw::Limit::Rate(rate) => return Some((LimitNotation::Rate(&rate.0), None)),
         raw::Limit::Map(map) => map,
@@ -177,7 +174,7 @@ fn read_notation<'a>(
 }
 
 /// Converts a bucket's refills to a rate.
-fn refill_rate(bucket: &raw::TokenBucket, at: Place<'_>) -> Option<Limit> {
+fn refill_rate(bucket: &raw::TokenBucket, at: At<'_>) -> Option<Limit> {
     let every_at = at.key("every");
     let every = every_at.single_item().ok(parse::duration(&bucket.every.as_ref()?.0))?;
     match parse::period_from_duration(every) {
@@ -226,7 +223,7 @@ fn compile_quota(entry: &LimitEntry<'_>) -> Option<RuleLimit> {
 
 /// Adds a note if more than the limit's count may be admitted in the first period: the burst, and units that
 /// are returned one by one before the period ends.
-fn note_first_period(quota: &Quota, at: Place<'_>) {
+fn note_first_period(quota: &Quota, at: At<'_>) {
     let Limit { count, period } = quota.limit();
     let max = u64::from(count.get()).saturating_add(u64::from(quota.burst().get())).saturating_sub(1);
     if !quota.algorithm().refills_continuously()
@@ -249,7 +246,7 @@ fn note_first_period(quota: &Quota, at: Place<'_>) {
 }
 
 /// Reports a cost above the burst, because such a request could never be admitted.
-pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: Place<'_>) {
+pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>) {
     let min_burst =
         limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota).burst().get()).min();
     if let Some(min) = min_burst.filter(|min| cost > *min) {

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{client_limits, forward_proxy, map_items, rules, tls};
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
 use crate::diagnostic::{Diagnostics, ValueError};
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{AdminSettings, AdminToken, ListenerConfig, defaults, parse, raw};
 use weir_net::listener;
@@ -51,7 +51,7 @@ pub(super) fn compile(raw: &raw::Root, files: &mut DataFiles, report: &Diagnosti
 
 fn compile_listener(
     raw: &raw::Listener,
-    at: Place<'_>,
+    at: At<'_>,
     used_addresses: &mut UsedAddresses,
 ) -> Option<listener::ListenerSettings> {
     let empty = raw::ListenerMap::default();
@@ -123,7 +123,7 @@ fn compile_admin(
     }
 }
 
-fn read_token(raw: &raw::SecretOrFile, at: Place<'_>, files: &mut DataFiles) -> Option<AdminToken> {
+fn read_token(raw: &raw::SecretOrFile, at: At<'_>, files: &mut DataFiles) -> Option<AdminToken> {
     match raw {
         raw::SecretOrFile::Text(text) => {
             let token = AdminToken::new(text.expose()).map_err(|error| ValueError::new(error.to_string()));
@@ -154,7 +154,7 @@ impl UsedAddresses {
     pub(super) fn read_listener_address(
         &mut self,
         raw: Option<&raw::Address>,
-        at: Place<'_>,
+        at: At<'_>,
     ) -> Option<listener::ListenAddress> {
         let address = at.ok(parse::listener_address(&raw?.0))?;
         self.mark_used(address.clone(), at);
@@ -162,11 +162,7 @@ impl UsedAddresses {
     }
 
     /// Reads an address that must be TCP, and marks it as used.
-    pub(super) fn read_tcp_address(
-        &mut self,
-        raw: Option<&raw::Address>,
-        at: Place<'_>,
-    ) -> Option<SocketAddr> {
+    pub(super) fn read_tcp_address(&mut self, raw: Option<&raw::Address>, at: At<'_>) -> Option<SocketAddr> {
         let address = at.ok(parse::listen_address(&raw?.0))?;
         self.mark_used(listener::ListenAddress::Tcp(address), at);
         Some(address)
@@ -174,7 +170,7 @@ impl UsedAddresses {
 
     /// Marks `address` as used. The kernel would bind two listeners to one address and distribute connections
     /// between them at random.
-    fn mark_used(&mut self, address: listener::ListenAddress, at: Place<'_>) {
+    fn mark_used(&mut self, address: listener::ListenAddress, at: At<'_>) {
         match self.find_overlapping(&address) {
             Some(path) => at.error(format!("address already in use by `{path}`, got {address}")),
             None => self.0.push((address, at.to_string())),

@@ -4,9 +4,9 @@ use http::{HeaderName, Method};
 
 use super::context::CompileContext;
 use super::{descriptors, geo, map_items, nested_networks, networks, patterns, plans, tls};
+use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse;
-use crate::place::Place;
 use crate::quoting::{backquoted, quoted};
 use crate::raw;
 use weir_policy::rules::attribute::Attribute;
@@ -22,7 +22,7 @@ const STANDARD_METHODS: [&str; 9] =
 /// Compiles `match`. Without it, or with an empty map, the rule matches every request.
 pub(super) fn compile_matcher(
     raw: Option<&raw::Matcher>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Matcher {
     let Some(raw) = raw else { return Matcher::default() };
@@ -57,7 +57,7 @@ pub(super) fn compile_matcher(
 }
 
 /// Compiles the conditions on single attributes. Those that cost most to evaluate come last.
-fn compile_conditions(raw: &raw::Matcher, at: Place<'_>, context: &mut CompileContext<'_>) -> Vec<Condition> {
+fn compile_conditions(raw: &raw::Matcher, at: At<'_>, context: &mut CompileContext<'_>) -> Vec<Condition> {
     // Without `..`, so that adding a field is a compile error until it is read here or listed as read
     // elsewhere.
     let raw::Matcher {
@@ -121,7 +121,7 @@ fn compile_conditions(raw: &raw::Matcher, at: Place<'_>, context: &mut CompileCo
 /// Compiles the condition on the listener.
 fn compile_listeners(
     list: &Option<raw::OneOrMany<raw::ListenerName>>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Option<Condition> {
     compile_plain_condition(raw::PlainKey::Listener, list, at, context, compile_listener)
@@ -130,7 +130,7 @@ fn compile_listeners(
 /// Compiles the name of a listener, which must exist.
 fn compile_listener(
     raw: &raw::ListenerName,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Option<HeaderPattern> {
     let name = &*raw.0;
@@ -147,9 +147,9 @@ fn compile_listener(
 fn compile_plain_condition<T>(
     kind: raw::PlainKey,
     list: &Option<raw::OneOrMany<T>>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
-    read: impl Fn(&T, Place<'_>, &CompileContext<'_>) -> Option<HeaderPattern>,
+    read: impl Fn(&T, At<'_>, &CompileContext<'_>) -> Option<HeaderPattern>,
 ) -> Option<Condition> {
     let list = list.as_ref()?;
     let attribute = compile_plain_part(kind, at, context);
@@ -158,7 +158,7 @@ fn compile_plain_condition<T>(
 }
 
 /// Compiles `except`. Reports an empty one, which would match every request and disable the rule.
-pub(super) fn compile_except(raw: &raw::Matcher, at: Place<'_>, context: &mut CompileContext<'_>) -> Matcher {
+pub(super) fn compile_except(raw: &raw::Matcher, at: At<'_>, context: &mut CompileContext<'_>) -> Matcher {
     let matcher = compile_matcher(Some(raw), at, context);
     if matcher.holds_for_all() && !at.is_reported() {
         at.error("an empty `except` matches every request, so the rule would never apply");
@@ -171,7 +171,7 @@ pub(super) fn compile_except(raw: &raw::Matcher, at: Place<'_>, context: &mut Co
 pub(super) fn compile_key(
     raw: &raw::ZeroOrMany<raw::KeyPart>,
     matcher: &Matcher,
-    rule: Place<'_>,
+    rule: At<'_>,
     context: &CompileContext<'_>,
 ) -> KeyTemplate {
     let mut seen: Vec<Attribute> = Vec::new();
@@ -193,7 +193,7 @@ pub(super) fn compile_key(
 
 pub(super) fn compile_key_part(
     raw: &raw::KeyPart,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Option<Attribute> {
     let named = match raw {
@@ -216,11 +216,7 @@ pub(super) fn compile_key_part(
 }
 
 /// Compiles a key part that is a claim of a token.
-pub(super) fn compile_claim_part(
-    claim: &str,
-    at: Place<'_>,
-    context: &CompileContext<'_>,
-) -> Option<Attribute> {
+pub(super) fn compile_claim_part(claim: &str, at: At<'_>, context: &CompileContext<'_>) -> Option<Attribute> {
     patterns::register_claim(claim, at, context).map(Attribute::Jwt)
 }
 
@@ -229,7 +225,7 @@ pub(super) fn compile_named_part(
     header: &Option<String>,
     cookie: &Option<String>,
     query: &Option<String>,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Option<Attribute> {
     if let Some(header) = header {
         return at.key("header").ok(parse_header_name(header).map(Attribute::Header));
@@ -247,7 +243,7 @@ pub(super) fn compile_named_part(
 /// missing.
 pub(super) fn compile_plain_part(
     plain: raw::PlainKey,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Option<Attribute> {
     Some(match plain {
@@ -334,7 +330,7 @@ pub(super) type HeaderPatterns = Vec<(HeaderName, Box<[HeaderPattern]>)>;
 /// Compiles patterns for header values, by header name.
 pub(super) fn compile_header_patterns<'r>(
     map: impl ExactSizeIterator<Item = (&'r String, &'r raw::OneOrMany<raw::HeaderValues>)>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> HeaderPatterns {
     let mut headers: HeaderPatterns = Vec::new();

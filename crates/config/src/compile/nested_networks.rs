@@ -2,15 +2,15 @@
 //! networks.
 
 use super::{given_keys, limits};
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::raw;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::key::KeyTemplate;
 use weir_policy::rules::rule::{NestedNetwork, RuleLimit, Throttle};
 
 /// Compiles the part `{client_ip: {…}}` at `at`; of several networks, the narrowest.
-pub(super) fn compile_key_part(raw: &raw::ClientNetworks, at: Place<'_>) -> Attribute {
+pub(super) fn compile_key_part(raw: &raw::ClientNetworks, at: At<'_>) -> Attribute {
     match (&raw.prefix, &raw.prefixes, &raw.limits) {
         (Some(_), Some(_), _) => {
             at.key("prefixes").key_error("both `prefix` and `prefixes`, expected one of them");
@@ -43,7 +43,7 @@ pub(super) fn compile_limits(
     raw: &raw::Rule,
     key: &KeyTemplate,
     throttle: Throttle,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Option<Vec<RuleLimit>> {
     let mut nested = parts_with_prefixes(raw);
     let (index, client) = nested.next()?;

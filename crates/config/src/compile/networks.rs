@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::map_items;
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::networks::NETWORKS;
 use crate::parse;
-use crate::place::Place;
 use crate::raw;
 use weir_policy::identify::cidr::{CidrSet, Ranges};
 
 /// Compiles all networks of `list` into one set.
 pub(super) fn compile_set<const MIN: usize>(
     list: &raw::List<raw::Networks, MIN>,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> CidrSet {
     let mut inline = Vec::new();

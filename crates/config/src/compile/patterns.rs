@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::context::CompileContext;
 use super::map_items;
+use crate::at::At;
 use crate::data_files::header_values::VALUES;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw;
 use weir_policy::identify::jwt::claim::ClaimName;
@@ -17,7 +17,7 @@ use weir_policy::rules::pattern::HeaderPattern;
 /// Compiles one pattern of a header.
 pub(super) fn compile_header_pattern(
     raw: &raw::HeaderValues,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Option<HeaderPattern> {
     match raw {
@@ -35,7 +35,7 @@ pub(super) fn compile_header_pattern(
 /// Compiles `jwt` of a matcher.
 pub(super) fn compile_claims(
     map: &BTreeMap<String, raw::OneOrMany<raw::ClaimPattern>>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Vec<Condition> {
     if map.is_empty() && !at.is_reported() {
@@ -55,7 +55,7 @@ pub(super) fn compile_claims(
 }
 
 /// Parses the name of a claim, and registers the claim as used.
-pub(super) fn register_claim(name: &str, at: Place<'_>, context: &CompileContext<'_>) -> Option<ClaimName> {
+pub(super) fn register_claim(name: &str, at: At<'_>, context: &CompileContext<'_>) -> Option<ClaimName> {
     if !context.has_jwt {
         let error = ValueError::new("claims need the section `jwt`, and there is none");
         at.key_error(error.with_hint("add `jwt` with the keys that verify tokens"));
@@ -68,6 +68,6 @@ pub(super) fn register_claim(name: &str, at: Place<'_>, context: &CompileContext
     Some(claim)
 }
 
-pub(super) fn parse_pattern(text: &str, at: Place<'_>) -> Option<HeaderPattern> {
+pub(super) fn parse_pattern(text: &str, at: At<'_>) -> Option<HeaderPattern> {
     at.ok(HeaderPattern::parse(text).map_err(|error| format!("{error}, got {}", quoted(text))))
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::context::CompileContext;
 use super::matching::{compile_claim_part, compile_named_part, compile_plain_part};
+use crate::at::At;
 use crate::data_files::members::{MEMBERS, random_secret};
 use crate::diagnostic::ValueError;
 use crate::parse::{self, nearest_name};
-use crate::place::Place;
 use crate::quoting::{backquoted_list, quoted};
 use crate::raw;
 use weir_policy::response::rejection::RejectionResponse;
@@ -24,7 +24,7 @@ const MAX_NOTES: usize = 10;
 /// Compiles the section `plans` at `at`.
 pub(super) fn compile(
     raw: Option<&raw::Plans>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Option<Arc<Plans>> {
     let raw = raw?;
@@ -43,7 +43,7 @@ pub(super) fn compile(
 
 fn compile_attribute(
     raw: &raw::MemberAttribute,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Option<Attribute> {
     match raw {
@@ -65,7 +65,7 @@ fn compile_attribute(
     }
 }
 
-fn load_members(raw: &raw::Members, at: Place<'_>, context: &mut CompileContext<'_>) -> Option<Arc<Members>> {
+fn load_members(raw: &raw::Members, at: At<'_>, context: &mut CompileContext<'_>) -> Option<Arc<Members>> {
     if let Some(file) = &raw.file {
         if !raw.inline_members.is_empty() {
             at.error("both `file` and members, expected one of them");
@@ -97,7 +97,7 @@ pub(super) fn note_plans_without_rule(
     raw: Option<&raw::Plans>,
     plans: Option<&Plans>,
     rules: &[(Rule, RejectionResponse)],
-    at: Place<'_>,
+    at: At<'_>,
 ) {
     let (Some(raw), Some(plans)) = (raw, plans) else { return };
     let matchers = rules.iter().flat_map(|(rule, _)| rule.except.iter().chain([&rule.matcher]));
@@ -156,7 +156,7 @@ pub(super) fn note_plans_without_rule(
 /// Compiles a plan of a matcher.
 pub(super) fn compile_pattern(
     raw: &raw::PlanName,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Option<HeaderPattern> {
     let plan = at.ok(parse::plan_name(&raw.0))?;
@@ -171,7 +171,7 @@ pub(super) fn compile_pattern(
 }
 
 /// Returns the plans; reports that the setting at `at` needs them, if there are none.
-pub(super) fn require_plans(at: Place<'_>, context: &CompileContext<'_>) -> Option<Arc<Plans>> {
+pub(super) fn require_plans(at: At<'_>, context: &CompileContext<'_>) -> Option<Arc<Plans>> {
     if !context.has_plans {
         at.error("`plan` needs `plans`, and there is none");
     }

@@ -16,10 +16,10 @@ use self::placeholders::{ReplyKind, TemplateContext};
 use super::context::CompileContext;
 use super::matching::{parse_header_name, parse_method};
 use super::{given_keys, map_items};
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::response_body::{RESPONSE_BODY, media_type};
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::{defaults, parse, raw};
 use weir_policy::response::cors::CORS_HEADERS;
 use weir_policy::response::fallback::{DEGRADED, FallbackCacheSettings};
@@ -42,7 +42,7 @@ const RESERVED_HEADERS: [HeaderName; 8] = [
 pub(super) fn compile(
     rule: &raw::Rule,
     name: &str,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> RejectionResponse {
     let Some(raw) = rule.on_limit.as_deref() else { return RejectionResponse::default() };
@@ -84,7 +84,7 @@ struct ReplyContext<'a, 'f> {
     context: &'a mut CompileContext<'f>,
 }
 
-fn compile_reply(raw: &raw::OnLimit, reply: ReplyContext<'_, '_>, at: Place<'_>) -> RejectionResponse {
+fn compile_reply(raw: &raw::OnLimit, reply: ReplyContext<'_, '_>, at: At<'_>) -> RejectionResponse {
     let ReplyContext { rule, kind, context } = reply;
     let mut rejection = match kind {
         ReplyKind::Denial => RejectionResponse::denied(),
@@ -119,7 +119,7 @@ fn set_headers(
     raw: &raw::OnLimit,
     templates: &mut TemplateContext<'_>,
     rejection: &mut RejectionResponse,
-    at: Place<'_>,
+    at: At<'_>,
 ) {
     for (name, value) in raw.headers.iter().flatten() {
         let at = at.key(name);
@@ -174,7 +174,7 @@ fn set_body(
     raw: &raw::Body,
     kind: ReplyKind,
     rejection: &mut RejectionResponse,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) {
     if let Some(text) = &raw.text {
@@ -203,7 +203,7 @@ fn load_degraded_response(
     name: &str,
     status: Option<u16>,
     methods: Option<Box<[Method]>>,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<Box<DegradedResponse>> {
     let content = at.load(files, name, &RESPONSE_BODY)?;
@@ -215,12 +215,7 @@ fn load_degraded_response(
     }))
 }
 
-fn set_fallback(
-    raw: &raw::Fallback,
-    rejection: &mut RejectionResponse,
-    at: Place<'_>,
-    files: &mut DataFiles,
-) {
+fn set_fallback(raw: &raw::Fallback, rejection: &mut RejectionResponse, at: At<'_>, files: &mut DataFiles) {
     rejection.cached_fallback =
         raw.cached.as_ref().and_then(|cached| compile_cache(raw, cached, at.single_item()));
     if raw.cached.is_none() {
@@ -254,7 +249,7 @@ fn set_fallback(
     }
 }
 
-fn compile_cache(raw: &raw::Fallback, cached: &raw::Size, at: Place<'_>) -> Option<FallbackCacheSettings> {
+fn compile_cache(raw: &raw::Fallback, cached: &raw::Size, at: At<'_>) -> Option<FallbackCacheSettings> {
     let budget = at.key("cached").ok(parse::size(&cached.0))?;
     let max_allowed_size = budget / defaults::MIN_CACHED_RESPONSES;
     let max_size = match &raw.largest {

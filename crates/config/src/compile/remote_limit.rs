@@ -5,8 +5,8 @@
 
 use super::context::CompileContext;
 use super::{grpc, limit_scope, map_items};
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, raw};
 use weir_policy::rules::attribute::Attribute;
@@ -18,7 +18,7 @@ use weir_store::remote::service::RemoteServiceSettings;
 pub(super) fn compile(
     raw: &raw::Rule,
     key: &KeyTemplate,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Option<RemoteLimit> {
     let (remote, scope_at) = (remote_scope(raw)?, at.key("scope"));
@@ -83,7 +83,7 @@ fn default_entries(rule: &str, key: &KeyTemplate) -> Vec<EntryTemplate> {
 fn compile_entries(
     raw: &raw::OneOrMany<raw::DescriptorEntry>,
     key: &KeyTemplate,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Vec<EntryTemplate> {
     let mut parts = 0..;
     let entries = map_items(raw, at, |raw, at| match raw {

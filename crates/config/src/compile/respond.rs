@@ -7,8 +7,8 @@ use http::StatusCode;
 use super::context::CompileContext;
 use super::limit_scope;
 use super::retries::parse_backoff;
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::{defaults, parse, raw};
 use weir_policy::rules::deferral::Deferral;
 
@@ -18,7 +18,7 @@ const BODY_RANGE: RangeInclusive<u64> = 1..=8 << 20;
 /// Compiles how the rule at `at` accepts calls that are sent later; `None` if it forwards them at once.
 pub(super) fn compile(
     rule: &raw::Rule,
-    rule_at: Place<'_>,
+    rule_at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Option<Box<Deferral>> {
     let (raw, at) = (rule.respond.as_deref(), rule_at.key("respond"));
@@ -53,7 +53,7 @@ pub(super) fn compile(
     }))
 }
 
-fn read_max_body(raw: Option<&raw::Size>, at: Place<'_>) -> u32 {
+fn read_max_body(raw: Option<&raw::Size>, at: At<'_>) -> u32 {
     let size = raw.and_then(|size| at.ok(parse::size(&size.0)));
     let Some(size) = size else { return defaults::DEFERRAL_MAX_BODY };
     if !BODY_RANGE.contains(&size) {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::cost::parse_statuses_or_word;
 use super::{endpoints, map_items};
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::{backquoted_list, quoted};
 use crate::{defaults, parse, raw};
 use weir_policy::rules::grpc::GrpcStatus;
@@ -19,7 +19,7 @@ const RETRY_CONDITIONS: [&str; 3] = ["connect_failure", "reset", "timeout"];
 const DEFAULT_ATTEMPTS: u32 = defaults::CONNECT_RETRIES;
 
 /// Compiles `retries`.
-pub(super) fn compile(raw: Option<&raw::Retries>, at: Place<'_>) -> Retries {
+pub(super) fn compile(raw: Option<&raw::Retries>, at: At<'_>) -> Retries {
     let connect_failure_only = RetryOn { connect_failure: true, ..RetryOn::default() };
     let Some(raw) = raw else {
         return Retries {
@@ -47,7 +47,7 @@ pub(super) fn compile(raw: Option<&raw::Retries>, at: Place<'_>) -> Retries {
     }
 }
 
-fn compile_retry_on(raw: &raw::OneOrMany<raw::OutcomePattern>, at: Place<'_>) -> RetryOn {
+fn compile_retry_on(raw: &raw::OneOrMany<raw::OutcomePattern>, at: At<'_>) -> RetryOn {
     let (mut on, mut calls) = (RetryOn::default(), Vec::new());
     let statuses = map_items(raw, at, |raw, at| {
         let text = match raw {

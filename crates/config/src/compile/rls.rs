@@ -9,9 +9,9 @@ use http::HeaderName;
 
 use super::listeners::UsedAddresses;
 use super::{client_limits, limit_scope, tls};
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::diagnostic::{Diagnostics, ValueError};
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_rls::options::{
@@ -53,7 +53,7 @@ pub(super) fn compile(
 
 /// Reads the names that client certificates must have. Reports names without `client_ca`, because then no
 /// certificate is required.
-fn read_client_names(raw: &raw::Rls, at: Place<'_>) -> Arc<[Box<str>]> {
+fn read_client_names(raw: &raw::Rls, at: At<'_>) -> Arc<[Box<str>]> {
     let names = raw.client_names.iter().flat_map(|names| names.items());
     let names: Arc<[Box<str>]> = names.map(|(_, name)| name.as_str().into()).collect();
     let verifies = raw.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
@@ -64,7 +64,7 @@ fn read_client_names(raw: &raw::Rls, at: Place<'_>) -> Arc<[Box<str>]> {
 }
 
 /// Compiles the export of statistics to StatsD.
-fn compile_statsd(raw: Option<&raw::Statsd>, at: Place<'_>) -> Option<statsd::StatsdSettings> {
+fn compile_statsd(raw: Option<&raw::Statsd>, at: At<'_>) -> Option<statsd::StatsdSettings> {
     let raw = raw?;
     let address = raw.address.as_deref()?;
     let is_host_port = address
@@ -81,14 +81,12 @@ fn compile_statsd(raw: Option<&raw::Statsd>, at: Place<'_>) -> Option<statsd::St
     })
 }
 
-fn compile_ports(raw: &raw::Rls, at: Place<'_>, used_addresses: &mut UsedAddresses) -> Option<RlsPorts> {
+fn compile_ports(raw: &raw::Rls, at: At<'_>, used_addresses: &mut UsedAddresses) -> Option<RlsPorts> {
     let grpc = used_addresses.read_listener_address(raw.address.as_ref(), at.key("address"));
-    let mut door = |raw: Option<&raw::Address>,
-                    at: Place<'_>,
-                    door: HttpEndpoint|
-     -> Option<(SocketAddr, HttpEndpoint)> {
-        Some((used_addresses.read_tcp_address(raw, at)?, door))
-    };
+    let mut door =
+        |raw: Option<&raw::Address>, at: At<'_>, door: HttpEndpoint| -> Option<(SocketAddr, HttpEndpoint)> {
+            Some((used_addresses.read_tcp_address(raw, at)?, door))
+        };
     let http = door(raw.http.as_ref(), at.key("http"), HttpEndpoint::Http);
     let debug = door(raw.debug.as_ref(), at.key("debug"), HttpEndpoint::Debug);
     let prometheus = raw.prometheus.as_ref().and_then(|raw| {
@@ -112,7 +110,7 @@ fn compile_ports(raw: &raw::Rls, at: Place<'_>, used_addresses: &mut UsedAddress
     Some(RlsPorts { grpc: grpc?, http_endpoints: doors, statsd, connections })
 }
 
-fn compile_settings(raw: &raw::Rls, at: Place<'_>) -> RlsSettings {
+fn compile_settings(raw: &raw::Rls, at: At<'_>) -> RlsSettings {
     let near_limit = raw.near_limit.as_ref();
     let near_limit = near_limit.and_then(|raw| at.key("near_limit").ok(parse::percentage(&raw.0)));
     let own = raw.domains.iter().flatten();
@@ -133,7 +131,7 @@ fn compile_settings(raw: &raw::Rls, at: Place<'_>) -> RlsSettings {
     }
 }
 
-fn read_header_names(raw: Option<&raw::ResponseHeaders>, at: Place<'_>) -> Option<HeaderNames> {
+fn read_header_names(raw: Option<&raw::ResponseHeaders>, at: At<'_>) -> Option<HeaderNames> {
     let names = match raw? {
         raw::ResponseHeaders::Switch(false) => return None,
         raw::ResponseHeaders::Switch(true) => return Some(HeaderNames::default()),
@@ -163,7 +161,7 @@ fn compile_directory(raw: &raw::RlsConfig, files: &DataFiles) -> Option<RulesDir
 }
 
 /// Loads the rules as they are at present. Error messages use the wording of envoyproxy/ratelimit.
-fn compile_rules(directory: &RulesDirectory, at: Place<'_>, is_required: bool) -> Option<LoadedRules> {
+fn compile_rules(directory: &RulesDirectory, at: At<'_>, is_required: bool) -> Option<LoadedRules> {
     let at = at.key("directory");
     match load_rules(directory) {
         Ok(loaded) => {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use super::map_items;
 use super::rules::{describe, rule_position};
-use crate::place::Place;
+use crate::at::At;
 use crate::raw;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::{Action, LimitAction, Rule, Throttle};
@@ -32,7 +32,7 @@ struct RuleEntry<'r> {
 
 /// Adds notes on the compiled `rules` at `at`, which have no errors. A client is an IPv6 network with a prefix of
 /// `ipv6_prefix` bits.
-pub(super) fn add_notes(raw: &raw::Rules, at: Place<'_>, rules: &[Rule], ipv6_prefix: u8) {
+pub(super) fn add_notes(raw: &raw::Rules, at: At<'_>, rules: &[Rule], ipv6_prefix: u8) {
     let entries: Vec<RuleEntry<'_>> =
         raw.items().zip(rules).map(|((index, raw), rule)| RuleEntry { raw, rule, index }).collect();
     covered::add_notes(&entries, at);
@@ -44,7 +44,7 @@ pub(super) fn add_notes(raw: &raw::Rules, at: Place<'_>, rules: &[Rule], ipv6_pr
 
 impl<'r> RuleEntry<'r> {
     /// Returns the position of the rule in the list at `rules`.
-    fn position<'p>(&self, rules: &'p Place<'p>) -> Place<'p> {
+    fn position<'p>(&self, rules: &'p At<'p>) -> At<'p> {
         rule_position(self.index, rules)
     }
 
@@ -64,7 +64,7 @@ impl<'r> RuleEntry<'r> {
     }
 
     /// Returns the rule's name and line for a message. It is in the list at `rules`.
-    fn describe(&self, rules: Place<'_>) -> String {
+    fn describe(&self, rules: At<'_>) -> String {
         format!("rule {}", describe(self.rule, self.index, rules))
     }
 }

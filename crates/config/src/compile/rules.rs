@@ -8,9 +8,9 @@ use super::{
     nested_networks, rejection, remote_limit, respond, throttle, wait, windows,
 };
 use crate::applicability::{self, CheckedRule, RuleKind};
+use crate::at::At;
 use crate::defaults::MAX_NAME_LENGTH;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::{backquoted, quoted};
 use crate::raw;
 use weir_policy::response::rejection::RejectionResponse;
@@ -21,7 +21,7 @@ use weir_policy::rules::rule::{Action, LimitAction, Rule, Throttle};
 /// Compiles all rules in file order, each with its local reply.
 pub(super) fn compile(
     raw: &raw::Rules,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> Vec<(Rule, RejectionResponse)> {
     let mut indices = raw.items().map(|(index, _)| index);
@@ -46,18 +46,18 @@ pub(super) fn compile(
 }
 
 /// Returns a rule's name and line for a message.
-pub(super) fn describe(rule: &Rule, index: Option<usize>, rules: Place<'_>) -> String {
+pub(super) fn describe(rule: &Rule, index: Option<usize>, rules: At<'_>) -> String {
     format!("{} in line {}", backquoted(&rule.name), name_line(index, rules))
 }
 
 /// Returns the line of the name of the rule with this index in the list at `rules`; `None` for a single rule in place of
 /// a list.
-fn name_line(index: Option<usize>, rules: Place<'_>) -> usize {
+fn name_line(index: Option<usize>, rules: At<'_>) -> usize {
     rule_position(index, &rules).key("name").line()
 }
 
 /// Returns the position of the rule with this index in the list at `rules`; `None` for a single rule in place of a list.
-pub(super) fn rule_position<'p>(index: Option<usize>, rules: &'p Place<'p>) -> Place<'p> {
+pub(super) fn rule_position<'p>(index: Option<usize>, rules: &'p At<'p>) -> At<'p> {
     index.map_or_else(|| rules.single_item(), |index| rules.item(index))
 }
 
@@ -86,7 +86,7 @@ pub(super) fn check_name(name: &str) -> Result<(), ValueError> {
 fn compile_rule(
     raw: &raw::Rule,
     name: &str,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> (Rule, RejectionResponse) {
     context.matcher_owner = if raw.domain.is_some() || at.key("domain").is_reported() {
@@ -116,7 +116,7 @@ fn compile_rule(
 }
 
 /// Reports keys of the rule at `at` that have no meaning in it.
-fn check_applicability(raw: &raw::Rule, rule: &Rule, at: Place<'_>) {
+fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>) {
     let (throttle, is_shared) = match &rule.action {
         Action::Limit(limiting) => (limiting.throttle, limiting.shared().is_some()),
         Action::Allow | Action::Deny => (Throttle::default(), false),
@@ -145,7 +145,7 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: Place<'_>) {
 fn compile_limit_action(
     raw: &raw::Rule,
     matcher: &Matcher,
-    at: Place<'_>,
+    at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> LimitAction {
     let key = raw
@@ -186,7 +186,7 @@ fn compile_limit_action(
 }
 
 /// Adds a note for an `allow` or `deny` of every request, because other rules never apply then.
-fn note_unconditional_action(raw: &raw::Rule, matcher: &Matcher, at: Place<'_>) {
+fn note_unconditional_action(raw: &raw::Rule, matcher: &Matcher, at: At<'_>) {
     if !matcher.holds_for_all() || raw.except.is_some() {
         return;
     }

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use super::{note_switch_as_file, resolve_relative};
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, raw};
 use weir_store::state_file::StateFileSettings;
 
 /// Compiles the section `state`. A file that cannot be written is a note and not a problem, because Weir
 /// works without it.
-pub(super) fn compile(raw: Option<&raw::State>, file: &Path, at: Place<'_>) -> Option<StateFileSettings> {
+pub(super) fn compile(raw: Option<&raw::State>, file: &Path, at: At<'_>) -> Option<StateFileSettings> {
     let raw = raw?;
     let interval = at.key("interval").timeout(&raw.interval, defaults::STATE_FILE_INTERVAL);
     let (written, at) = (raw.file.as_ref()?, at.key("file"));

@@ -5,11 +5,11 @@ use std::num::NonZeroU16;
 use super::map_items;
 use super::rules::check_name;
 use super::upstream_tls::{self, TlsPeer};
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
 use crate::diagnostic::ValueError;
 use crate::parse::{self, RedisServer};
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, raw};
 use weir_store::remote::channel::ServerAddress;
@@ -25,11 +25,7 @@ const STORE_PEER: TlsPeer<'_> = TlsPeer {
 };
 
 /// Compiles the section `store` at `at`.
-pub(super) fn compile(
-    raw: Option<&raw::Store>,
-    at: Place<'_>,
-    files: &mut DataFiles,
-) -> Option<StoreSettings> {
+pub(super) fn compile(raw: Option<&raw::Store>, at: At<'_>, files: &mut DataFiles) -> Option<StoreSettings> {
     let raw = raw?;
     let prefix = raw.prefix.as_deref().unwrap_or(defaults::STORE_PREFIX);
     at.key("prefix").ok(check_prefix(prefix));
@@ -95,7 +91,7 @@ impl StoreServers {
     fn compile_tls(
         &self,
         raw: &raw::Store,
-        at: Place<'_>,
+        at: At<'_>,
         files: &mut DataFiles,
     ) -> Option<weir_net::tls::client::TlsClientSettings> {
         let addresses: Vec<&ServerAddress> = match &self.topology {
@@ -115,7 +111,7 @@ impl StoreServers {
 fn compile_servers(
     urls: &raw::OneOrMany<raw::RedisUrl>,
     store: &raw::Store,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Option<StoreServers> {
     let is_list = matches!(urls, raw::OneOrMany::Many(_));
     let has_user = store.username.is_some() || store.password.is_some();
@@ -173,7 +169,7 @@ fn cluster_error(server: &RedisServer, first: Option<&RedisServer>) -> Option<Va
 fn compile_sentinels(
     raw: &raw::Sentinel,
     store: &raw::Store,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<StoreServers> {
     let given = GivenCredentials {
@@ -208,7 +204,7 @@ struct GivenCredentials<'r> {
 /// Reads the credentials of the map at `at`.
 fn read_credentials(
     GivenCredentials { username, username_key, password, password_key }: GivenCredentials<'_>,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<Credentials> {
     if username.is_some() && password.is_none() && !at.key(password_key).is_reported() {

@@ -1,7 +1,7 @@
 //! Handling of requests above a limit, and the combinations of its settings.
 
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::{defaults, parse, raw};
 use weir_limiter::algorithm::Algorithm;
 use weir_limiter::check_options::DelayPolicy;
@@ -13,7 +13,7 @@ use weir_policy::rules::enforced_share::EnforcedShare;
 use weir_policy::rules::key::KeyTemplate;
 use weir_policy::rules::rule::{RuleLimit, Throttle};
 
-pub(super) fn compile(raw: Option<&raw::Throttle>, at: Place<'_>) -> Throttle {
+pub(super) fn compile(raw: Option<&raw::Throttle>, at: At<'_>) -> Throttle {
     match raw {
         None => Throttle::default(),
         Some(raw::Throttle::Words(words)) => at.ok(parse::throttle(&words.0)).unwrap_or_default(),
@@ -21,7 +21,7 @@ pub(super) fn compile(raw: Option<&raw::Throttle>, at: Place<'_>) -> Throttle {
     }
 }
 
-fn compile_map(map: &raw::ThrottleMap, at: Place<'_>) -> Throttle {
+fn compile_map(map: &raw::ThrottleMap, at: At<'_>) -> Throttle {
     let soft = map.soft.as_ref().and_then(|soft| at.key("soft").ok(parse::margin(&soft.0)));
     let elastic = map.elastic.as_ref().and_then(|raw| at.key("elastic").ok(parse::elastic_factor(&raw.0)));
     let delay = map.delay.as_ref();
@@ -68,7 +68,7 @@ fn compile_map(map: &raw::ThrottleMap, at: Place<'_>) -> Throttle {
 }
 
 /// Adapts the limits to the throttle: raises soft and elastic limits, and reports limits that cannot delay.
-pub(super) fn apply_to_limits(throttle: Throttle, limits: &mut [RuleLimit], at: Place<'_>) {
+pub(super) fn apply_to_limits(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>) {
     for limit in limits {
         let algorithm = limit.quota.algorithm();
         match throttle {
@@ -106,7 +106,7 @@ pub(super) fn apply_to_limits(throttle: Throttle, limits: &mut [RuleLimit], at: 
 
 /// Reports `delay` for a charge that depends on the response: a delayed request is charged before it is
 /// forwarded.
-pub(super) fn check_charge_timing(throttle: Throttle, cost_model: &CostModel, at: Place<'_>) {
+pub(super) fn check_charge_timing(throttle: Throttle, cost_model: &CostModel, at: At<'_>) {
     if matches!(throttle, Throttle::Delay(_)) && cost_model.charge_timing() == ChargeTiming::OnResponse {
         let error = ValueError::new("`delay` cannot be combined with charges that depend on the response");
         at.error(error.with_hint("remove `count` and `cost.response_header`"));
@@ -118,7 +118,7 @@ pub(super) fn compile_enforced_share(
     raw: &raw::Rule,
     throttle: Throttle,
     key: &KeyTemplate,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> EnforcedShare {
     let Some(raw) = raw.enforce.as_deref() else { return EnforcedShare::default() };
     let enforce_at = at.key("enforce");
@@ -151,7 +151,7 @@ pub(super) fn compile_enforced_share(
     enforce
 }
 
-pub(super) fn compile_ban(raw: Option<&raw::OnLimit>, at: Place<'_>) -> Option<Ban> {
+pub(super) fn compile_ban(raw: Option<&raw::OnLimit>, at: At<'_>) -> Option<Ban> {
     let raw = raw?;
     let first = at.key("ban").nonzero_duration(raw.ban.as_ref());
     let max = at.key("ban_max").timeout(&raw.ban_max, defaults::MAX_BAN);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::context::CompileContext;
 use super::{map_items, patterns};
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::certificates::{AUTHORITIES, CERTIFICATE_CHAIN, PRIVATE_KEY};
 use crate::defaults;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw::{self, OrOff};
 use weir_net::listener::ProxyProtocol;
@@ -23,11 +23,7 @@ use weir_policy::rules::matcher::Condition;
 const CLIENTS: &str = "clients";
 
 /// Compiles the section `tls` of a listener at `at`.
-pub(super) fn compile_server(
-    raw: &raw::Tls,
-    at: Place<'_>,
-    files: &mut DataFiles,
-) -> Option<TlsServerSettings> {
+pub(super) fn compile_server(raw: &raw::Tls, at: At<'_>, files: &mut DataFiles) -> Option<TlsServerSettings> {
     let mut pairs = Vec::new();
     if raw.certificate.is_some() || raw.key.is_some() {
         let (certificate, key) = (raw.certificate.as_deref(), raw.key.as_deref());
@@ -36,7 +32,7 @@ pub(super) fn compile_server(
         at.key_error("no certificate, expected `certificate` and `key`, or `certificates`");
     }
     if let Some(list) = &raw.certificates {
-        let read = |raw: &raw::Certificate, at: Place<'_>| {
+        let read = |raw: &raw::Certificate, at: At<'_>| {
             load_key_pair(raw.certificate.as_deref(), raw.key.as_deref(), CLIENTS, at, files)
         };
         pairs.extend(map_items(list, at.key("certificates"), read));
@@ -55,7 +51,7 @@ pub(super) fn load_key_pair(
     certificate: Option<&str>,
     key: Option<&str>,
     verifier: &str,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<CertificateKeyPair> {
     match (certificate, key) {
@@ -76,7 +72,7 @@ pub(super) fn load_key_pair(
 
 /// Adds a note for a certificate that has expired or is not valid yet. Not a problem: verifying it is up to
 /// the peer, and a restart must not fail because of it.
-fn note_validity(info: &CertificateInfo, verifier: &str, at: Place<'_>, files: &DataFiles) {
+fn note_validity(info: &CertificateInfo, verifier: &str, at: At<'_>, files: &DataFiles) {
     let now = files.now().as_secs();
     if info.expires < now {
         at.key("certificate").note(format!("the certificate has expired, so {verifier} will reject it"));
@@ -87,7 +83,7 @@ fn note_validity(info: &CertificateInfo, verifier: &str, at: Place<'_>, files: &
 
 fn compile_client_verification(
     raw: &raw::Tls,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<ClientVerification> {
     let Some(name) = raw.client_ca.as_deref() else {
@@ -106,7 +102,7 @@ fn compile_client_verification(
 }
 
 /// Compiles `proxy_protocol` of a listener.
-pub(super) fn compile_proxy_protocol(raw: Option<&OrOff<ProxyProtocol>>, at: Place<'_>) -> ProxyProtocol {
+pub(super) fn compile_proxy_protocol(raw: Option<&OrOff<ProxyProtocol>>, at: At<'_>) -> ProxyProtocol {
     let error = ValueError::new("expected one of disabled, optional, required, got true")
         .with_suggestion(Some("required"));
     *raw.and_then(|raw| at.unless_off(raw, error)).unwrap_or(&ProxyProtocol::Disabled)
@@ -125,7 +121,7 @@ pub(super) fn verifies_clients(root: &raw::Root) -> bool {
 /// Compiles the certificate name of a key part.
 pub(super) fn compile_name(
     name: CertificateName,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Option<CertificateName> {
     require_client_certificates(at, context).then_some(name)
@@ -134,7 +130,7 @@ pub(super) fn compile_name(
 /// Compiles `tls` of a matcher.
 pub(super) fn compile_conditions(
     raw: &raw::CertificateNames,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Vec<Condition> {
     if !require_client_certificates(at, context) {
@@ -156,7 +152,7 @@ pub(super) fn compile_conditions(
     kinds.into_iter().filter_map(&mut read).collect()
 }
 
-fn require_client_certificates(at: Place<'_>, context: &CompileContext<'_>) -> bool {
+fn require_client_certificates(at: At<'_>, context: &CompileContext<'_>) -> bool {
     if !context.has_client_certificates {
         at.key_error("needs a listener with `tls.client_ca`, and there is none");
     }

@@ -5,8 +5,8 @@
 //! has a pattern for the other path.
 
 use super::map_items;
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::raw;
 use weir_policy::rules::path_set::PathSet;
 use weir_policy::rules::pattern::PathPattern;
@@ -16,7 +16,7 @@ use weir_policy::rules::rule::{Action, Rule};
 const MAX_NOTES: usize = 5;
 
 /// Adds a note for each path of `rules`, compiled from `raw`, that does not match with a trailing slash.
-pub(super) fn note_bypassed_rules(raw: &raw::Rules, at: Place<'_>, rules: &[Rule]) {
+pub(super) fn note_bypassed_rules(raw: &raw::Rules, at: At<'_>, rules: &[Rule]) {
     let patterns = [
         paths_of(rules, |action| matches!(action, Action::Deny)),
         paths_of(rules, |action| matches!(action, Action::Limit(_))),
@@ -39,10 +39,10 @@ pub(super) fn note_bypassed_rules(raw: &raw::Rules, at: Place<'_>, rules: &[Rule
 /// Calls `found` with each path that no pattern matches with a trailing slash, and its position.
 fn for_each_bypassed_path(
     raw: &raw::Rules,
-    at: Place<'_>,
+    at: At<'_>,
     rules: &[Rule],
     [denied, limited]: &[PathSet<'_>; 2],
-    mut found: impl FnMut(String, Place<'_>),
+    mut found: impl FnMut(String, At<'_>),
 ) {
     let mut rules = rules.iter();
     map_items(raw, at, |raw, at| {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 
 use super::tls::load_key_pair;
+use crate::at::At;
 use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
 use crate::data_files::certificates::AUTHORITIES;
 use crate::diagnostic::Diagnostics;
 use crate::diagnostic::ValueError;
 use crate::parse::UpstreamUrl;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw;
 use weir_net::tls::client::{ServerVerification, TlsClientSettings};
@@ -36,7 +36,7 @@ pub(super) fn compile_client(
     files: &mut DataFiles,
     report: &Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
-    let [at, address] = [at, address].map(|path| Place::new(path, report));
+    let [at, address] = [at, address].map(|path| At::new(path, report));
     compile_peer(&UPSTREAM_PEER, raw, urls, at, address, files)
 }
 
@@ -44,8 +44,8 @@ pub(super) fn compile_client(
 pub(super) fn compile_upstream(
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
-    at: Place<'_>,
-    address: Place<'_>,
+    at: At<'_>,
+    address: At<'_>,
     files: &mut DataFiles,
 ) -> Option<TlsClientSettings> {
     compile_peer(&TlsPeer { has_requests: true, ..UPSTREAM_PEER }, raw, urls, at, address, files)
@@ -55,8 +55,8 @@ fn compile_peer(
     peer: &TlsPeer<'_>,
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
-    at: Place<'_>,
-    address: Place<'_>,
+    at: At<'_>,
+    address: At<'_>,
     files: &mut DataFiles,
 ) -> Option<TlsClientSettings> {
     let is_secure = urls.first()?.is_secure;
@@ -102,8 +102,8 @@ const UPSTREAM_PEER: TlsPeer<'_> = TlsPeer {
 pub(super) fn compile_settings(
     raw: Option<&raw::UpstreamTls>,
     peer: &TlsPeer<'_>,
-    at: Place<'_>,
-    address: Place<'_>,
+    at: At<'_>,
+    address: At<'_>,
     files: &mut DataFiles,
 ) -> Option<TlsClientSettings> {
     let tls_at = at.key("tls");
@@ -140,7 +140,7 @@ pub(super) fn compile_settings(
 fn compile_verification(
     raw: &raw::UpstreamTls,
     peer: &TlsPeer<'_>,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<ServerVerification> {
     match (raw.verify, raw.ca.as_deref()) {
@@ -164,17 +164,13 @@ fn compile_verification(
 }
 
 /// Loads the certificate authorities in the file `name`.
-pub(super) fn load_authorities(
-    name: &str,
-    at: Place<'_>,
-    files: &mut DataFiles,
-) -> Option<ServerVerification> {
+pub(super) fn load_authorities(name: &str, at: At<'_>, files: &mut DataFiles) -> Option<ServerVerification> {
     let authorities = at.load(files, name, &AUTHORITIES)?;
     let file = files.resolve_path(name).display().to_string().into();
     Some(ServerVerification::Configured { authorities, file })
 }
 
-fn system_authorities(at: Place<'_>) -> Option<ServerVerification> {
+fn system_authorities(at: At<'_>) -> Option<ServerVerification> {
     let authorities = Authorities::from_system();
     if authorities.is_none() {
         let error = ValueError::new("this system has no trusted certificate authorities");
@@ -184,7 +180,7 @@ fn system_authorities(at: Place<'_>) -> Option<ServerVerification> {
 }
 
 /// Whether a certificate can be valid for each host; reports one for which it cannot.
-fn check_host_names(peer: &TlsPeer<'_>, address: Place<'_>) -> bool {
+fn check_host_names(peer: &TlsPeer<'_>, address: At<'_>) -> bool {
     let hosts = peer.hosts.iter().filter(|_| peer.is_secure);
     let invalid = hosts.copied().find(|host| ServerName::try_from(*host).is_err());
     if let Some(host) = invalid {

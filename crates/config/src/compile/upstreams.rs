@@ -3,8 +3,8 @@
 use super::context::CompileContext;
 use super::listeners::UsedAddresses;
 use super::{endpoints, map_items, matching, retries, rules, upstream_tls};
+use crate::at::At;
 use crate::data_files::DataFiles;
-use crate::place::Place;
 use http::HeaderValue;
 
 use crate::diagnostic::{Diagnostics, ValueError};
@@ -72,7 +72,7 @@ fn are_all_forward_proxies(raw: &raw::Root) -> bool {
 
 fn compile_single(
     raw: &raw::Upstream,
-    at: Place<'_>,
+    at: At<'_>,
     used_addresses: &UsedAddresses,
     files: &mut DataFiles,
 ) -> Option<UpstreamConfig> {
@@ -94,7 +94,7 @@ fn compile_single(
 
 fn compile_list(
     raw: &raw::OneOrMany<raw::UpstreamMap>,
-    at: Place<'_>,
+    at: At<'_>,
     used_addresses: &UsedAddresses,
     context: &mut CompileContext<'_>,
 ) -> Option<CompiledUpstreams> {
@@ -126,7 +126,7 @@ fn compile_list(
 fn compile_map(
     raw: &raw::UpstreamMap,
     name: Option<Box<str>>,
-    at: Place<'_>,
+    at: At<'_>,
     used_addresses: &UsedAddresses,
     files: &mut DataFiles,
 ) -> Option<UpstreamConfig> {
@@ -144,7 +144,7 @@ fn compile_with_urls(
     urls: Vec<UpstreamUrl>,
     name: Option<Box<str>>,
     raw: &raw::UpstreamMap,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<UpstreamConfig> {
     let tls = upstream_tls::compile_upstream(raw.tls.as_deref(), &urls, at, at.key("address"), files);
@@ -156,7 +156,7 @@ fn compile_settings(
     addresses: Vec<UpstreamAddress>,
     name: Option<Box<str>>,
     raw: &raw::UpstreamMap,
-    at: Place<'_>,
+    at: At<'_>,
 ) -> Option<UpstreamSettings> {
     let check = raw.health_check.as_ref();
     let health_check = check.map(|raw| endpoints::compile_health_check(raw, at.key("health_check")));
@@ -213,7 +213,7 @@ fn parse_prefix(prefix: &str) -> Result<Box<str>, ValueError> {
 }
 
 /// Compiles the names of protocols, in lower case.
-fn compile_upgrades(raw: Option<&OrOff<raw::OneOrMany<String>>>, at: Place<'_>) -> Box<[Box<str>]> {
+fn compile_upgrades(raw: Option<&OrOff<raw::OneOrMany<String>>>, at: At<'_>) -> Box<[Box<str>]> {
     let Some(raw) = raw else { return defaults::UPGRADE_PROTOCOLS.map(Into::into).into() };
     let error = ValueError::new("expected protocols or `false`, got true");
     match at.unless_off(raw, error.with_hint("`websocket` is forwarded by default")) {
@@ -222,11 +222,7 @@ fn compile_upgrades(raw: Option<&OrOff<raw::OneOrMany<String>>>, at: Place<'_>) 
     }
 }
 
-fn read_url(
-    raw: &raw::UpstreamAddress,
-    at: Place<'_>,
-    used_addresses: &UsedAddresses,
-) -> Option<UpstreamUrl> {
+fn read_url(raw: &raw::UpstreamAddress, at: At<'_>, used_addresses: &UsedAddresses) -> Option<UpstreamUrl> {
     let url = at.single_item().ok(parse::upstream_address(&raw.0))?;
     if let Some(path) = used_addresses.find_reached_listener(&url.address) {
         at.error(format!("forwarding loop, this is the address of `{path}`"));

@@ -6,8 +6,8 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::context::CompileContext;
 use super::matching;
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_limiter::check_options::OnDenied;
@@ -23,11 +23,7 @@ use weir_policy::rules::wait::WaitPolicy;
 const FAIR_BY: &str = "fair by ";
 
 /// Compiles the queue of the rule at `at`; `None` if its requests do not wait in one.
-pub(super) fn compile(
-    raw: &raw::Rule,
-    at: Place<'_>,
-    context: &CompileContext<'_>,
-) -> Option<Box<WaitPolicy>> {
+pub(super) fn compile(raw: &raw::Rule, at: At<'_>, context: &CompileContext<'_>) -> Option<Box<WaitPolicy>> {
     let Some(raw::Throttle::Map(map)) = raw.throttle.as_deref() else { return None };
     let at = at.key("throttle");
     let Some(wait) = &map.wait else {
@@ -52,13 +48,13 @@ pub(super) fn compile(
     }))
 }
 
-fn compile_header(raw: Option<&raw::WaitHeader>, at: Place<'_>) -> Option<HeaderName> {
+fn compile_header(raw: Option<&raw::WaitHeader>, at: At<'_>) -> Option<HeaderName> {
     at.key("header").ok(matching::parse_header_name(raw?.header.as_ref()?))
 }
 
 fn compile_order(
     raw: Option<&raw::WaitOrder>,
-    at: Place<'_>,
+    at: At<'_>,
     context: &CompileContext<'_>,
 ) -> (QueueOrder, KeyTemplate) {
     let words = match raw {
@@ -105,7 +101,7 @@ fn parse_fair_words(words: &str) -> Result<raw::PlainKey, ValueError> {
 }
 
 /// Reports a part that requests do not have in a queue.
-fn check_flow(part: Attribute, at: Place<'_>) -> Option<Attribute> {
+fn check_flow(part: Attribute, at: At<'_>) -> Option<Attribute> {
     if part == Attribute::Route {
         let error = ValueError::new("`route` cannot tell flows apart");
         at.error(error.with_hint("use `path`"));
@@ -115,7 +111,7 @@ fn check_flow(part: Attribute, at: Place<'_>) -> Option<Attribute> {
 }
 
 /// Reports settings of the rule at `at` that contradict its queue, and notes those without an effect.
-pub(super) fn check(raw: &raw::Rule, limiting: &LimitAction, at: Place<'_>) {
+pub(super) fn check(raw: &raw::Rule, limiting: &LimitAction, at: At<'_>) {
     let Some(wait) = &limiting.wait else { return };
     let throttle_at = at.key("throttle");
     if limiting.ban.is_some() {
@@ -138,7 +134,7 @@ pub(super) fn check(raw: &raw::Rule, limiting: &LimitAction, at: Place<'_>) {
 }
 
 /// Sets the status code of the rule's rejections, if its queue has one.
-pub(super) fn set_status(raw: &raw::Rule, rejection: &mut RejectionResponse, at: Place<'_>) {
+pub(super) fn set_status(raw: &raw::Rule, rejection: &mut RejectionResponse, at: At<'_>) {
     let Some(raw::Throttle::Map(map)) = raw.throttle.as_deref() else { return };
     let Some(status) = map.wait.as_ref().and_then(|wait| wait.status) else { return };
     let status_at = at.key("throttle");

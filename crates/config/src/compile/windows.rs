@@ -1,15 +1,15 @@
 //! Settings of window algorithms: the time zone of calendar windows, and the precision of sliding windows.
 
+use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse;
-use crate::place::Place;
 use crate::raw;
 use weir_limiter::quota::{Params, TimeUnit};
 use weir_limiter::zone::Zone;
 use weir_policy::rules::rule::RuleLimit;
 
 /// Applies `timezone` and `precision` of the rule at `at` to its limits.
-pub(super) fn apply_to_limits(raw: &raw::Rule, limits: &mut [RuleLimit], at: Place<'_>) {
+pub(super) fn apply_to_limits(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>) {
     let zone_at = at.key("timezone");
     let zone = raw.timezone.as_ref().and_then(|name| zone_at.single_item().ok(register_zone(&name.0)));
     // The settings may belong to a limit or an algorithm that could not be read.

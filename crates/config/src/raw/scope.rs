@@ -17,7 +17,7 @@ use weir_policy::rules::remote_limit::OnError;
 use weir_policy::rules::shared_limit::MAX_PRIORITY;
 use weir_policy::rules::shared_limit::{Fairness, Mode, OnStoreLoss};
 
-/// Place where a rule's limit is counted: `local`, `shared`, or a map.
+/// At where a rule's limit is counted: `local`, `shared`, or a map.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
@@ -28,7 +28,7 @@ pub enum Scope {
     Map(Box<ScopeMap>),
 }
 
-/// Place where a limit is counted.
+/// At where a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]

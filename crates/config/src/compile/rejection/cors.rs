@@ -4,9 +4,9 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue};
 
 use super::placeholders::ReplyKind;
+use crate::at::At;
 use crate::compile::map_items;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::{parse, raw};
 use weir_policy::response::LimitHeaderSettings;
 use weir_policy::response::cors::{AllowedOrigin, CorsSettings, exposed_headers};
@@ -25,7 +25,7 @@ pub(super) fn exposed<'a>(
     exposed_headers(retry_after.into_iter().chain(about_limits).chain(configured))
 }
 
-pub(super) fn compile(raw: &raw::Cors, exposed: HeaderValue, at: Place<'_>) -> Option<CorsSettings> {
+pub(super) fn compile(raw: &raw::Cors, exposed: HeaderValue, at: At<'_>) -> Option<CorsSettings> {
     let origins_at = at.key("origins");
     let origins = raw.origins.as_ref()?;
     let origins = map_items(origins, origins_at, |raw, at| at.ok(parse::origin(&raw.0)));

@@ -4,9 +4,9 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
+use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse::nearest_name;
-use crate::place::Place;
 use crate::quoting::quoted;
 use crate::raw;
 use weir_policy::response::dynamic_reply::ReplyTemplates;
@@ -73,7 +73,7 @@ impl<'a> TemplateContext<'a> {
     }
 
     /// Compiles the body, whose content type is in the headers of `rejection`.
-    pub(super) fn set_body(&mut self, raw: &raw::Body, rejection: &mut RejectionResponse, at: Place<'_>) {
+    pub(super) fn set_body(&mut self, raw: &raw::Body, rejection: &mut RejectionResponse, at: At<'_>) {
         let content_type = rejection.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let escaping = escaping_of(content_type.unwrap_or_default());
         let template = if let Some(text) = &raw.text {
@@ -107,7 +107,7 @@ impl<'a> TemplateContext<'a> {
         self.check_values(&template).map(|()| template)
     }
 
-    fn parse_file(&self, text: &str, escaping: Escaping, at: Place<'_>) -> Option<Template> {
+    fn parse_file(&self, text: &str, escaping: Escaping, at: At<'_>) -> Option<Template> {
         let names = || Placeholder::ALL.into_iter().map(Placeholder::name);
         let nearest = |name: &str| nearest_name(name, names().collect::<Vec<_>>());
         for (name, meant) in misspellings(text, nearest).take(3) {
@@ -120,7 +120,7 @@ impl<'a> TemplateContext<'a> {
     }
 
     /// Reports the placeholders of each text in a JSON value at its place. Returns whether all are valid.
-    fn check_json(&self, value: &Value, at: Place<'_>) -> bool {
+    fn check_json(&self, value: &Value, at: At<'_>) -> bool {
         match value {
             Value::String(text) => at.ok(self.parse(text, Escaping::Json)).is_some(),
             Value::Array(items) => {

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use crate::at::At;
 use crate::compile::{grpc, retries, secret_headers};
 use crate::data_files::DataFiles;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::{defaults, parse, raw};
 use weir_rls::options::Xds;
 
 /// Compiles the management server; `None` if rules come from a directory. Exactly one of the two is required.
-pub(super) fn compile(raw: &raw::RlsConfig, at: Place<'_>, files: &mut DataFiles) -> Option<Arc<Xds>> {
+pub(super) fn compile(raw: &raw::RlsConfig, at: At<'_>, files: &mut DataFiles) -> Option<Arc<Xds>> {
     match (&raw.directory, &raw.xds) {
         (Some(_), Some(_)) => {
             at.key("xds").key_error(
@@ -34,7 +34,7 @@ pub(super) fn compile(raw: &raw::RlsConfig, at: Place<'_>, files: &mut DataFiles
 fn compile_settings(
     raw: &raw::RlsXds,
     merge_domains: bool,
-    at: Place<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
 ) -> Option<Xds> {
     let (place, tls) = grpc::read_address("address", raw.address.as_ref()?, raw.tls.as_deref(), at, files)?;

@@ -3,13 +3,13 @@
 
 use super::wide_rules::WideRules;
 use super::{RuleEntry, map_items, single_path_matchers, with_path};
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::backquoted;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::Action;
 
-pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: Place<'_>) {
+pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: At<'_>) {
     // A rule for every request has a note of its own.
     let is_general =
         |entry: &RuleEntry<'_>| entry.rule.matcher.holds_for_all() && entry.rule.except.is_empty();
@@ -43,7 +43,7 @@ fn is_excepted(entry: &RuleEntry<'_>) -> bool {
 }
 
 /// Adds a note if other rules cover the rule, or a path of it.
-fn note_covered(entry: &RuleEntry<'_>, wide: &[&WideRules<'_, '_>], at: Place<'_>) {
+fn note_covered(entry: &RuleEntry<'_>, wide: &[&WideRules<'_, '_>], at: At<'_>) {
     let find = |matcher: &Matcher| {
         let mut candidates = wide.iter().flat_map(|wide| wide.candidates(matcher));
         candidates.find(|other| entry.rule.is_within(matcher, other.rule))

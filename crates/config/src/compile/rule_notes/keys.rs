@@ -5,15 +5,15 @@ use http::header::HOST;
 
 use super::wide_rules::WideRules;
 use super::{RuleEntry, map_items, single_path_matchers};
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::backquoted;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::matcher::{Condition, Matcher};
 use weir_policy::rules::pattern::HeaderPattern;
 use weir_policy::rules::rule::{Action, OnMissing};
 
-pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: Place<'_>) {
+pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: At<'_>) {
     let wide = WideRules::select(entries, |_| true);
     // A rule for requests without an attribute shows that the author has thought of them.
     let conditions = entries.iter().flat_map(|entry| &entry.rule.matcher.conditions);

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use super::RuleEntry;
 use super::wide_rules::WideRules;
+use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::place::Place;
 use crate::quoting::backquoted;
 use weir_limiter::check_options::OnDenied;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::cost::{Cost, CostModel};
 use weir_policy::rules::rule::{LimitAction, LimitSource, OnMissing, RuleLimit, Throttle};
 
-pub(super) fn add_notes(entries: &[RuleEntry<'_>], ipv6_prefix: u8, at: Place<'_>) {
+pub(super) fn add_notes(entries: &[RuleEntry<'_>], ipv6_prefix: u8, at: At<'_>) {
     let mut counter_users: HashMap<&str, usize> = HashMap::new();
     entries.iter().for_each(|entry| *counter_users.entry(entry.rule.counter()).or_default() += 1);
     let strict = WideRules::select(entries, is_strict);
@@ -108,7 +108,7 @@ fn tighter_limit<'r>(
 }
 
 /// Returns the note that the limit `tighter` of `other`, which covers the rule, is reached first.
-fn note_on_other(other: &RuleEntry<'_>, tighter: &RuleLimit, at: Place<'_>) -> ValueError {
+fn note_on_other(other: &RuleEntry<'_>, tighter: &RuleLimit, at: At<'_>) -> ValueError {
     let (other_rule, limit) = (other.describe(at), tighter.quota.limit());
     let note = format!("never reached: {other_rule} limits the same requests to {limit}");
     ValueError::new(note).with_hint(format!(
@@ -126,7 +126,7 @@ fn has_fewer_in_flight(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> bool {
 }
 
 /// Returns the note that `other`, which covers the rule, has a lower maximum of requests in flight.
-fn note_on_in_flight(other: &RuleEntry<'_>, at: Place<'_>) -> Option<ValueError> {
+fn note_on_in_flight(other: &RuleEntry<'_>, at: At<'_>) -> Option<ValueError> {
     let fewer = other.limiting()?.in_flight?;
     let other_rule = other.describe(at);
     let note = format!("never reached: {other_rule} admits {fewer} of the same requests in flight");
@@ -138,7 +138,7 @@ fn note_on_in_flight(other: &RuleEntry<'_>, at: Place<'_>) -> Option<ValueError>
 }
 
 /// Adds a note at the limit with this index.
-fn add_note(entry: &RuleEntry<'_>, index: usize, note: ValueError, at: Place<'_>) {
+fn add_note(entry: &RuleEntry<'_>, index: usize, note: ValueError, at: At<'_>) {
     let at = entry.position(&at);
     if entry.raw.token_bucket.is_some() {
         return at.key("token_bucket").note(note);

@@ -1,22 +1,19 @@
 //! A position together with the diagnostics of its configuration, so that functions that read a value take one argument
 //! for both.
 
-use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 
 use super::config_path::ConfigPath;
-use super::data_files::{DataFileKind, DataFiles};
 use super::diagnostic::{Diagnostics, ValueError};
 
 /// A position in the configuration at which problems can be reported.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct At<'a> {
     path: ConfigPath<'a>,
     report: &'a Diagnostics<'a>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> At<'a> {
     pub(super) const fn new(path: ConfigPath<'a>, report: &'a Diagnostics<'a>) -> Self {
         Self { path, report }
     }
@@ -80,19 +77,9 @@ impl<'a> Place<'a> {
     pub(super) fn line(&self) -> usize {
         self.report.line_of(self.path)
     }
-
-    /// Loads the data file that the value names.
-    pub(super) fn load<T: Any + Send + Sync>(
-        &self,
-        files: &mut DataFiles,
-        name: &str,
-        kind: &DataFileKind<T>,
-    ) -> Option<Arc<T>> {
-        files.load(name, kind, self.path, self.report)
-    }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for At<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.fmt(f)
     }
