@@ -141,7 +141,7 @@ pub(super) struct Diagnostics<'a> {
     found: RefCell<FoundDiagnostics>,
 }
 
-/// What has been found so far. A [`At`] reports through a shared reference.
+/// What has been found so far. An [`At`] reports through a shared reference.
 #[derive(Debug, Default)]
 struct FoundDiagnostics {
     errors: Vec<Diagnostic>,

@@ -50,7 +50,7 @@ pub struct Rule {
     /// Domain of Envoy's rate limit requests to which the rule applies, in addition to proxied requests unless it
     /// reads descriptors; not empty, without spaces around it.
     pub domain: Option<String>,
-    /// At where the limit is counted: `local` (this process), `shared` (all instances together, short for `{
+    /// Place where the limit is counted: `local` (this process), `shared` (all instances together, short for `{
     /// shared: lease }`), a map with `shared` or `instances`, or a map with `rls` for [another rate limit
     /// service](remote-limits.md).
     #[cfg_attr(test, schemars(extend("default" = "local")))]

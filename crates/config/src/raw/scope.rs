@@ -17,7 +17,7 @@ use weir_policy::rules::remote_limit::OnError;
 use weir_policy::rules::shared_limit::MAX_PRIORITY;
 use weir_policy::rules::shared_limit::{Fairness, Mode, OnStoreLoss};
 
-/// At where a rule's limit is counted: `local`, `shared`, or a map.
+/// Place where a rule's limit is counted: `local`, `shared`, or a map.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
@@ -28,7 +28,7 @@ pub enum Scope {
     Map(Box<ScopeMap>),
 }
 
-/// At where a limit is counted.
+/// Place where a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
