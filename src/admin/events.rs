@@ -109,7 +109,9 @@ pub(super) async fn run(state: Arc<AdminState>) {
     let _ending = StreamsGuard(Arc::clone(&state));
     let ended = state.drain.wait_for_phase(DrainPhase::Terminated);
     tokio::pin!(ended);
+    state.recent.add(Sample::at_start(&state));
     let mut ticks = interval(INTERVAL);
+    ticks.reset();
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {

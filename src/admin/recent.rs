@@ -62,6 +62,24 @@ impl Sample {
         }
     }
 
+    /// Returns the totals at the start of the process, all zero, so that what happens before the first sample is in the
+    /// history.
+    pub(super) fn at_start(state: &AdminState) -> Self {
+        let mut traffic = state.metrics.traffic_totals();
+        (traffic.requests, traffic.in_flight, traffic.accept_failures) = (0, 0, 0);
+        let counts = [&mut traffic.by_class, &mut traffic.by_outcome, &mut traffic.shed];
+        counts.into_iter().flatten().for_each(|(_, count)| *count = 0);
+        Self {
+            at: state.start_time,
+            wall_clock: state.process.wall_clock(),
+            traffic,
+            rules: Vec::new(),
+            upstreams: Vec::new(),
+            table_overflows: 0,
+            lost_log_lines: 0,
+        }
+    }
+
     /// Returns the time since an earlier sample.
     pub(super) fn since(&self, before: &Self) -> Duration {
         self.at.since(before.at)

@@ -471,3 +471,11 @@ async fn with_a_token_only_the_page_without_data_is_served_to_others() {
     assert_eq!(send(&state, Surface::Full, rebound).await.0, StatusCode::FORBIDDEN);
     assert_eq!(call(&state, Method::POST, "/").await.0, StatusCode::METHOD_NOT_ALLOWED);
 }
+
+#[test]
+fn recent_history_has_what_was_counted_before_its_first_sample() {
+    let state = state();
+    state.recent.add(recent::Sample::at_start(&state));
+    state.recent.add(recent::Sample::now(&state));
+    assert_eq!(state.recent.history()["points"][0]["rules"], serde_json::json!({ "per-ip": [1, 0, 0, 0] }));
+}
