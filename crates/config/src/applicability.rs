@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::config_path::ConfigPath;
-use super::diagnostic::{Diagnostics, ValueError};
+use super::at::At;
+use super::diagnostic::ValueError;
 use super::raw;
 use weir_policy::rules::rule::Throttle;
 
@@ -288,14 +288,14 @@ const TABLE: &[ApplicabilityRow] = &[
 ];
 
 /// Reports every key of the rule at `at` that has no meaning in a rule of this kind.
-pub(super) fn check(given: &CheckedRule<'_>, kind: RuleKind, at: ConfigPath<'_>, report: &Diagnostics<'_>) {
+pub(super) fn check(given: &CheckedRule<'_>, kind: RuleKind, at: At<'_>) {
     for row in TABLE.iter().filter(|row| (row.is_given)(given)) {
         let Some(exclusion) = row.exclusions.iter().find(|void| void.kind == kind) else { continue };
         let error = exclusion_error(row, exclusion, given.rule);
         match row.path {
-            [outer, inner] => report.add_key_error(at.key(outer).key(inner), error),
-            [key, ..] if !row.is_reported_at_value => report.add_key_error(at.key(key), error),
-            [key, ..] => report.add_value_error(at.key(key), error),
+            [outer, inner] => at.key(outer).key(inner).key_error(error),
+            [key, ..] if !row.is_reported_at_value => at.key(key).key_error(error),
+            [key, ..] => at.key(key).error(error),
             [] => {}
         }
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::config_path::ConfigPath;
-use super::diagnostic::{Diagnostics, ValueError};
+use super::diagnostic::{Diagnostic, Diagnostics, ValueError};
 
 /// A position in the configuration at which problems can be reported.
 #[derive(Clone, Copy, Debug)]
@@ -33,14 +33,6 @@ impl<'a> At<'a> {
         Self { path: self.path.single_item(), report: self.report }
     }
 
-    pub(super) const fn path(&self) -> ConfigPath<'a> {
-        self.path
-    }
-
-    pub(super) const fn report(&self) -> &'a Diagnostics<'a> {
-        self.report
-    }
-
     /// Reports a problem of the value, or a value missing from it.
     pub(super) fn error(&self, error: impl Into<ValueError>) {
         self.report.add_value_error(self.path, error);
@@ -61,6 +53,11 @@ impl<'a> At<'a> {
     /// Reports a note on the valid value.
     pub(super) fn note(&self, note: impl Into<ValueError>) {
         self.report.add_note(self.path, note);
+    }
+
+    /// Reports a problem or a note on another file, which the value names.
+    pub(super) fn diagnostic(&self, problem: Diagnostic) {
+        self.report.add_diagnostic(self.path, problem);
     }
 
     /// Returns the value; reports an error and returns `None`.

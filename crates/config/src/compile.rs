@@ -49,13 +49,12 @@ mod windows;
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use self::context::{CompileContext, MatcherOwner};
-use super::config_path::ConfigPath;
 use super::content_hashes::ContentHashes;
 use super::data_files::DataFiles;
 use super::diagnostic::{Diagnostics, ValueError};
@@ -78,14 +77,12 @@ pub(super) fn compile(
     raw: &raw::Root,
     file: &Path,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
+    report: &Diagnostics<'_>,
 ) -> Option<Config> {
-    let path = ConfigPath::ROOT;
-    let central = bootstrap::compile(raw.config.as_ref(), file, path.key("config"), files, report);
-    let tracing = tracing::compile(raw.tracing.as_ref(), path.key("tracing"), files, report);
-    let alerts = alerts::compile(raw.alerts.as_ref(), path.key("alerts"), files, report);
-    let report = &*report;
     let root = report.root();
+    let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files);
+    let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files);
+    let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files);
     check_required_keys(raw, report);
     let mut listeners = listeners::compile(raw, files, report);
     let rls = rls::compile(raw, &mut listeners.used_addresses, files, report);
@@ -280,24 +277,8 @@ fn compile_via(raw: Option<&OrOff<raw::ViaName>>, report: &Diagnostics<'_>) -> O
 }
 
 /// Resolves `path` relative to the directory of `file`.
-fn resolve_relative(file: &Path, path: &str) -> std::path::PathBuf {
+fn resolve_relative(file: &Path, path: &str) -> PathBuf {
     file.parent().map_or_else(|| path.into(), |directory| directory.join(path))
-}
-
-/// Adds a note for a written file whose name reads like a switch that is turned on. `alternative` is what else may be
-/// meant, with a space behind it.
-fn note_switch_as_file(
-    what: &str,
-    path: &str,
-    alternative: &str,
-    at: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
-) {
-    const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
-    if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
-        let note = ValueError::new(format!("writes {what} to a file called {}", quoted(path)));
-        report.add_note(at, note.with_hint(format!("{alternative}write `./{path}` if the file is meant")));
-    }
 }
 
 impl At<'_> {
@@ -318,6 +299,27 @@ impl At<'_> {
         Some(length)
     }
 
+    /// Returns the path of a file to which `what` is written, relative to the directory of `config`.
+    fn written_file(&self, what: &str, path: &str, config: &Path) -> Option<PathBuf> {
+        if path.ends_with('/') || Path::new(path).file_name().is_none() {
+            let error = ValueError::new(format!("expected a file, got {}", quoted(path)));
+            self.error(error.with_hint("a directory cannot be written to"));
+            return None;
+        }
+        self.note_switch_as_file(what, path, "");
+        Some(resolve_relative(config, path))
+    }
+
+    /// Adds a note for a written file whose name reads like a switch that is turned on. `alternative` is what else may be
+    /// meant, with a space behind it.
+    fn note_switch_as_file(&self, what: &str, path: &str, alternative: &str) {
+        const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
+        if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
+            let note = ValueError::new(format!("writes {what} to a file called {}", quoted(path)));
+            self.note(note.with_hint(format!("{alternative}write `./{path}` if the file is meant")));
+        }
+    }
+
     /// Returns the value of a section that is turned on; `None` if it is turned off. `true` gives no value and is
     /// reported as `error`.
     fn unless_off<'r, T>(&self, raw: &'r OrOff<T>, error: ValueError) -> Option<&'r T> {
@@ -330,32 +332,6 @@ impl At<'_> {
             }
         }
     }
-}
-
-fn read_duration(
-    raw: Option<&raw::Duration>,
-    at: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
-) -> Option<Duration> {
-    At::new(at, report).duration(raw)
-}
-
-fn read_timeout(
-    raw: &Option<raw::Duration>,
-    default: Duration,
-    at: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
-) -> Duration {
-    At::new(at, report).timeout(raw, default)
-}
-
-fn read_or_off<'r, T>(
-    raw: &'r OrOff<T>,
-    error: ValueError,
-    at: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
-) -> Option<&'r T> {
-    At::new(at, report).unless_off(raw, error)
 }
 
 /// Returns the keys that are given.

@@ -23,8 +23,7 @@ use std::sync::Arc;
 pub(super) use self::read::hash_bytes;
 use self::read::{hash_file, read_file};
 use super::at::At;
-use super::config_path::ConfigPath;
-use super::diagnostic::{Diagnostic, Diagnostics, Severity, ValueError};
+use super::diagnostic::{Diagnostic, Severity, ValueError};
 use super::quoting::quoted;
 use super::source;
 use weir_limiter::timestamp::Timestamp;
@@ -123,32 +122,6 @@ impl DataFiles {
         self.compilations
     }
 
-    /// Loads the file `name`, given at `at`, as `kind`. Problems go to `report`; those of the file as a whole
-    /// are reported at `at`.
-    pub(super) fn load<T: Any + Send + Sync>(
-        &mut self,
-        name: &str,
-        kind: &DataFileKind<T>,
-        at: ConfigPath<'_>,
-        report: &Diagnostics<'_>,
-    ) -> Option<Arc<T>> {
-        if name.is_empty() {
-            report.add_value_error(at, "empty, expected a file name");
-            return None;
-        }
-        let path = self.resolve_path(name);
-        let parsed = self
-            .load_parsed(&path, kind)
-            .unwrap_or_else(|unreadable| Err([DataFileError::for_file(unreadable)].into()));
-        match parsed {
-            Ok(value) => value.downcast().ok(),
-            Err(flaws) => {
-                flaws.iter().for_each(|flaw| report_error(flaw, Severity::Error, &path, at, report));
-                None
-            }
-        }
-    }
-
     pub(super) fn resolve_path(&self, name: &str) -> PathBuf {
         self.base.join(name)
     }
@@ -221,14 +194,28 @@ impl DataFiles {
 }
 
 impl At<'_> {
-    /// Loads the data file that the value names.
+    /// Loads the data file `name`, which the value names, as `kind`. Problems of the file as a whole are reported here.
     pub(super) fn load<T: Any + Send + Sync>(
         &self,
         files: &mut DataFiles,
         name: &str,
         kind: &DataFileKind<T>,
     ) -> Option<Arc<T>> {
-        files.load(name, kind, self.path(), self.report())
+        if name.is_empty() {
+            self.error("empty, expected a file name");
+            return None;
+        }
+        let path = files.resolve_path(name);
+        let parsed = files
+            .load_parsed(&path, kind)
+            .unwrap_or_else(|unreadable| Err([DataFileError::for_file(unreadable)].into()));
+        match parsed {
+            Ok(value) => value.downcast().ok(),
+            Err(flaws) => {
+                flaws.iter().for_each(|flaw| report_error(flaw, Severity::Error, &path, *self));
+                None
+            }
+        }
     }
 }
 
@@ -264,20 +251,14 @@ impl FileRecord {
 
 /// Reports an error: at its position in the data file, or, if it concerns the whole file, at `at`, where the
 /// file is named.
-pub(super) fn report_error(
-    error: &DataFileError,
-    severity: Severity,
-    path: &Path,
-    at: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
-) {
+pub(super) fn report_error(error: &DataFileError, severity: Severity, path: &Path, at: At<'_>) {
     let DataFileError { position: place, error } = error.clone();
     let Some((line, column)) = place else {
         let message = format!("{}, got {}", error.message, quoted(&path.to_string_lossy()));
         let error = ValueError { message, hint: error.hint };
         return match severity {
-            Severity::Error => report.add_value_error(at, error),
-            Severity::Note => report.add_note(at, error),
+            Severity::Error => at.error(error),
+            Severity::Note => at.note(error),
         };
     };
     let problem = Diagnostic {
@@ -289,7 +270,7 @@ pub(super) fn report_error(
         hint: error.hint,
         severity,
     };
-    report.add_diagnostic(at, problem);
+    at.diagnostic(problem);
 }
 
 /// Truncates `errors` to [`MAX_REPORTED_ERRORS`].

@@ -231,7 +231,7 @@ fn from_text_with_files(
     let config = match serde_yaml::from_value(value) {
         Ok(raw) => {
             files.start_compilation(file);
-            let config = compile::compile(&raw, file, files, &mut report);
+            let config = compile::compile(&raw, file, files, &report);
             files.finish_compilation();
             config.map(|config| Config { content_hashes: ContentHashes::compute(&raw, files), ..config })
         }

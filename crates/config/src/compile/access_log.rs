@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{note_switch_as_file, resolve_relative};
+use super::resolve_relative;
 use crate::at::At;
 use crate::diagnostic::{Diagnostics, ValueError};
 use crate::parse::{self, nearest_name};
@@ -44,7 +44,7 @@ fn compile_access_log(
         raw::AccessLog::Path(path) => {
             let at = at.single_item();
             let sink = at.ok(parse_sink(path, file))?;
-            note_switch_as_file("the log", path, "did you mean `stdout`? ", at.path(), at.report());
+            at.note_switch_as_file("the log", path, "did you mean `stdout`? ");
             return Some(AccessLogSettings::new(sink, Format::default()));
         }
         raw::AccessLog::Map(map) => map,
@@ -59,7 +59,7 @@ fn compile_access_log(
     };
     let path = map.path.as_ref()?;
     let sink = at.key("path").ok(parse_sink(path, file));
-    note_switch_as_file("the log", path, "did you mean `stdout`? ", at.key("path").path(), at.report());
+    at.key("path").note_switch_as_file("the log", path, "did you mean `stdout`? ");
     let only = map.only.iter().flat_map(|only| only.items()).map(|(_, kind)| *kind).collect();
     note_empty_sample(sample, at.key("sample"));
     let settings = AccessLogSettings::new(sink?, format?);

@@ -7,11 +7,10 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{read_duration, secret_headers, upstream_tls};
-use crate::config_path::ConfigPath;
+use super::{secret_headers, upstream_tls};
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
-use crate::diagnostic::Diagnostics;
 use crate::parse::UpstreamUrl;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
@@ -25,35 +24,29 @@ const RESERVED_HEADERS: [HeaderName; 6] =
 /// Labels that Weir sets itself.
 const RESERVED_LABELS: [&str; 6] = ["alertname", "severity", "rule", "country", "certificate", "upstream"];
 
-pub(super) fn compile(
-    raw: Option<&raw::Alerts>,
-    at: ConfigPath<'_>,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> Option<AlertSettings> {
+pub(super) fn compile(raw: Option<&raw::Alerts>, at: At<'_>, files: &mut DataFiles) -> Option<AlertSettings> {
     let raw = raw?;
     let webhook = raw.webhook.as_ref().and_then(|url| {
-        let url = report.ok_or_report(at.key("webhook"), parse::document_url(url.expose()))?;
+        let url = at.key("webhook").ok(parse::document_url(url.expose()))?;
         Some(WebhookUrl { host: url.host, port: url.port, target: url.target, is_https: url.is_https })
     });
     let tls = webhook.as_ref().map(upstream_url).and_then(|url| {
-        upstream_tls::compile_client(raw.tls.as_deref(), &[url], at, at.key("webhook"), files, report)
+        upstream_tls::compile_client(raw.tls.as_deref(), &[url], at, at.key("webhook"), files)
     });
-    let headers = read_headers(raw, at, files, report);
-    let repeat_interval = read_interval(raw.interval.as_ref(), at.key("interval"), report);
-    let labels = read_labels(raw.labels.as_ref(), at.key("labels"), report);
+    let headers = read_headers(raw, at, files);
+    let repeat_interval = read_interval(raw.interval.as_ref(), at.key("interval"));
+    let labels = read_labels(raw.labels.as_ref(), at.key("labels"));
     let kinds =
         raw.only.as_ref().map_or(AlertKindSet::ALL, |kinds| kinds.items().map(|(_, kind)| *kind).collect());
-    let runbook_url =
-        raw.runbook_url.as_deref().and_then(|url| read_base(url, at.key("runbook_url"), report));
+    let runbook_url = raw.runbook_url.as_deref().and_then(|url| read_base(url, at.key("runbook_url")));
     Some(AlertSettings { webhook: webhook?, tls, headers, kinds, repeat_interval, labels, runbook_url })
 }
 
 /// Returns the URL of a site without the slash at its end.
-fn read_base(text: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<Box<str>> {
-    let url = report.ok_or_report(at, parse::document_url(text))?;
+fn read_base(text: &str, at: At<'_>) -> Option<Box<str>> {
+    let url = at.ok(parse::document_url(text))?;
     if url.target.contains('?') {
-        report.add_value_error(at, "a query is not allowed, because the path of the runbook follows");
+        at.error("a query is not allowed, because the path of the runbook follows");
     }
     Some(url.full_url().trim_end_matches('/').into())
 }
@@ -65,50 +58,25 @@ fn upstream_url(url: &WebhookUrl) -> UpstreamUrl {
     }
 }
 
-fn read_interval(
-    raw: Option<&raw::Duration>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> std::time::Duration {
-    let Some(interval) = read_duration(raw, at, report) else { return defaults::ALERT_REPEAT_INTERVAL };
+fn read_interval(raw: Option<&raw::Duration>, at: At<'_>) -> std::time::Duration {
+    let Some(interval) = at.duration(raw) else { return defaults::ALERT_REPEAT_INTERVAL };
     if interval < defaults::MIN_ALERT_REPEAT_INTERVAL {
-        report.add_value_error(
-            at,
-            "shorter than 30s, the shortest interval between two notifications of an alert",
-        );
+        at.error("shorter than 30s, the shortest interval between two notifications of an alert");
     }
     interval
 }
 
 /// Reads the headers of a notification, with the token as one of them.
-fn read_headers(
-    raw: &raw::Alerts,
-    at: ConfigPath<'_>,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> HeaderMap {
-    let name = |name: &String| HeaderName::try_from(name).ok();
-    let value = |value: &String| HeaderValue::try_from(value).ok();
-    let mut headers = HeaderMap::new();
-    let given = secret_headers::read_headers(raw.headers.as_ref(), name, value, at.key("headers"), report);
-    for (name, mut value) in given {
-        value.set_sensitive(true);
-        headers.insert(name, value);
-    }
+fn read_headers(raw: &raw::Alerts, at: At<'_>, files: &mut DataFiles) -> HeaderMap {
+    let mut headers = secret_headers::read_map(raw.headers.as_ref(), at.key("headers"));
     for ours in RESERVED_HEADERS.iter().filter(|ours| headers.contains_key(*ours)) {
-        report.add_key_error(
-            at.key("headers").key(ours.as_str()),
-            format!("header `{ours}` cannot be overridden"),
-        );
+        at.key("headers").key(ours.as_str()).key_error(format!("header `{ours}` cannot be overridden"));
     }
     let Some(token) = raw.token.as_ref() else { return headers };
     if headers.contains_key(AUTHORIZATION) {
-        report.add_key_error(
-            at.key("token"),
-            "both `token` and the header `authorization`, expected one of them",
-        );
+        at.key("token").key_error("both `token` and the header `authorization`, expected one of them");
     }
-    if let Some(mut value) = read_token(token, at.key("token"), files, report) {
+    if let Some(mut value) = read_token(token, at.key("token"), files) {
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
@@ -116,31 +84,22 @@ fn read_headers(
 }
 
 /// Returns the value of `authorization` with the token.
-fn read_token(
-    raw: &raw::SecretOrFile,
-    at: ConfigPath<'_>,
-    files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
-) -> Option<HeaderValue> {
+fn read_token(raw: &raw::SecretOrFile, at: At<'_>, files: &mut DataFiles) -> Option<HeaderValue> {
     let header = |token: &[u8]| {
         let is_token = !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
         let value = HeaderValue::try_from([b"Bearer ", token].concat()).ok().filter(|_| is_token);
         value.ok_or("expected a token of visible ASCII characters")
     };
     match raw {
-        raw::SecretOrFile::Text(text) => report.ok_or_report(at, header(text.expose().as_bytes())),
+        raw::SecretOrFile::Text(text) => at.ok(header(text.expose().as_bytes())),
         raw::SecretOrFile::File(name) => {
-            let read = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
-            report.ok_or_report(at.key("file"), header(&read.0))
+            let read = at.key("file").load(files, name.file.as_deref()?, &SECRET)?;
+            at.key("file").ok(header(&read.0))
         }
     }
 }
 
-fn read_labels(
-    raw: Option<&BTreeMap<String, String>>,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> BTreeMap<String, String> {
+fn read_labels(raw: Option<&BTreeMap<String, String>>, at: At<'_>) -> BTreeMap<String, String> {
     let is_name = |name: &str| {
         let mut letters = name.bytes();
         letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
@@ -148,10 +107,10 @@ fn read_labels(
     };
     for name in raw.into_iter().flat_map(BTreeMap::keys) {
         if RESERVED_LABELS.contains(&name.as_str()) {
-            report.add_key_error(at.key(name), format!("label `{name}` cannot be overridden"));
+            at.key(name).key_error(format!("label `{name}` cannot be overridden"));
         } else if !is_name(name) {
             let expected = "expected letters, digits and underscores";
-            report.add_key_error(at.key(name), format!("not a label name, {expected}, got {}", quoted(name)));
+            at.key(name).key_error(format!("not a label name, {expected}, got {}", quoted(name)));
         }
     }
     raw.cloned().unwrap_or_default()

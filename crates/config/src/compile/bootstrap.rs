@@ -7,18 +7,14 @@ use http::header::{
     ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, IF_MODIFIED_SINCE, IF_NONE_MATCH,
     TRANSFER_ENCODING,
 };
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 
-use super::{
-    note_switch_as_file, read_duration, read_or_off, read_timeout, resolve_relative, secret_headers,
-    upstream_tls,
-};
+use super::{secret_headers, upstream_tls};
+use crate::at::At;
 use crate::central::settings::{CentralSettings, DocumentUrl, default_cache_file};
-use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
-use crate::diagnostic::{Diagnostics, ValueError};
+use crate::diagnostic::ValueError;
 use crate::parse::UpstreamUrl;
-use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
 use weir_upstream::UpstreamAddress;
 
@@ -38,21 +34,19 @@ const RESERVED_HEADERS: [HeaderName; 9] = [
 pub(super) fn compile(
     raw: Option<&raw::Bootstrap>,
     file: &Path,
-    at: ConfigPath<'_>,
+    at: At<'_>,
     files: &mut DataFiles,
-    report: &mut Diagnostics<'_>,
 ) -> Option<CentralSettings> {
     let raw = raw?;
-    let url =
-        raw.http.as_ref().and_then(|url| report.ok_or_report(at.key("http"), parse::document_url(&url.0)));
+    let url = raw.http.as_ref().and_then(|url| at.key("http").ok(parse::document_url(&url.0)));
     let tls = url.as_ref().map(upstream_url).and_then(|place| {
-        upstream_tls::compile_client(raw.tls.as_deref(), &[place], at, at.key("http"), files, report)
+        upstream_tls::compile_client(raw.tls.as_deref(), &[place], at, at.key("http"), files)
     });
-    let cache = cache_path(raw.cache.as_ref(), file, at.key("cache"), report);
-    let timeout = read_timeout(&raw.timeout, defaults::CENTRAL_TIMEOUT, at.key("timeout"), report);
-    let wait = read_wait(raw.wait.as_ref(), at.key("wait"), report);
-    let interval = read_interval(raw.interval.as_ref(), at.key("interval"), report);
-    let headers = read_headers(raw, at.key("headers"), report);
+    let cache = cache_path(raw.cache.as_ref(), file, at.key("cache"));
+    let timeout = at.key("timeout").timeout(&raw.timeout, defaults::CENTRAL_TIMEOUT);
+    let wait = read_wait(raw.wait.as_ref(), at.key("wait"));
+    let interval = read_interval(raw.interval.as_ref(), at.key("interval"));
+    let headers = read_headers(raw, at.key("headers"));
     Some(CentralSettings {
         url: url?,
         tls,
@@ -71,61 +65,41 @@ fn upstream_url(url: &DocumentUrl) -> UpstreamUrl {
     }
 }
 
-fn cache_path(
-    raw: Option<&raw::OrOff<String>>,
-    file: &Path,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<PathBuf> {
-    let fault = ValueError::new("expected `disabled` or a file, got true");
+fn cache_path(raw: Option<&raw::OrOff<String>>, file: &Path, at: At<'_>) -> Option<PathBuf> {
+    let error = ValueError::new("expected `disabled` or a file, got true");
     let Some(raw) = raw else { return Some(default_cache_file(file)) };
-    let written = read_or_off(raw, fault.with_suggestion(Some("disabled")), at, report)?;
+    let written = at.unless_off(raw, error.with_suggestion(Some("disabled")))?;
     if written == "disabled" {
         return None;
     }
-    if written.ends_with('/') || Path::new(written).file_name().is_none() {
-        let fault = ValueError::new(format!("expected a file, got {}", quoted(written)));
-        report.add_value_error(at, fault.with_hint("a directory cannot be written to"));
-        return None;
-    }
-    note_switch_as_file("the fetched configuration", written, "", at, report);
-    Some(resolve_relative(file, written))
+    at.written_file("the fetched configuration", written, file)
 }
 
 /// Whole seconds, because `Prefer: wait=N` counts seconds (RFC 7240 section 4.3).
-fn read_wait(raw: Option<&raw::Duration>, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Duration {
-    let Some(wait) = read_duration(raw, at, report) else { return defaults::CENTRAL_WAIT };
+fn read_wait(raw: Option<&raw::Duration>, at: At<'_>) -> Duration {
+    let Some(wait) = at.duration(raw) else { return defaults::CENTRAL_WAIT };
     if wait.subsec_nanos() > 0 {
-        report.add_value_error(at, "expected whole seconds, the unit of `Prefer: wait`");
+        at.error("expected whole seconds, the unit of `Prefer: wait`");
     }
     if wait > defaults::CENTRAL_MAX_WAIT {
-        report.add_value_error(
-            at,
-            "longer than 1h, which would delay changes for too long after a lost connection",
-        );
+        at.error("longer than 1h, which would delay changes for too long after a lost connection");
     }
     wait
 }
 
-fn read_interval(raw: Option<&raw::Duration>, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Duration {
-    let Some(interval) = read_duration(raw, at, report) else { return defaults::CENTRAL_INTERVAL };
+fn read_interval(raw: Option<&raw::Duration>, at: At<'_>) -> Duration {
+    let Some(interval) = at.duration(raw) else { return defaults::CENTRAL_INTERVAL };
     if interval < defaults::CENTRAL_MIN_INTERVAL {
-        report.add_value_error(at, "shorter than 100ms, the shortest interval between requests");
+        at.error("shorter than 100ms, the shortest interval between requests");
     }
     interval
 }
 
-fn read_headers(raw: &raw::Bootstrap, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> HeaderMap {
-    let name = |name: &String| HeaderName::try_from(name).ok();
-    let value = |value: &String| HeaderValue::try_from(value).ok();
-    let mut headers = HeaderMap::new();
-    for (name, mut value) in secret_headers::read_headers(raw.headers.as_ref(), name, value, at, report) {
-        value.set_sensitive(true);
-        headers.insert(name, value);
-    }
+fn read_headers(raw: &raw::Bootstrap, at: At<'_>) -> HeaderMap {
+    let headers = secret_headers::read_map(raw.headers.as_ref(), at);
     for given in raw.headers.iter().flat_map(|given| given.keys()) {
         if let Some(ours) = RESERVED_HEADERS.iter().find(|ours| given.eq_ignore_ascii_case(ours.as_str())) {
-            report.add_key_error(at.key(given), format!("header `{ours}` cannot be overridden"));
+            at.key(given).key_error(format!("header `{ours}` cannot be overridden"));
         }
     }
     headers

@@ -17,14 +17,7 @@ pub(super) fn read_address(
     files: &mut DataFiles,
 ) -> Option<(ServerAddress, Option<client::TlsClientSettings>)> {
     let place = at.key(key).ok(parse::upstream_address(&address.0))?;
-    let tls = upstream_tls::compile_client(
-        tls,
-        std::slice::from_ref(&place),
-        at.path(),
-        at.key(key).path(),
-        files,
-        at.report(),
-    );
+    let tls = upstream_tls::compile_client(tls, std::slice::from_ref(&place), at, at.key(key), files);
     let place = match place.address {
         UpstreamAddress::Tcp { host, port } => ServerAddress::Tcp(host, port),
         UpstreamAddress::Unix(path) => ServerAddress::Unix(path),

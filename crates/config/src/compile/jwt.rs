@@ -157,9 +157,9 @@ fn load_key_set(raw: &raw::Jwt, at: At<'_>, files: &mut DataFiles) -> Option<Vec
     let severity = if valid.is_empty() { Severity::Error } else { Severity::Note };
     for (key, (line, column)) in expired {
         let flaw = DataFileError::at_position(*line, *column, expiry_message(key));
-        report_error(&flaw, severity, &path, at.path(), at.report());
+        report_error(&flaw, severity, &path, at);
     }
-    skipped.iter().for_each(|flaw| report_error(flaw, Severity::Note, &path, at.path(), at.report()));
+    skipped.iter().for_each(|flaw| report_error(flaw, Severity::Note, &path, at));
     Some(valid.into_iter().map(|(key, _)| key.clone()).collect())
 }
 

@@ -138,7 +138,7 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>) {
         (RuleKind::Descriptors, rule.domain.is_some() && rule.reads_descriptors()),
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, applies)| *applies) {
-        applicability::check(&checked, kind, at.path(), at.report());
+        applicability::check(&checked, kind, at);
     }
 }
 

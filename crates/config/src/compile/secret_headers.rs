@@ -2,28 +2,39 @@
 
 use std::collections::BTreeMap;
 
-use crate::config_path::ConfigPath;
-use crate::diagnostic::Diagnostics;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::at::At;
 use crate::quoting::quoted;
 use crate::raw::Secret;
+
+/// Reads the headers of an HTTP request from the map at `at`.
+pub(super) fn read_map(raw: Option<&BTreeMap<String, Secret<String>>>, at: At<'_>) -> HeaderMap {
+    let name = |name: &String| HeaderName::try_from(name).ok();
+    let value = |value: &String| HeaderValue::try_from(value).ok();
+    let mut headers = HeaderMap::new();
+    for (name, mut value) in read_headers(raw, name, value, at) {
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    headers
+}
 
 /// Reads the headers of the map at `at`; `name` and `value` parse their parts.
 pub(super) fn read_headers<N, V>(
     raw: Option<&BTreeMap<String, Secret<String>>>,
     name: impl Fn(&String) -> Option<N>,
     value: impl Fn(&String) -> Option<V>,
-    at: ConfigPath<'_>,
-    report: &Diagnostics<'_>,
+    at: At<'_>,
 ) -> Vec<(N, V)> {
     let mut headers = Vec::new();
     for (given_name, given_value) in raw.into_iter().flatten() {
         match (name(given_name), value(given_value.expose())) {
             (Some(name), Some(value)) => headers.push((name, value)),
             (None, _) => {
-                let problem = format!("not a header name, got {}", quoted(given_name));
-                report.add_key_error(at.key(given_name), problem);
+                at.key(given_name).key_error(format!("not a header name, got {}", quoted(given_name)));
             }
-            (_, None) => report.add_value_error(at.key(given_name), "not a header value"),
+            (_, None) => at.key(given_name).error("not a header value"),
         }
     }
     headers

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::{note_switch_as_file, resolve_relative};
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::quoting::quoted;
@@ -15,13 +14,7 @@ pub(super) fn compile(raw: Option<&raw::State>, file: &Path, at: At<'_>) -> Opti
     let raw = raw?;
     let interval = at.key("interval").timeout(&raw.interval, defaults::STATE_FILE_INTERVAL);
     let (written, at) = (raw.file.as_ref()?, at.key("file"));
-    if written.ends_with('/') || Path::new(written).file_name().is_none() {
-        let error = ValueError::new(format!("expected a file, got {}", quoted(written)));
-        at.error(error.with_hint("a directory cannot be written to"));
-        return None;
-    }
-    note_switch_as_file("counters", written, "", at.path(), at.report());
-    let settings = StateFileSettings { file: resolve_relative(file, written), interval };
+    let settings = StateFileSettings { file: at.written_file("counters", written, file)?, interval };
     if let Some(obstacle) = settings.obstacle() {
         let error = ValueError::new(format!("cannot save counters to {}: {obstacle}", quoted(written)));
         at.note(error.with_hint("the directory must exist and be writable"));

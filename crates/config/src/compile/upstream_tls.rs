@@ -6,10 +6,8 @@ use rustls::pki_types::ServerName;
 
 use super::tls::load_key_pair;
 use crate::at::At;
-use crate::config_path::ConfigPath;
 use crate::data_files::DataFiles;
 use crate::data_files::certificates::AUTHORITIES;
-use crate::diagnostic::Diagnostics;
 use crate::diagnostic::ValueError;
 use crate::parse::UpstreamUrl;
 use crate::quoting::quoted;
@@ -31,12 +29,10 @@ pub(super) fn is_name_from_host(raw: &raw::UpstreamTls) -> bool {
 pub(super) fn compile_client(
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
-    at: ConfigPath<'_>,
-    address: ConfigPath<'_>,
+    at: At<'_>,
+    address: At<'_>,
     files: &mut DataFiles,
-    report: &Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
-    let [at, address] = [at, address].map(|path| At::new(path, report));
     compile_peer(&UPSTREAM_PEER, raw, urls, at, address, files)
 }
 

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::networks::NETWORKS;
 use super::*;
+use crate::diagnostic::Diagnostics;
 use crate::positions::{Positions, SourceTexts};
 use weir_policy::identify::cidr::Ranges;
 
@@ -48,9 +49,7 @@ impl DataFileFixture {
         let texts = SourceTexts::single(&file, Positions::default());
         let report = Diagnostics::new(&texts);
         self.files.start_compilation(&file);
-        let loaded = names
-            .iter()
-            .filter_map(|name| self.files.load(name, kind, ConfigPath::ROOT.key("list"), &report));
+        let loaded = names.iter().filter_map(|name| report.section("list").load(&mut self.files, name, kind));
         let loaded = loaded.collect();
         self.files.finish_compilation();
         let base = format!("{}/", self.directory.path().display());
