@@ -42,7 +42,7 @@ const MAX_FILE_LINES: usize = 500;
 const MAX_FUNCTION_LINES: usize = 80;
 
 /// Maximum number of files in an import cycle.
-const MAX_CYCLE: usize = 3;
+const MAX_CYCLE: usize = 2;
 
 /// Returns the uses of I/O, clocks, threads, metrics and the runtime in a file.
 fn impurities(source: &Source) -> Vec<String> {

@@ -4,52 +4,12 @@
 //! caller waits with [`PendingLimits::until_woken`].
 
 use std::rc::Rc;
-use std::time::Duration;
 
-use super::waiting::{HeldDelay, Turn};
+use super::progress::{HeldDelay, HeldProgress, NotAdmitted, Wait, Woken};
 use super::{AppliedLimits, LimitsView, PendingLimits};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::Evicted;
-use weir_policy::rules::RuleIndex;
 use weir_policy::throttle;
-
-/// State of a held request.
-#[derive(Debug)]
-pub enum HeldProgress {
-    /// It waits.
-    Wait(Wait),
-    /// It is admitted, after this delay. Nothing is left of the delay if that was part of the wait.
-    Admitted(Option<HeldDelay>),
-    /// It is not admitted.
-    NotAdmitted(NotAdmitted),
-}
-
-/// What a held request waits for.
-#[derive(Debug)]
-pub enum Wait {
-    /// Responses of the store.
-    Lease,
-    /// Its turn in a queue.
-    Turn(Turn),
-}
-
-/// End of a wait.
-#[derive(Clone, Copy, Debug)]
-pub struct Woken {
-    /// Time of the end.
-    pub at: Timestamp,
-    /// Whether the request has kept its place in the queue.
-    pub place: Result<(), Evicted>,
-}
-
-/// Why a held request is not admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotAdmitted {
-    /// A rule rejects it, with this `retry-after`.
-    Rejected(RuleIndex, Duration),
-    /// The configuration does not have one of its limits any more. The request is to be decided again.
-    Superseded,
-}
 
 impl PendingLimits {
     /// Decides a held request as far as possible: first as of its arrival, then as of the end of each wait.

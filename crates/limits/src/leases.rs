@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::held::{Wait, Woken};
+use super::progress::{Wait, Woken};
 use super::{AppliedLimits, LimitsView};
 use weir_limiter::decision::Verdict;
 use weir_limiter::timestamp::Timestamp;

@@ -8,7 +8,7 @@
 mod offer;
 mod request;
 mod room;
-mod turn;
+pub(super) mod turn;
 
 use std::time::Duration;
 
@@ -17,15 +17,14 @@ use smallvec::SmallVec;
 pub(super) use self::request::WaitingRequest;
 pub use self::request::{QueueArrival, waiting_size};
 use self::room::Room;
-pub(super) use self::turn::Turn;
-use self::turn::TurnEvent;
-use super::held::{HeldProgress, NotAdmitted, Wait};
+use self::turn::{Turn, TurnEvent};
+use super::progress::{HeldDelay, HeldProgress, NotAdmitted, Wait};
 use super::{AppliedLimits, LimitsView, leases};
 use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use weir_limiter::decision::{Enforcement, Verdict};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
-use weir_limiter::wait_queue::{CHARGE_AHEAD, Ticket, WaitingMemory};
+use weir_limiter::wait_queue::{CHARGE_AHEAD, Ticket};
 use weir_policy::identify::Attributes;
 use weir_policy::rules::selection::{CheckRole, SelectedCheck};
 use weir_policy::rules::wait::WaitPolicy;
@@ -34,15 +33,6 @@ use weir_telemetry::metrics::WaitRejection;
 /// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
 /// when units come back; this is for changes without a notification.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Time for which an admitted request is still to be delayed, and its memory meanwhile if it was counted before.
-#[derive(Debug)]
-pub struct HeldDelay {
-    /// The time.
-    pub time: Duration,
-    /// The memory of a request that has waited.
-    pub memory: Option<WaitingMemory>,
-}
 
 impl LimitsView {
     /// Returns how requests wait for the limit of a check; `None` if they do not, or if the rule is not enforced.
