@@ -14,59 +14,55 @@ use weir_http::headers::FieldLines;
 use weir_limiter::timestamp::Timestamp;
 use weir_limits::{DecisionSummary, PendingLimits, QueueArrival};
 use weir_policy::engine::Policy;
-use weir_policy::identify::{Attributes, IdentifySettings, MalformedPath, identify};
+use weir_policy::identify::{Attributes, MalformedPath, identify};
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::deferral::DeferredRequest;
 use weir_policy::rules::selection::{Denial, Selection};
 use weir_telemetry::metrics::DecisionOutcome;
 
 /// A request whose client and next hop are known.
-pub(super) struct IdentifiedRequest<'h, 'c> {
-    /// What rules and routes match. It borrows the head.
-    pub(super) attributes: Attributes<'h>,
+pub(super) struct IdentifiedRequest<'a, 'h, 'c> {
+    /// What rules and routes match. They borrow the head, and are too large to be moved.
+    pub(super) attributes: &'a Attributes<'h>,
     pub(super) next_hop: NextHop<'c>,
     pub(super) hop: Hop<'c>,
 }
 
-impl<'h, 'c: 'h> IdentifiedRequest<'h, 'c> {
-    /// Identifies a request that has arrived on `connection`. `random`: for its request ID.
-    // Inline: it is large, and its parts would be moved once more.
-    #[inline(always)]
+impl<'a, 'h, 'c> IdentifiedRequest<'a, 'h, 'c> {
+    /// Finds the next hop of a request with these attributes. `random`: for its request ID.
+    #[inline]
     pub(super) fn new(
         connection: &'c DownstreamConnection,
         view: &'c GenerationView,
-        head: &'h request::Parts,
+        head: &request::Parts,
+        attributes: &'a Attributes<'h>,
         random: u128,
-        now: Timestamp,
-    ) -> Result<Self, MalformedPath> {
-        let attributes = identify_request(connection, head, &view.policy.identify, now)?;
-        let next_hop = NextHop::of_request(connection, view, head, &attributes);
+    ) -> Self {
+        let next_hop = NextHop::of_request(connection, view, head, attributes);
         let hop = next_hop.hop(connection, view, head.version, attributes.client, random);
-        Ok(Self { attributes, next_hop, hop })
+        Self { attributes, next_hop, hop }
     }
-}
 
-impl<'h> IdentifiedRequest<'h, '_> {
     /// Returns the request as the fallback caches see it.
-    pub(super) fn incoming<'a>(
-        &'a self,
-        head: &'a request::Parts,
+    pub(super) fn incoming<'r>(
+        &'r self,
+        head: &'r request::Parts,
         has_body: bool,
-        view: &'a GenerationView,
-    ) -> IncomingRequest<'a, 'h> {
-        IncomingRequest::new(head, has_body, &self.hop, &self.attributes, &view.policy, &view.upstreams)
+        view: &'r GenerationView,
+    ) -> IncomingRequest<'r, 'h> {
+        IncomingRequest::new(head, has_body, &self.hop, self.attributes, &view.policy, &view.upstreams)
     }
 }
 
 /// Returns the attributes of a request that arrived on `connection`.
 #[inline]
-fn identify_request<'a>(
+pub(super) fn identify_request<'a>(
     connection: &'a DownstreamConnection,
+    view: &'a GenerationView,
     head: &'a request::Parts,
-    settings: &'a IdentifySettings,
     now: Timestamp,
 ) -> Result<Attributes<'a>, MalformedPath> {
-    let civil = connection.worker.shared.clock.civil_time_at(now);
+    let (settings, civil) = (&view.policy.identify, connection.worker.shared.clock.civil_time_at(now));
     let mut attributes = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil)?;
     (attributes.certificate, attributes.listener) = (connection.certificate(), connection.listener_name());
     Ok(attributes)

@@ -14,7 +14,9 @@ use hyper::body::Body as _;
 
 use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
-use super::decide::{IdentifiedRequest, decide, keep_details, log_headers, record_admission};
+use super::decide::{
+    IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
+};
 use super::delay::{self, DelayGuard, PausedTimeouts};
 use super::fallback::CachedFallbacks;
 use super::finish;
@@ -124,9 +126,9 @@ impl HeldRequest {
             return;
         }
         let (connection, bits) = (Rc::clone(&context.connection), context.request_bits);
-        let identified = IdentifiedRequest::new(&connection, view, head, bits, context.started_at);
-        if let Ok(IdentifiedRequest { hop, .. }) = identified {
-            log_headers(context, &mut head.clone(), *flags, &hop);
+        if let Ok(attributes) = identify_request(&connection, view, head, context.started_at) {
+            let identified = IdentifiedRequest::new(&connection, view, head, &attributes, bits);
+            log_headers(context, &mut head.clone(), *flags, &identified.hop);
         }
     }
 
@@ -138,10 +140,10 @@ impl HeldRequest {
     ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
         let Self { view, mut context, pending, mut head, flags, body, trace } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
-        let bits = context.request_bits;
-        let Ok(identified) = IdentifiedRequest::new(&connection, &view, &head, bits, now) else {
+        let Ok(attributes) = identify_request(&connection, &view, &head, now) else {
             return Err(local_reply::malformed(context, InvalidRequest::Malformed));
         };
+        let identified = IdentifiedRequest::new(&connection, &view, &head, &attributes, context.request_bits);
         let has_body = !body.is_end_stream();
         let chosen = ChosenUpstream::choose(identified, &mut context, &view, &pending, &head, has_body);
         let (request, overrides) =
@@ -166,8 +168,9 @@ impl HeldRequest {
         let Self { view, mut context, mut pending, head, flags, body, .. } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
         let mut cached = CachedFallbacks::default();
-        let identified = IdentifiedRequest::new(&connection, &view, &head, context.request_bits, now);
-        if let Ok(identified) = identified {
+        if let Ok(attributes) = identify_request(&connection, &view, &head, now) {
+            let bits = context.request_bits;
+            let identified = IdentifiedRequest::new(&connection, &view, &head, &attributes, bits);
             keep_details(&mut context, &view.policy, &head, flags, &identified.hop);
             let incoming = identified.incoming(&head, !body.is_end_stream(), &view);
             cached = CachedFallbacks::of_rule(&view.fallbacks, rule, incoming, now);
@@ -183,10 +186,11 @@ impl HeldRequest {
         self.view = connection.view();
         let now = connection.worker.shared.clock.now();
         let Self { view, context, pending, head, flags, .. } = &mut *self;
-        let identified = IdentifiedRequest::new(&connection, view, head, context.request_bits, now);
-        let Ok(IdentifiedRequest { attributes, next_hop, hop }) = identified else {
+        let Ok(attributes) = identify_request(&connection, view, head, now) else {
             return self.reply(|context, _| local_reply::malformed(context, InvalidRequest::Malformed));
         };
+        let identified = IdentifiedRequest::new(&connection, view, head, &attributes, context.request_bits);
+        let IdentifiedRequest { next_hop, hop, .. } = identified;
         if let NextHop::Refused(refusal) = next_hop {
             return self.reply(|context, unread| local_reply::refused(context, refusal, unread));
         }

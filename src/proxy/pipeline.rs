@@ -9,7 +9,9 @@ use hyper::body::Body as _;
 use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
 use super::connection::DownstreamConnection;
-use super::decide::{IdentifiedRequest, decide, keep_details, log_headers, record_admission};
+use super::decide::{
+    IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
+};
 use super::deferred::accept;
 use super::deferred::accept::PendingCall;
 use super::forward_proxy::NextHop;
@@ -54,38 +56,38 @@ pub(super) fn handle(
         Ok(flags) => flags,
         Err(unacceptable) => return local_reply::malformed(context, unacceptable).into(),
     };
-    let bits = context.request_bits;
-    let Ok(identified) = IdentifiedRequest::new(connection, &view, head, bits, now) else {
+    let Ok(attributes) = identify_request(connection, &view, head, now) else {
         return local_reply::malformed(context, InvalidRequest::Malformed).into();
     };
+    let identified = IdentifiedRequest::new(connection, &view, head, &attributes, context.request_bits);
     set_client(&mut context, &identified, flags, &view);
     if let NextHop::Refused(refusal) = identified.next_hop {
         let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
         return local_reply::refused(context, refusal, unread).into();
     }
-    let (mut deferral, has_body, attributes) = (None, !body.is_end_stream(), &identified.attributes);
-    let decided = decide(&mut context, &view, head, attributes, &mut deferral, None, now);
+    let (mut deferral, has_body) = (None, !body.is_end_stream());
+    let decided = decide(&mut context, &view, head, &attributes, &mut deferral, None, now);
     let mut pending = match decided {
         Ok(pending) => pending,
         Err((rule, denial)) => {
-            set_route(&mut context, &view.policy, std::iter::once(rule), attributes);
+            set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
             let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
             return local_reply::denied(context, &view.policy, rule, denial, unread).into();
         }
     };
-    set_route(&mut context, &view.policy, pending.rules(), attributes);
+    set_route(&mut context, &view.policy, pending.rules(), &attributes);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
         Admission::Held => None,
         Admission::Reject(rejected) => {
             let incoming = identified.incoming(head, has_body, &view);
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
-            record_decision(&mut context, rejected.limits, Some(rejected.rule), Some(attributes));
+            record_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
             let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
             return local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread).into();
         }
     };
-    record_admission(&mut context, &view, &pending, attributes);
+    record_admission(&mut context, &view, &pending, &attributes);
     if let Some(deferral) = deferral.filter(|_| !context.is_last_hop) {
         let call = PendingCall::new(&mut context, identified.hop, head, flags, deferral, &view);
         return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body)).into();
@@ -168,7 +170,7 @@ const fn expect_tunnel(context: &mut RequestContext) {
 /// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
 fn set_client(
     context: &mut RequestContext,
-    IdentifiedRequest { attributes, hop, .. }: &IdentifiedRequest<'_, '_>,
+    IdentifiedRequest { attributes, hop, .. }: &IdentifiedRequest<'_, '_, '_>,
     flags: RequestHeaderFlags,
     view: &GenerationView,
 ) {

@@ -27,7 +27,7 @@ pub(super) struct ChosenUpstream<'c> {
 impl<'c> ChosenUpstream<'c> {
     /// Chooses the upstream of a request, and starts to record its response for the fallback caches.
     pub(super) fn choose(
-        identified: IdentifiedRequest<'_, 'c>,
+        identified: IdentifiedRequest<'_, '_, 'c>,
         context: &mut RequestContext,
         view: &GenerationView,
         pending: &PendingLimits,
@@ -38,7 +38,7 @@ impl<'c> ChosenUpstream<'c> {
         let cached = CachedFallbacks::look_up(&view.fallbacks, pending, incoming, context.started_at);
         context.recorder = view.fallbacks.record(pending, incoming, context.started_at);
         let IdentifiedRequest { attributes, next_hop, hop } = identified;
-        Self { hop, upstream: next_hop.upstream(view, &attributes), cached }
+        Self { hop, upstream: next_hop.upstream(view, attributes), cached }
     }
 
     /// Prepares the request, to which `trace` belongs if it has no span. Returns it with the overrides of an internal client.
