@@ -11,16 +11,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Collected, Empty, Limited};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use tokio::runtime;
 use tokio::time::timeout;
 
 pub use self::address::AdminAddress;
 pub use self::events::SnapshotStream;
+use weir_net::http_client::{self, HttpClientError};
 use weir_net::transport::Transport;
 
 /// Maximum time to connect, and then for the header section of the response.
@@ -181,24 +180,17 @@ impl AdminClient {
     ) -> Result<Response<Incoming>, AdminClientError> {
         let http = |error| AdminClientError::Http { address: self.address.clone(), error };
         let stream = self.connect().await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
-        // Ends with the response's body, or with the runtime.
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        let mut request = Request::builder()
-            .method(Method::GET)
-            .uri(target)
+        let mut connection = http_client::start(stream).await.map_err(http)?;
+        let mut request = Request::get(target)
             .header(HOST, self.address.host())
             .header(ACCEPT, accept)
-            .header(USER_AGENT, concat!("weir/", env!("CARGO_PKG_VERSION")));
+            .header(USER_AGENT, http_client::PRODUCT);
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        let request = request
-            .body(Empty::<Bytes>::new())
-            .map_err(|_| AdminClientError::Address(self.address.to_string()))?;
-        sender.send_request(request).await.map_err(http)
+        let request =
+            request.body(Full::default()).map_err(|_| AdminClientError::Address(self.address.to_string()))?;
+        connection.send_request(request).await.map_err(http)
     }
 
     async fn connect(&self) -> Result<Transport, AdminClientError> {
@@ -210,11 +202,13 @@ impl AdminClient {
     }
 
     async fn read_body(&self, body: Incoming) -> Result<Bytes, AdminClientError> {
-        let read = timeout(RESPONSE_TIMEOUT, Limited::new(body, MAX_BODY_SIZE).collect()).await;
-        let read = read.map_err(|_| AdminClientError::Timeout(self.address.clone()))?;
-        read.map(Collected::to_bytes).map_err(|error| match error.downcast::<hyper::Error>() {
-            Ok(error) => AdminClientError::Http { address: self.address.clone(), error: *error },
-            Err(_) => AdminClientError::TooLong,
+        let read = timeout(RESPONSE_TIMEOUT, http_client::read_body(body, MAX_BODY_SIZE)).await;
+        read.map_err(|_| AdminClientError::Timeout(self.address.clone()))?.map_err(|error| match error {
+            HttpClientError::Connect(error) => {
+                AdminClientError::Connect { address: self.address.clone(), error }
+            }
+            HttpClientError::Http(error) => AdminClientError::Http { address: self.address.clone(), error },
+            HttpClientError::TooLong => AdminClientError::TooLong,
         })
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn start(
     let mut central =
         CentralSource { follower, settings, fetched: None, cached: cached.clone(), rejected: None };
     let first = build_runtime()?.block_on(central.follower.fetch_initial());
-    let url = central.settings.url.to_string();
+    let url = central.settings.server.url.without_query();
     let started = match (first, cached) {
         (Ok(InitialFetch::Document(document)), cached) => {
             return central.start_with_document(path, document, cached);
@@ -149,7 +149,7 @@ fn build_runtime() -> Result<Runtime, AppError> {
 /// Loads the document cached by an earlier run.
 fn load_cached(settings: &CentralSettings) -> Option<FetchedDocument> {
     let file = settings.cache_file.as_deref()?;
-    cache::load(file, &settings.url).unwrap_or_else(|problem| {
+    cache::load(file, &settings.server.url).unwrap_or_else(|problem| {
         tracing::warn!(file = %file.display(), problem, "the cached configuration is not used");
         None
     })
@@ -158,7 +158,7 @@ fn load_cached(settings: &CentralSettings) -> Option<FetchedDocument> {
 /// Caches the document; returns whether that succeeded or was not needed.
 fn write_cache(settings: &CentralSettings, document: &FetchedDocument, metrics: &FetchMetrics) -> bool {
     let Some(file) = &settings.cache_file else { return true };
-    let Err(error) = cache::store(file, &settings.url, document) else { return true };
+    let Err(error) = cache::store(file, &settings.server.url, document) else { return true };
     metrics.record_cache_failure();
     let file = file.display();
     tracing::warn!(

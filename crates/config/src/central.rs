@@ -4,7 +4,6 @@
 //! Interpreting a document is up to `config`, and applying it to `app`. [`follower`] sends the requests and
 //! schedules them, `client` performs a single exchange, [`cache`] stores the last good document.
 
-mod bounded_stream;
 pub mod cache;
 pub mod document;
 pub mod follower;

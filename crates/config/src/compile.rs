@@ -17,6 +17,7 @@ mod feedback;
 mod forward_proxy;
 mod geo;
 mod grpc;
+mod http_target;
 mod in_flight;
 mod jwt;
 mod limit_headers;

@@ -5,7 +5,7 @@
 
 mod address;
 mod destination;
-mod document_url;
+mod http_url;
 mod location;
 pub(super) mod misspelling;
 mod network;
@@ -21,11 +21,9 @@ mod time_zone;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use self::address::{
-    UpstreamUrl, collector_url, host_name, listen_address, listener_address, upstream_address,
-};
+pub use self::address::{UpstreamUrl, host_name, listen_address, listener_address, upstream_address};
 pub use self::destination::{DestinationEntry, destination};
-pub use self::document_url::document_url;
+pub use self::http_url::{collector_url, document_url};
 pub use self::location::{asn, continent, country};
 pub use self::network::network;
 pub use self::origin::origin;

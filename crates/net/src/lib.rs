@@ -7,6 +7,7 @@ pub mod atomic_file;
 pub mod batch_queue;
 pub mod clock;
 pub mod drain;
+pub mod http_client;
 pub mod http_server;
 pub mod in_place;
 pub mod jitter;

@@ -26,7 +26,7 @@ pub use self::span::{SpanDecision, SpanDetails};
 use super::access_log::AccessLogEntry;
 use super::metrics::SpanMetrics;
 use weir_limiter::percent::Percent;
-use weir_net::tls::client;
+use weir_net::http_client::HttpTarget;
 
 /// Maximum time that shutdown waits for the last spans.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,12 +41,9 @@ thread_local! {
 /// Settings of the span export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracingSettings {
-    /// Collector that receives the spans.
-    pub collector: Collector,
-    /// TLS to the collector, if its address requires it.
-    pub tls: Option<client::TlsClientSettings>,
-    /// Headers sent with every batch, usually for authentication.
-    pub headers: HeaderMap,
+    /// Collector that receives the spans, with the headers of every batch, usually for authentication. The path ends in
+    /// `/v1/traces`.
+    pub collector: HttpTarget,
     /// Share of requests that get a span, unless an earlier hop has decided.
     pub sampling_ratio: Percent,
     /// Service name of the spans.
@@ -56,23 +53,9 @@ pub struct TracingSettings {
 impl TracingSettings {
     /// Whether the other settings differ at most in what can change without a restart.
     pub fn is_same_except_sampling_ratio(&self, other: &Self) -> bool {
-        let Self { collector, tls, headers, service_name, sampling_ratio: _ } = self;
-        (collector, tls, headers, service_name)
-            == (&other.collector, &other.tls, &other.headers, &other.service_name)
+        let Self { collector, service_name, sampling_ratio: _ } = self;
+        (collector, service_name) == (&other.collector, &other.service_name)
     }
-}
-
-/// Address of a collector that accepts OTLP over HTTP/1.1.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collector {
-    /// Name or address; an IPv6 address is without brackets.
-    pub host: Box<str>,
-    /// The port.
-    pub port: u16,
-    /// Path of requests, ending in `/v1/traces`.
-    pub path: Box<str>,
-    /// Whether it is reached over TLS.
-    pub is_secure: bool,
 }
 
 /// Starts traces, and queues completed spans for the exporter.

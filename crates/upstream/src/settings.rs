@@ -186,6 +186,16 @@ impl RetryOn {
     }
 }
 
+impl UpstreamAddress {
+    /// Returns the name or address of a TCP endpoint.
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            Self::Tcp { host, .. } => Some(host),
+            Self::Unix(_) | Self::Echo => None,
+        }
+    }
+}
+
 impl std::fmt::Display for UpstreamAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -11,8 +11,8 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::document::{FetchedDocument, Validators};
-use super::settings::DocumentUrl;
 use weir_net::atomic_file;
+use weir_net::http_client::HttpUrl;
 
 const TITLE: &str = "# Fetched by Weir, which starts with it while the server is away. Not to be edited.";
 
@@ -32,7 +32,7 @@ struct CacheHeader {
 ///
 /// # Errors
 /// Returns why the file is not used: it cannot be read, is damaged, or is of another URL.
-pub fn load(file: &Path, url: &DocumentUrl) -> Result<Option<FetchedDocument>, String> {
+pub fn load(file: &Path, url: &HttpUrl) -> Result<Option<FetchedDocument>, String> {
     let opened = atomic_file::open(file).map_err(|error| format!("not readable: {error}"))?;
     let Some(opened) = opened else { return Ok(None) };
     let mut content = String::new();
@@ -43,7 +43,7 @@ pub fn load(file: &Path, url: &DocumentUrl) -> Result<Option<FetchedDocument>, S
     parse(&content, url).map(Some)
 }
 
-pub(super) fn parse(content: &str, url: &DocumentUrl) -> Result<FetchedDocument, String> {
+pub(super) fn parse(content: &str, url: &HttpUrl) -> Result<FetchedDocument, String> {
     let parts = content.strip_prefix(TITLE).and_then(|rest| rest.strip_prefix("\n# "));
     let parts = parts.and_then(|rest| rest.split_once('\n'));
     let Some((header, text)) = parts else { return Err("not a cached configuration".to_owned()) };
@@ -57,19 +57,19 @@ pub(super) fn parse(content: &str, url: &DocumentUrl) -> Result<FetchedDocument,
     }
     let validators =
         Validators { etag: header.etag.map(Into::into), last_modified: header.modified.map(Into::into) };
-    Ok(FetchedDocument { text: text.into(), url: url.to_string().into(), validators })
+    Ok(FetchedDocument { text: text.into(), url: url.without_query().into(), validators })
 }
 
 /// Stores `document` of `url` in `file`, replacing its content.
 ///
 /// # Errors
 /// Returns the error of the file system.
-pub fn store(file: &Path, url: &DocumentUrl, document: &FetchedDocument) -> io::Result<()> {
+pub fn store(file: &Path, url: &HttpUrl, document: &FetchedDocument) -> io::Result<()> {
     let text = encode(url, document)?;
     atomic_file::replace(file, |out| out.write_all(text.as_bytes()).map(Some)).map(drop)
 }
 
-pub(super) fn encode(url: &DocumentUrl, document: &FetchedDocument) -> io::Result<String> {
+pub(super) fn encode(url: &HttpUrl, document: &FetchedDocument) -> io::Result<String> {
     let Validators { etag, last_modified } = document.validators.clone();
     let header = CacheHeader {
         url: url.full_url(),
@@ -97,8 +97,8 @@ mod tests {
 
     use super::*;
 
-    fn url(target: &str) -> DocumentUrl {
-        DocumentUrl { host: "h".into(), port: 80, target: target.into(), is_https: false }
+    fn url(target: &str) -> HttpUrl {
+        HttpUrl::new(false, "h".into(), 80, target)
     }
 
     fn document(text: &str) -> FetchedDocument {

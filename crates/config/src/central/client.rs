@@ -4,26 +4,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{
-    ACCEPT, CONTENT_ENCODING, ETAG, HOST, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, TRANSFER_ENCODING,
-    USER_AGENT,
+    ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED,
+    TRANSFER_ENCODING,
 };
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
-use hyper::body::{Body as _, Incoming};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::timeout;
 
-use super::bounded_stream::{BoundedStream, ReadAllowance};
 use super::document::{FetchedDocument, Validators};
 use super::envelope;
 use super::settings::CentralSettings;
-use weir_net::tls::AlpnProtocol;
-use weir_net::tls::client::TlsClient as Tls;
-use weir_net::transport::Transport;
-use weir_telemetry::metrics::{FetchOutcome, VERSION};
+use weir_net::http_client::{HttpClient, HttpClientError, HttpRequest, HttpResponse, read_body};
+use weir_telemetry::metrics::FetchOutcome;
 
 /// Maximum size of a document in bytes, the same as of a configuration file.
 pub(super) const MAX_DOCUMENT_SIZE: usize = 1 << 20;
@@ -31,14 +23,8 @@ pub(super) const MAX_DOCUMENT_SIZE: usize = 1 << 20;
 /// Maximum size of a body. An envelope may surround the document, in which a line break takes two bytes.
 const MAX_BODY_SIZE: usize = 2 * MAX_DOCUMENT_SIZE + 4096;
 
-/// Maximum bytes that are read for one exchange: a body with its framing, a header section, and interim responses.
-const MAX_READ: usize = 2 * MAX_BODY_SIZE;
-
 /// Maximum length of a validator. A longer one is not sent back, so the document is fetched again each time.
 const MAX_VALIDATOR_LEN: usize = 1024;
-
-/// Time without a byte after which TCP keep-alive probes the server.
-const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
 const PREFER: &str = "prefer";
 
@@ -83,10 +69,7 @@ pub(super) enum FetchResult {
 #[derive(Debug)]
 pub(super) struct FetchClient {
     settings: Arc<CentralSettings>,
-    tls: Option<Tls>,
-    connection: Option<SendRequest<Empty<Bytes>>>,
-    /// What may still be read of the connection.
-    allowance: ReadAllowance,
+    client: HttpClient,
 }
 
 impl FetchClient {
@@ -95,8 +78,8 @@ impl FetchClient {
     /// # Errors
     /// Returns an error if TLS cannot be set up.
     pub(super) fn new(settings: Arc<CentralSettings>) -> io::Result<Self> {
-        let tls = settings.tls.clone().map(Tls::new).transpose().map_err(io::Error::other)?;
-        Ok(Self { settings, tls, connection: None, allowance: ReadAllowance::default() })
+        let client = HttpClient::new(settings.server.clone(), MAX_BODY_SIZE)?;
+        Ok(Self { settings, client })
     }
 
     pub(super) fn settings(&self) -> &CentralSettings {
@@ -111,50 +94,21 @@ impl FetchClient {
         wait: Option<Duration>,
     ) -> Result<FetchResult, FetchError> {
         let limit = self.settings.timeout + wait.unwrap_or_default();
-        let idle = self.connection.take().filter(|kept| !kept.is_closed());
+        let request = self.build_request(known, wait)?;
         let exchange = async {
-            if let Some(idle) = idle
-                && let Ok(done) = self.exchange(idle, known, wait).await
-            {
-                return Ok(done);
-            }
-            // An idle connection may have been closed meanwhile, which is not a failure of the server.
-            let fresh = self.connect().await?;
-            self.exchange(fresh, known, wait).await
+            let response = self.client.send(request).await;
+            self.read_response(response.map_err(|error| FetchError::Unreachable(error.to_string()))?).await
         };
-        let (fetched, connection) =
-            timeout(limit, exchange).await.unwrap_or(Err(FetchError::Timeout(limit)))?;
-        self.connection = connection;
+        let fetched = timeout(limit, exchange).await.unwrap_or(Err(FetchError::Timeout(limit)));
+        if fetched.is_err() {
+            self.client.close();
+        }
         fetched
     }
 
-    /// Returns the outcome, and the connection if it can be reused; an error if the connection broke before a
-    /// response.
-    async fn exchange(
-        &self,
-        mut connection: SendRequest<Empty<Bytes>>,
-        known: &Validators,
-        wait: Option<Duration>,
-    ) -> Result<(Result<FetchResult, FetchError>, Option<SendRequest<Empty<Bytes>>>), FetchError> {
-        let request = self.build_request(known, wait)?;
-        self.allowance.renew(MAX_READ);
-        connection.ready().await.map_err(|error| connection_error(&error))?;
-        let response = connection.send_request(request).await.map_err(|error| connection_error(&error))?;
-        let fetched = self.read_response(response).await;
-        let is_reusable = fetched.is_ok();
-        Ok((fetched, Some(connection).filter(|_| is_reusable)))
-    }
-
-    fn build_request(
-        &self,
-        known: &Validators,
-        wait: Option<Duration>,
-    ) -> Result<Request<Empty<Bytes>>, FetchError> {
-        let CentralSettings { url, headers, .. } = &*self.settings;
-        let mut request = Request::get(&*url.target)
-            .header(HOST, url.authority())
-            .header(USER_AGENT, format!("weir/{VERSION}"))
-            .header(ACCEPT, "application/yaml, application/json;q=0.9, */*;q=0.8");
+    fn build_request(&self, known: &Validators, wait: Option<Duration>) -> Result<HttpRequest, FetchError> {
+        let accepted = "application/yaml, application/json;q=0.9, */*;q=0.8";
+        let mut request = self.client.request(Method::GET).header(ACCEPT, accepted);
         match (&known.etag, &known.last_modified) {
             (Some(etag), _) => request = request.header(IF_NONE_MATCH, &**etag),
             (None, Some(modified)) => request = request.header(IF_MODIFIED_SINCE, &**modified),
@@ -163,34 +117,10 @@ impl FetchClient {
         if let Some(wait) = wait {
             request = request.header(PREFER, format!("wait={}", wait.as_secs()));
         }
-        let mut request =
-            request.body(Empty::new()).map_err(|error| FetchError::InvalidResponse(error.to_string()))?;
-        request.headers_mut().extend(headers.clone());
-        Ok(request)
+        request.body(Default::default()).map_err(|error| FetchError::InvalidResponse(error.to_string()))
     }
 
-    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, FetchError> {
-        let url = &self.settings.url;
-        let unreachable = |error: io::Error| FetchError::Unreachable(error.to_string());
-        let stream = Transport::connect_tcp((&*url.host, url.port)).await.map_err(unreachable)?;
-        // A connection lost without notice would otherwise be noticed only after the server's long-poll time.
-        stream.set_tcp_keepalive(TCP_KEEPALIVE_IDLE);
-        let stream = match &self.tls {
-            None => stream,
-            Some(tls) => {
-                let secured = tls.connect(stream, &url.host, AlpnProtocol::Http1).await;
-                secured.map_err(|failure| FetchError::Unreachable(failure.to_string()))?.0.into()
-            }
-        };
-        // The allowance is shared with the connection before, which is closed by now.
-        let stream = BoundedStream::new(stream, &self.allowance);
-        let (connection, driver) =
-            handshake(TokioIo::new(stream)).await.map_err(|error| connection_error(&error))?;
-        drop(tokio::spawn(driver));
-        Ok(connection)
-    }
-
-    async fn read_response(&self, response: Response<Incoming>) -> Result<FetchResult, FetchError> {
+    async fn read_response(&self, response: HttpResponse) -> Result<FetchResult, FetchError> {
         let (head, body) = response.into_parts();
         match head.status {
             StatusCode::OK => {}
@@ -201,14 +131,15 @@ impl FetchClient {
             let text = format!("unexpected content coding of the document: {coding:?}");
             return Err(FetchError::InvalidResponse(text));
         }
-        let has_framing = body.size_hint().exact().is_some() || head.headers.contains_key(TRANSFER_ENCODING);
+        let has_framing =
+            [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| head.headers.contains_key(name));
         if !has_framing {
             let text =
                 "the response has neither Content-Length nor chunked framing: truncation would go unnoticed";
             return Err(FetchError::InvalidResponse(text.to_owned()));
         }
-        let body = Limited::new(body, MAX_BODY_SIZE).collect().await.map_err(|error| body_error(&*error))?;
-        self.parse_document(&head.headers, &body.to_bytes()).map(FetchResult::Document)
+        let body = read_body(body, MAX_BODY_SIZE).await.map_err(|error| body_error(&error))?;
+        self.parse_document(&head.headers, &body).map(FetchResult::Document)
     }
 
     fn parse_document(&self, headers: &HeaderMap, body: &[u8]) -> Result<FetchedDocument, FetchError> {
@@ -230,22 +161,18 @@ impl FetchClient {
         if content.len() > MAX_DOCUMENT_SIZE {
             return Err(too_large());
         }
-        let validators = Validators { etag, last_modified };
-        Ok(FetchedDocument { text: content.into(), url: self.settings.url.to_string().into(), validators })
+        let (text, url) = (content.into(), self.settings.server.url.without_query().into());
+        Ok(FetchedDocument { text, url, validators: Validators { etag, last_modified } })
     }
 }
 
-fn connection_error(error: &hyper::Error) -> FetchError {
-    use std::error::Error as _;
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    FetchError::Unreachable(format!("{error}{cause}"))
-}
-
-fn body_error(error: &(dyn std::error::Error + Send + Sync + 'static)) -> FetchError {
-    if error.is::<LengthLimitError>() {
-        return too_large();
+fn body_error(error: &HttpClientError) -> FetchError {
+    match error {
+        HttpClientError::TooLong => too_large(),
+        HttpClientError::Connect(_) | HttpClientError::Http(_) => {
+            FetchError::InvalidResponse(format!("the response is incomplete: {error}"))
+        }
     }
-    FetchError::InvalidResponse(format!("the response is incomplete: {error}"))
 }
 
 fn too_large() -> FetchError {

@@ -139,7 +139,7 @@ impl DocumentFollower {
 
     /// Continues with new settings. Validators are kept, unless the URL has changed.
     fn apply_settings(&mut self, settings: Arc<CentralSettings>) {
-        if settings.url != self.client.settings().url
+        if settings.server.url != self.client.settings().server.url
             && let Some(known) = &mut self.last_document
         {
             known.validators = Validators::default();
@@ -219,7 +219,7 @@ impl DocumentFollower {
         self.failures = self.failures.saturating_add(1);
         let message = failure.to_string();
         if self.last_error.as_ref() != Some(&message) {
-            let url = &self.client.settings().url;
+            let url = self.client.settings().server.url.without_query();
             tracing::warn!(%url, error = message, "cannot fetch the configuration, the last one stays in force");
         }
         self.last_error = Some(message);
@@ -227,7 +227,7 @@ impl DocumentFollower {
 
     fn record_success(&mut self) {
         if std::mem::take(&mut self.failures) > 0 {
-            let url = &self.client.settings().url;
+            let url = self.client.settings().server.url.without_query();
             tracing::info!(%url, "the configuration can be fetched again");
         }
         self.last_error = None;

@@ -1,11 +1,11 @@
 //! Entry points for fuzzing: the server's responses and the cache.
 
 use super::document::{FetchedDocument, Validators};
-use super::settings::DocumentUrl;
 use super::{cache, envelope};
+use weir_net::http_client::HttpUrl;
 
-fn url() -> DocumentUrl {
-    DocumentUrl { host: "h".into(), port: 80, target: "/".into(), is_https: false }
+fn url() -> HttpUrl {
+    HttpUrl::new(false, "h".into(), 80, "/")
 }
 
 /// Returns the document in a body.
@@ -14,7 +14,7 @@ pub fn parse_body(body: &str) -> FetchedDocument {
     let validators =
         Validators { etag: content.as_ref().map(|opened| opened.etag.clone()), last_modified: None };
     let text = content.map_or_else(|| body.to_owned(), |opened| opened.text);
-    FetchedDocument { text: text.into(), url: url().to_string().into(), validators }
+    FetchedDocument { text: text.into(), url: url().without_query().into(), validators }
 }
 
 /// Stores a document in the cache format and reads it again.

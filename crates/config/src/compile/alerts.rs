@@ -2,44 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT,
-};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderMap, HeaderValue};
 
-use super::{secret_headers, upstream_tls};
+use super::http_target;
 use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
-use crate::parse::UpstreamUrl;
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
-use weir_telemetry::alerts::settings::{AlertKindSet, AlertSettings, WebhookUrl};
-use weir_upstream::UpstreamAddress;
-
-/// Headers that Weir sets itself, or that determine the framing of the request.
-const RESERVED_HEADERS: [HeaderName; 6] =
-    [CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT];
+use weir_telemetry::alerts::settings::{AlertKindSet, AlertSettings};
 
 /// Labels that Weir sets itself.
 const RESERVED_LABELS: [&str; 6] = ["alertname", "severity", "rule", "country", "certificate", "upstream"];
 
 pub(super) fn compile(raw: Option<&raw::Alerts>, at: At<'_>, files: &mut DataFiles) -> Option<AlertSettings> {
     let raw = raw?;
-    let webhook = raw.webhook.as_ref().and_then(|url| {
-        let url = at.key("webhook").ok(parse::document_url(url.expose()))?;
-        Some(WebhookUrl { host: url.host, port: url.port, target: url.target, is_https: url.is_https })
-    });
-    let tls = webhook.as_ref().map(upstream_url).and_then(|url| {
-        upstream_tls::compile_client(raw.tls.as_deref(), &[url], at, at.key("webhook"), files)
-    });
+    let url = raw.webhook.as_ref().and_then(|url| at.key("webhook").ok(parse::document_url(url.expose())));
     let headers = read_headers(raw, at, files);
+    let webhook = http_target::compile(("webhook", url), raw.tls.as_deref(), headers, at, files);
     let repeat_interval = read_interval(raw.interval.as_ref(), at.key("interval"));
     let labels = read_labels(raw.labels.as_ref(), at.key("labels"));
     let kinds =
         raw.only.as_ref().map_or(AlertKindSet::ALL, |kinds| kinds.items().map(|(_, kind)| *kind).collect());
     let runbook_url = raw.runbook_url.as_deref().and_then(|url| read_base(url, at.key("runbook_url")));
-    Some(AlertSettings { webhook: webhook?, tls, headers, kinds, repeat_interval, labels, runbook_url })
+    Some(AlertSettings { webhook: webhook?, kinds, repeat_interval, labels, runbook_url })
 }
 
 /// Returns the URL of a site without the slash at its end.
@@ -49,13 +36,6 @@ fn read_base(text: &str, at: At<'_>) -> Option<Box<str>> {
         at.error("a query is not allowed, because the path of the runbook follows");
     }
     Some(url.full_url().trim_end_matches('/').into())
-}
-
-fn upstream_url(url: &WebhookUrl) -> UpstreamUrl {
-    UpstreamUrl {
-        address: UpstreamAddress::Tcp { host: url.host.clone(), port: url.port },
-        is_secure: url.is_https,
-    }
 }
 
 fn read_interval(raw: Option<&raw::Duration>, at: At<'_>) -> std::time::Duration {
@@ -68,10 +48,8 @@ fn read_interval(raw: Option<&raw::Duration>, at: At<'_>) -> std::time::Duration
 
 /// Reads the headers of a notification, with the token as one of them.
 fn read_headers(raw: &raw::Alerts, at: At<'_>, files: &mut DataFiles) -> HeaderMap {
-    let mut headers = secret_headers::read_map(raw.headers.as_ref(), at.key("headers"));
-    for ours in RESERVED_HEADERS.iter().filter(|ours| headers.contains_key(*ours)) {
-        at.key("headers").key(ours.as_str()).key_error(format!("header `{ours}` cannot be overridden"));
-    }
+    let reserved = [CONTENT_TYPE, USER_AGENT];
+    let mut headers = http_target::read_headers(raw.headers.as_ref(), &reserved, at.key("headers"));
     let Some(token) = raw.token.as_ref() else { return headers };
     if headers.contains_key(AUTHORIZATION) {
         at.key("token").key_error("both `token` and the header `authorization`, expected one of them");

@@ -3,33 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, IF_MODIFIED_SINCE, IF_NONE_MATCH,
-    TRANSFER_ENCODING,
-};
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
+use http::header::{ACCEPT, ACCEPT_ENCODING, IF_MODIFIED_SINCE, IF_NONE_MATCH};
 
-use super::{secret_headers, upstream_tls};
+use super::http_target;
 use crate::at::At;
-use crate::central::settings::{CentralSettings, DocumentUrl, default_cache_file};
+use crate::central::settings::{CentralSettings, default_cache_file};
 use crate::data_files::DataFiles;
 use crate::diagnostic::ValueError;
-use crate::parse::UpstreamUrl;
 use crate::{defaults, parse, raw};
-use weir_upstream::UpstreamAddress;
 
-/// Headers that Weir sets itself, or that determine the framing of the request.
-const RESERVED_HEADERS: [HeaderName; 9] = [
-    ACCEPT,
-    ACCEPT_ENCODING,
-    CONNECTION,
-    CONTENT_LENGTH,
-    HOST,
-    IF_MODIFIED_SINCE,
-    IF_NONE_MATCH,
-    HeaderName::from_static("prefer"),
-    TRANSFER_ENCODING,
-];
+/// Headers that Weir sets itself.
+const RESERVED_HEADERS: [HeaderName; 5] =
+    [ACCEPT, ACCEPT_ENCODING, IF_MODIFIED_SINCE, IF_NONE_MATCH, HeaderName::from_static("prefer")];
 
 pub(super) fn compile(
     raw: Option<&raw::Bootstrap>,
@@ -39,30 +25,13 @@ pub(super) fn compile(
 ) -> Option<CentralSettings> {
     let raw = raw?;
     let url = raw.http.as_ref().and_then(|url| at.key("http").ok(parse::document_url(&url.0)));
-    let tls = url.as_ref().map(upstream_url).and_then(|place| {
-        upstream_tls::compile_client(raw.tls.as_deref(), &[place], at, at.key("http"), files)
-    });
+    let headers = http_target::read_headers(raw.headers.as_ref(), &RESERVED_HEADERS, at.key("headers"));
+    let server = http_target::compile(("http", url), raw.tls.as_deref(), headers, at, files);
     let cache = cache_path(raw.cache.as_ref(), file, at.key("cache"));
     let timeout = at.key("timeout").timeout(&raw.timeout, defaults::CENTRAL_TIMEOUT);
     let wait = read_wait(raw.wait.as_ref(), at.key("wait"));
-    let interval = read_interval(raw.interval.as_ref(), at.key("interval"));
-    let headers = read_headers(raw, at.key("headers"));
-    Some(CentralSettings {
-        url: url?,
-        tls,
-        headers,
-        cache_file: cache,
-        wait,
-        poll_interval: interval,
-        timeout,
-    })
-}
-
-fn upstream_url(url: &DocumentUrl) -> UpstreamUrl {
-    UpstreamUrl {
-        address: UpstreamAddress::Tcp { host: url.host.clone(), port: url.port },
-        is_secure: url.is_https,
-    }
+    let poll_interval = read_interval(raw.interval.as_ref(), at.key("interval"));
+    Some(CentralSettings { server: server?, cache_file: cache, wait, poll_interval, timeout })
 }
 
 fn cache_path(raw: Option<&raw::OrOff<String>>, file: &Path, at: At<'_>) -> Option<PathBuf> {
@@ -93,14 +62,4 @@ fn read_interval(raw: Option<&raw::Duration>, at: At<'_>) -> Duration {
         at.error("shorter than 100ms, the shortest interval between requests");
     }
     interval
-}
-
-fn read_headers(raw: &raw::Bootstrap, at: At<'_>) -> HeaderMap {
-    let headers = secret_headers::read_map(raw.headers.as_ref(), at);
-    for given in raw.headers.iter().flat_map(|given| given.keys()) {
-        if let Some(ours) = RESERVED_HEADERS.iter().find(|ours| given.eq_ignore_ascii_case(ours.as_str())) {
-            at.key(given).key_error(format!("header `{ours}` cannot be overridden"));
-        }
-    }
-    headers
 }

@@ -17,7 +17,8 @@ pub(super) fn read_address(
     files: &mut DataFiles,
 ) -> Option<(ServerAddress, Option<client::TlsClientSettings>)> {
     let place = at.key(key).ok(parse::upstream_address(&address.0))?;
-    let tls = upstream_tls::compile_client(tls, std::slice::from_ref(&place), at, at.key(key), files);
+    let (host, is_secure) = (place.address.host(), place.is_secure);
+    let tls = upstream_tls::compile_client(tls, host, is_secure, at, at.key(key), files);
     let place = match place.address {
         UpstreamAddress::Tcp { host, port } => ServerAddress::Tcp(host, port),
         UpstreamAddress::Unix(path) => ServerAddress::Unix(path),

@@ -14,7 +14,6 @@ use crate::quoting::quoted;
 use crate::raw;
 use weir_net::tls::client::{ServerVerification, TlsClientSettings};
 use weir_net::tls::pem::Authorities;
-use weir_upstream::UpstreamAddress;
 
 /// Server name that stands for the host of each request.
 const FROM_HOST: &str = "from_host";
@@ -24,31 +23,22 @@ pub(super) fn is_name_from_host(raw: &raw::UpstreamTls) -> bool {
     raw.server_name.as_deref() == Some(FROM_HOST)
 }
 
-/// Compiles the TLS settings of the map at `at` for `urls`, which are given at `address`. `None` for
-/// plaintext, or if there is a problem.
+/// Compiles the TLS settings of the map at `at` for a server, which is given at `address`. `None` for plaintext, or if there
+/// is a problem.
 pub(super) fn compile_client(
     raw: Option<&raw::UpstreamTls>,
-    urls: &[UpstreamUrl],
+    host: Option<&str>,
+    is_secure: bool,
     at: At<'_>,
     address: At<'_>,
     files: &mut DataFiles,
 ) -> Option<TlsClientSettings> {
-    compile_peer(&UPSTREAM_PEER, raw, urls, at, address, files)
+    let peer = TlsPeer { hosts: host.into_iter().collect(), is_secure, ..UPSTREAM_PEER };
+    compile_settings(raw, &peer, at, address, files)
 }
 
-/// As [`compile_client`], for an upstream of requests, whose hosts may be the server names.
+/// As [`compile_client`], for an upstream of requests at `urls`, whose hosts may be the server names.
 pub(super) fn compile_upstream(
-    raw: Option<&raw::UpstreamTls>,
-    urls: &[UpstreamUrl],
-    at: At<'_>,
-    address: At<'_>,
-    files: &mut DataFiles,
-) -> Option<TlsClientSettings> {
-    compile_peer(&TlsPeer { has_requests: true, ..UPSTREAM_PEER }, raw, urls, at, address, files)
-}
-
-fn compile_peer(
-    peer: &TlsPeer<'_>,
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
     at: At<'_>,
@@ -61,11 +51,8 @@ fn compile_peer(
         address.error(error.with_hint("use two upstreams with different `match`"));
         return None;
     }
-    let hosts = urls.iter().filter_map(|place| match &place.address {
-        UpstreamAddress::Tcp { host, .. } => Some(&**host),
-        UpstreamAddress::Unix(_) | UpstreamAddress::Echo => None,
-    });
-    let peer = TlsPeer { hosts: hosts.collect(), is_secure, ..*peer };
+    let hosts = urls.iter().filter_map(|place| place.address.host());
+    let peer = TlsPeer { hosts: hosts.collect(), is_secure, has_requests: true, ..UPSTREAM_PEER };
     compile_settings(raw, &peer, at, address, files)
 }
 

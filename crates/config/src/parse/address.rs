@@ -6,14 +6,10 @@ use std::path::Path;
 use crate::diagnostic::ValueError;
 use crate::quoting::quoted;
 use weir_net::listener;
-use weir_telemetry::spans::Collector;
 use weir_upstream::UpstreamAddress;
 
 /// The default port of `https`.
 const HTTPS_PORT: u16 = 443;
-/// The default port of OTLP over HTTP; `TRACES_PATH` is its path for spans.
-const OTLP_PORT: u16 = 4318;
-const TRACES_PATH: &str = "/v1/traces";
 /// Maximum length of a socket's path on Linux, without the final NUL.
 const MAX_SOCKET_PATH_LENGTH: usize = 107;
 
@@ -112,36 +108,8 @@ pub fn upstream_address(text: &str) -> Result<UpstreamUrl, ValueError> {
     }
 }
 
-/// Parses the URL of a collector of spans: `http://host[:port][/path]`, or with `https`. Appends `/v1/traces`
-/// to the path unless it ends with that.
-///
-/// # Errors
-/// Returns a [`ValueError`] if it is not such a URL.
-pub fn collector_url(text: &str) -> Result<Collector, ValueError> {
-    let invalid = || {
-        ValueError::new(format!("expected `http://` or `https://`, a host and a port, got {}", quoted(text)))
-    };
-    let secured = text.strip_prefix("https://");
-    let Some(rest) = secured.or_else(|| text.strip_prefix("http://")) else {
-        return Err(invalid().with_hint("as in `http://127.0.0.1:4318`"));
-    };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    if text.contains(['?', '#', '@']) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(invalid().with_hint("only a path can follow the port"));
-    }
-    let default_port = if secured.is_some() { HTTPS_PORT } else { OTLP_PORT };
-    let with_port = format!("{authority}:{default_port}");
-    let authority = if has_no_port(authority) { &with_port } else { authority };
-    let UpstreamAddress::Tcp { host, port } = upstream_address(authority)?.address else {
-        return Err(invalid());
-    };
-    let path = path.trim_end_matches('/');
-    let path = if path.ends_with(TRACES_PATH) { path.into() } else { format!("{path}{TRACES_PATH}").into() };
-    Ok(Collector { host, port, path, is_secure: secured.is_some() })
-}
-
 /// Whether the port is left out, which needs a default such as that of `https` (RFC 9110 section 4.2.2).
-fn has_no_port(authority: &str) -> bool {
+pub(super) fn has_no_port(authority: &str) -> bool {
     !authority.is_empty() && (!authority.contains(':') || authority.ends_with(']'))
 }
 

@@ -1,25 +1,20 @@
-//! Sends notifications by POST over HTTP/1.1, with a connection for each: they are rare.
+//! Sends notifications by POST, with a connection for each: they are rare.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use http::{Request, StatusCode};
-use http_body_util::Full;
-use hyper::client::conn::http1::handshake;
-use hyper_util::rt::TokioIo;
+use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
 use tokio::time::timeout;
 
 use super::settings::AlertSettings;
-use crate::metrics::VERSION;
-use weir_net::tls::AlpnProtocol;
-use weir_net::tls::client::TlsClient;
-use weir_net::transport::Transport;
+use weir_net::http_client::HttpClient;
 
 /// Timeout of one notification, including the connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of a response. Only its status is used.
+const MAX_RESPONSE_SIZE: usize = 64 * 1024;
 
 /// Why a notification was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +34,7 @@ pub(super) enum WebhookError {
 #[derive(Debug)]
 pub(super) struct WebhookClient {
     settings: Arc<AlertSettings>,
-    tls: Option<TlsClient>,
+    client: HttpClient,
 }
 
 impl WebhookClient {
@@ -48,46 +43,22 @@ impl WebhookClient {
     /// # Errors
     /// Returns an error if TLS cannot be set up.
     pub(super) fn new(settings: Arc<AlertSettings>) -> io::Result<Self> {
-        let tls = settings.tls.clone().map(TlsClient::new).transpose().map_err(io::Error::other)?;
-        Ok(Self { settings, tls })
+        let client = HttpClient::new(settings.webhook.clone(), MAX_RESPONSE_SIZE)?;
+        Ok(Self { settings, client })
     }
 
-    pub(super) fn settings(&self) -> &AlertSettings {
+    pub(super) fn settings(&self) -> &Arc<AlertSettings> {
         &self.settings
     }
 
     /// Sends one notification. Needs a Tokio runtime.
-    pub(super) async fn send(&self, body: Vec<u8>) -> Result<(), WebhookError> {
-        timeout(REQUEST_TIMEOUT, self.exchange(body.into()))
-            .await
-            .unwrap_or(Err(WebhookError::Timeout(REQUEST_TIMEOUT)))
-    }
-
-    async fn exchange(&self, body: Bytes) -> Result<(), WebhookError> {
-        let url = &self.settings.webhook;
-        let stream =
-            Transport::connect_tcp((&*url.host, url.port)).await.map_err(|error| unreachable(&error))?;
-        let stream = match &self.tls {
-            None => stream,
-            Some(tls) => {
-                let secured = tls.connect(stream, &url.host, AlpnProtocol::Http1).await;
-                secured.map_err(|error| unreachable(&error))?.0.into()
-            }
-        };
-        let connected = handshake(TokioIo::new(stream)).await;
-        let (mut connection, driver) = connected.map_err(|error| unreachable(&error))?;
-        let mut request = Request::post(&*url.target)
-            .header(HOST, url.authority())
-            .header(CONTENT_TYPE, "application/json")
-            .header(USER_AGENT, format!("weir/{VERSION}"))
-            .body(Full::new(body))
-            .map_err(|error| unreachable(&error))?;
-        request.headers_mut().extend(self.settings.headers.clone());
-        // Ends with the connection, which is closed when the sender is dropped below.
-        drop(tokio::spawn(driver));
-        let response = connection.send_request(request).await.map_err(|error| unreachable(&error))?;
-        // The status is enough: the rest of the response is not read.
-        match response.status() {
+    pub(super) async fn send(&mut self, body: Vec<u8>) -> Result<(), WebhookError> {
+        let request = self.client.request(Method::POST).header(CONTENT_TYPE, "application/json");
+        let request = request.body(body.into()).map_err(|error| unreachable(&error))?;
+        let response = timeout(REQUEST_TIMEOUT, self.client.send(request)).await;
+        self.client.close();
+        let response = response.map_err(|_| WebhookError::Timeout(REQUEST_TIMEOUT))?;
+        match response.map_err(|error| unreachable(&error))?.status() {
             status if status.is_success() => Ok(()),
             status => Err(WebhookError::Status(status)),
         }

@@ -56,11 +56,11 @@ pub async fn run(
         });
         let changed = match client {
             None => settings.changed().await,
-            Some(client) => {
+            Some(mut client) => {
                 let notifier = notifier.get_or_insert_with(|| AlertNotifier::new(&instance, metrics));
                 tokio::select! {
                     changed = settings.changed() => changed,
-                    () = notifier.follow(&client, &sample) => Ok(()),
+                    () = notifier.follow(&mut client, &sample) => Ok(()),
                 }
             }
         };
@@ -83,7 +83,7 @@ impl AlertNotifier {
     }
 
     /// Evaluates and sends alerts without end.
-    async fn follow(&mut self, client: &WebhookClient, sample: impl Fn() -> AlertSample) {
+    async fn follow(&mut self, client: &mut WebhookClient, sample: impl Fn() -> AlertSample) {
         // Other settings deserve an attempt at once.
         self.failures = 0;
         let mut ticks = interval(SLICE);
@@ -104,8 +104,8 @@ impl AlertNotifier {
     }
 
     /// Sends what the receiver has not got yet.
-    async fn deliver(&mut self, client: &WebhookClient, at: Moment) {
-        let settings = client.settings();
+    async fn deliver(&mut self, client: &mut WebhookClient, at: Moment) {
+        let settings = Arc::clone(client.settings());
         let due = self.tracker.due(at.now, settings.repeat_interval);
         if due.is_empty() {
             return;
@@ -122,14 +122,14 @@ impl AlertNotifier {
                 self.tracker.mark_sent(&due, at.now);
                 self.metrics.record_sent(at.wall_clock);
                 if std::mem::take(&mut self.failures) > 0 {
-                    tracing::info!(webhook = %settings.webhook, "the webhook of alerts can be reached again");
+                    tracing::info!(webhook = %settings.webhook.url.origin(), "the webhook of alerts can be reached again");
                 }
             }
             Err(error) => {
                 self.metrics.record_failed();
                 // Logged once per outage; the metric counts every attempt.
                 if self.failures == 0 {
-                    tracing::warn!(webhook = %settings.webhook, %error, "cannot send alerts, will retry");
+                    tracing::warn!(webhook = %settings.webhook.url.origin(), %error, "cannot send alerts, will retry");
                 }
                 self.failures = self.failures.saturating_add(1);
                 self.last_failure = at.now;

@@ -1,25 +1,19 @@
 //! Settings of alerts, and the set of conditions that can be alerted on.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
-use http::HeaderMap;
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use weir_net::tls::client;
+use weir_net::http_client::HttpTarget;
 
 /// Settings of alerts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertSettings {
-    /// Receiver of the notifications.
-    pub webhook: WebhookUrl,
-    /// TLS to the receiver, if its URL requires it.
-    pub tls: Option<client::TlsClientSettings>,
-    /// Headers of each notification, including the authentication. All are sensitive, so `Debug` hides their values.
-    pub headers: HeaderMap,
+    /// Receiver of the notifications, with the headers of each, including the authentication.
+    pub webhook: HttpTarget,
     /// Alerts that are evaluated.
     pub kinds: AlertKindSet,
     /// Time after which a firing alert is sent again.
@@ -28,19 +22,6 @@ pub struct AlertSettings {
     pub labels: BTreeMap<String, String>,
     /// URL at which the documentation is served, without a slash at the end.
     pub runbook_url: Option<Box<str>>,
-}
-
-/// URL of a webhook. Path and query may contain a secret, so `Debug` and `Display` omit them.
-#[derive(Clone, PartialEq, Eq)]
-pub struct WebhookUrl {
-    /// Name or address; an IPv6 address is without brackets.
-    pub host: Box<str>,
-    /// The port.
-    pub port: u16,
-    /// Path and query.
-    pub target: Box<str>,
-    /// Whether it is reached over TLS.
-    pub is_https: bool,
 }
 
 /// A condition that can be alerted on.
@@ -77,27 +58,6 @@ pub enum AlertSeverity {
     Warning,
     /// Clients are affected, or will be soon.
     Critical,
-}
-
-impl WebhookUrl {
-    /// Returns host and port for the `Host` header, without a default port.
-    pub(super) fn authority(&self) -> String {
-        let Self { host, port, is_https, .. } = self;
-        let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
-        if *port == if *is_https { 443 } else { 80 } { host } else { format!("{host}:{port}") }
-    }
-}
-
-impl fmt::Display for WebhookUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", if self.is_https { "https" } else { "http" }, self.authority())
-    }
-}
-
-impl fmt::Debug for WebhookUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 impl AlertKind {
@@ -193,19 +153,6 @@ impl AlertSeverity {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn displayed_webhook_omits_path_and_query() {
-        let url = |host: &str, port, is_https| WebhookUrl {
-            host: host.into(),
-            port,
-            target: "/s3cr3t?s3cr3t".into(),
-            is_https,
-        };
-        assert_eq!(format!("{:?}", url("h", 443, true)), "https://h");
-        assert_eq!(url("::1", 8080, false).to_string(), "http://[::1]:8080");
-        assert_eq!(url("h", 443, false).authority(), "h:443");
-    }
 
     #[test]
     fn kind_set_contains_exactly_its_kinds() {

@@ -7,23 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
+use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message as _;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use super::TracingSettings;
 use super::otlp::BatchHead;
 use super::queue::{SpanBatch, SpanQueue};
-use super::{Collector, TracingSettings};
 use crate::metrics::VERSION;
-use weir_net::tls::AlpnProtocol;
-use weir_net::tls::client::TlsClient;
+use weir_net::http_client::{HttpClient, read_body};
 
 /// Timeout of one request to the collector, including the connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,15 +29,13 @@ const MAX_RESPONSE_SIZE: usize = 64 * 1024;
 
 /// Starts the thread that sends the batches of `queue`, until the queue is closed.
 pub(super) fn start(settings: &TracingSettings, queue: Arc<SpanQueue>) -> io::Result<()> {
-    let tls = settings.tls.clone().map(TlsClient::new).transpose().map_err(io::Error::other)?;
+    let client = HttpClient::new(settings.collector.clone(), MAX_RESPONSE_SIZE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut delivery = SpanDelivery {
-        collector: settings.collector.clone(),
-        tls,
-        headers: settings.headers.clone(),
+        collector: settings.collector.url.without_query(),
+        client,
         batch_head: BatchHead::new(&settings.service_name, VERSION),
         queue,
-        connection: None,
         is_failing: false,
     };
     let export = move || {
@@ -57,12 +49,11 @@ pub(super) fn start(settings: &TracingSettings, queue: Arc<SpanQueue>) -> io::Re
 }
 
 struct SpanDelivery {
-    collector: Collector,
-    tls: Option<TlsClient>,
-    headers: HeaderMap,
+    /// URL for the log.
+    collector: String,
+    client: HttpClient,
     batch_head: BatchHead,
     queue: Arc<SpanQueue>,
-    connection: Option<SendRequest<Full<Bytes>>>,
     /// Whether the last batch was lost. The first loss has been logged.
     is_failing: bool,
 }
@@ -116,7 +107,7 @@ impl SpanDelivery {
                 Ok(rejected) => return Ok(rejected),
                 Err(failed) => failed,
             };
-            self.connection = None;
+            self.client.close();
             match delays.next().filter(|_| failed.is_retryable) {
                 Some(pause) => sleep(*pause).await,
                 None => return Err(failed),
@@ -125,24 +116,12 @@ impl SpanDelivery {
     }
 
     async fn send_once(&mut self, body: Bytes) -> Result<u64, ExportError> {
-        let cached = self.connection.take().filter(|kept| !kept.is_closed());
-        let mut connection = match cached {
-            Some(cached) => cached,
-            None => self.connect().await?,
-        };
-        connection.ready().await.map_err(ExportError::retryable)?;
-        let mut request = Request::post(&*self.collector.path)
-            .header(HOST, self.collector.authority())
-            .header(CONTENT_TYPE, "application/x-protobuf")
-            .header(USER_AGENT, format!("weir/{VERSION}"))
-            .body(Full::new(body))
+        let request = self.client.request(Method::POST).header(CONTENT_TYPE, "application/x-protobuf");
+        let request = request
+            .body(body.into())
             .map_err(|error| ExportError { reason: error.to_string(), is_retryable: false })?;
-        request.headers_mut().extend(self.headers.clone());
-        let (head, body) =
-            connection.send_request(request).await.map_err(ExportError::retryable)?.into_parts();
-        let body =
-            Limited::new(body, MAX_RESPONSE_SIZE).collect().await.map_err(ExportError::retryable)?.to_bytes();
-        self.connection = Some(connection);
+        let (head, body) = self.client.send(request).await.map_err(ExportError::retryable)?.into_parts();
+        let body = read_body(body, MAX_RESPONSE_SIZE).await.map_err(ExportError::retryable)?;
         if head.status.is_success() {
             return Ok(rejected_span_count(body));
         }
@@ -156,26 +135,6 @@ impl SpanDelivery {
         );
         Err(ExportError { reason: format!("status {}", head.status.as_u16()), is_retryable })
     }
-
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ExportError> {
-        let Collector { host, port, .. } = &self.collector;
-        let stream = TcpStream::connect((&**host, *port)).await.map_err(ExportError::retryable)?;
-        match &self.tls {
-            None => start_http1(stream).await,
-            Some(tls) => {
-                let tls_stream = tls.connect(stream, host, AlpnProtocol::Http1).await;
-                start_http1(tls_stream.map_err(ExportError::retryable)?.0).await
-            }
-        }
-    }
-}
-
-async fn start_http1(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<SendRequest<Full<Bytes>>, ExportError> {
-    let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(ExportError::retryable)?;
-    drop(tokio::spawn(driver));
-    Ok(connection)
 }
 
 /// Returns how many spans of an accepted batch the collector rejected (OTLP, "Partial Success").
@@ -186,18 +145,4 @@ fn rejected_span_count(response: Bytes) -> u64 {
         .and_then(|response| response.partial_success)
         .map_or(0, |partial| partial.rejected_spans);
     u64::try_from(rejected).unwrap_or(0)
-}
-
-impl Collector {
-    fn authority(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-    }
-}
-
-impl fmt::Display for Collector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_secure { "https" } else { "http" };
-        write!(f, "{scheme}://{}{}", self.authority(), self.path)
-    }
 }

@@ -1,10 +1,15 @@
-//! URLs of configuration documents.
+//! URLs of HTTP servers that Weir itself uses.
 
+use super::address::has_no_port;
 use super::upstream_address;
-use crate::central::settings::DocumentUrl;
 use crate::diagnostic::ValueError;
 use crate::quoting::quoted;
+use weir_net::http_client::HttpUrl;
 use weir_upstream::UpstreamAddress;
+
+/// The default port of OTLP over HTTP; `TRACES_PATH` is its path for spans.
+const OTLP_PORT: u16 = 4318;
+const TRACES_PATH: &str = "/v1/traces";
 
 /// Maximum length of a URL in bytes; servers reject longer ones.
 const MAX_URL_LENGTH: usize = 8192;
@@ -13,7 +18,7 @@ const MAX_URL_LENGTH: usize = 8192;
 ///
 /// # Errors
 /// Returns a [`ValueError`] if it is not such a URL. The message does not quote parts that may be secret.
-pub fn document_url(text: &str) -> Result<DocumentUrl, ValueError> {
+pub fn document_url(text: &str) -> Result<HttpUrl, ValueError> {
     let expected = "expected `http://` or `https://` and a host";
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let is_secure = match scheme {
@@ -36,16 +41,45 @@ pub fn document_url(text: &str) -> Result<DocumentUrl, ValueError> {
         )
         .with_hint("percent-encode such characters"));
     }
-    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-    let with_port = match has_port {
-        true => authority.to_owned(),
-        false => format!("{authority}:{}", if is_secure { 443 } else { 80 }),
+    let default_port = if is_secure { 443 } else { 80 };
+    let default_port = (authority.is_empty() || has_no_port(authority)).then_some(default_port);
+    let (host, port) = host_and_port(authority, default_port)?.ok_or_else(|| ValueError::new(expected))?;
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    Ok(HttpUrl::new(is_secure, host, port, &format!("{slash}{target}")))
+}
+
+/// Parses the URL of a collector of spans: `http://host[:port][/path]`, or with `https`. Appends `/v1/traces`
+/// to the path unless it ends with that.
+///
+/// # Errors
+/// Returns a [`ValueError`] if it is not such a URL.
+pub fn collector_url(text: &str) -> Result<HttpUrl, ValueError> {
+    let invalid = || {
+        ValueError::new(format!("expected `http://` or `https://`, a host and a port, got {}", quoted(text)))
     };
-    let UpstreamAddress::Tcp { host, port } = upstream_address(&with_port)?.address else {
-        return Err(ValueError::new(expected));
+    let secured = text.strip_prefix("https://");
+    let Some(rest) = secured.or_else(|| text.strip_prefix("http://")) else {
+        return Err(invalid().with_hint("as in `http://127.0.0.1:4318`"));
     };
-    let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
-    Ok(DocumentUrl { host, port, target: target.into(), is_https: is_secure })
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if text.contains(['?', '#', '@']) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(invalid().with_hint("only a path can follow the port"));
+    }
+    let default_port = if secured.is_some() { 443 } else { OTLP_PORT };
+    let default_port = has_no_port(authority).then_some(default_port);
+    let (host, port) = host_and_port(authority, default_port)?.ok_or_else(invalid)?;
+    let path = path.trim_end_matches('/');
+    let path = path.strip_suffix(TRACES_PATH).unwrap_or(path);
+    Ok(HttpUrl::new(secured.is_some(), host, port, &format!("{path}{TRACES_PATH}")).with_port())
+}
+
+/// Returns host and port, which is `default_port` if that is given; `None` if it is an address of another kind.
+fn host_and_port(authority: &str, default_port: Option<u16>) -> Result<Option<(Box<str>, u16)>, ValueError> {
+    let with_port = default_port.map(|port| format!("{authority}:{port}"));
+    Ok(match upstream_address(with_port.as_deref().unwrap_or(authority))?.address {
+        UpstreamAddress::Tcp { host, port } => Some((host, port)),
+        UpstreamAddress::Unix(_) | UpstreamAddress::Echo => None,
+    })
 }
 
 #[cfg(test)]

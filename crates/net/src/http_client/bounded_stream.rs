@@ -1,6 +1,6 @@
 //! A stream from which a bounded number of bytes is read for each exchange.
 //!
-//! The limit of a document does not count what the HTTP library skips, such as interim responses, which a server could
+//! The limit of a body does not count what the HTTP library skips, such as interim responses, which a server could
 //! send without end.
 
 use std::io;
