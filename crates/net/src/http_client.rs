@@ -163,3 +163,6 @@ impl HttpClient {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
