@@ -1,5 +1,5 @@
 //! What a network server needs before it knows any protocol of its clients: listeners, transports, TLS, clocks, workers,
-//! and the drain at the end.
+//! and the drain at the end; and what it needs of other services: their addresses, and HTTP.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
@@ -12,6 +12,7 @@ pub mod http_server;
 pub mod in_place;
 pub mod jitter;
 pub mod listener;
+pub mod outage;
 pub mod overload;
 pub mod tls;
 pub mod transport;

@@ -13,6 +13,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use weir_net::outage::Outage;
+
 /// Maximum size of a packet, in bytes: one that most networks carry without fragmentation.
 const MAX_PACKET_SIZE: usize = 1_400;
 /// Maximum time to connect, and to write.
@@ -50,20 +52,23 @@ pub enum StatsdProtocol {
 pub fn run(settings: &StatsdSettings, counters: impl Fn() -> BTreeMap<String, u64>, shutdown: &Receiver<()>) {
     let mut sent = BTreeMap::new();
     let mut sender = StatsdSender::default();
-    let mut has_failed = false;
+    let outage = Outage::default();
     loop {
         let is_last = !matches!(shutdown.recv_timeout(settings.interval), Err(RecvTimeoutError::Timeout));
         let current = counters();
         let lines = counter_lines(&sent, &current, settings);
         match sender.send(settings, &lines) {
-            Ok(()) => (sent, has_failed) = (current, false),
-            Err(error) => {
-                if !has_failed {
-                    let protocol = settings.protocol;
-                    tracing::warn!(address = %settings.address, ?protocol, %error, "cannot send to statsd");
+            Ok(()) => {
+                sent = current;
+                if outage.record_success() > 0 {
+                    tracing::info!(address = %settings.address, "counters are sent to statsd again");
                 }
-                has_failed = true;
             }
+            Err(error) if outage.record_failure() == 1 => {
+                let protocol = settings.protocol;
+                tracing::warn!(address = %settings.address, ?protocol, %error, "cannot send to statsd");
+            }
+            Err(_) => {}
         }
         if is_last {
             return;

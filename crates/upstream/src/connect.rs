@@ -85,7 +85,7 @@ async fn handshake(
         Ok((stream, start)) => {
             counted.outcome = Ok(start);
             host.has_tls_worked.store(true, Ordering::Relaxed);
-            if host.has_tls_failed.swap(false, Ordering::Relaxed) {
+            if host.tls_failures.record_success() > 0 {
                 tracing::info!(%upstream, endpoint = %host.name, "TLS with the endpoint works again");
             }
             Ok(stream.into())
@@ -109,8 +109,7 @@ async fn handshake(
         }
         Err(failure) => {
             counted.outcome = Err(failure.kind);
-            // Logged once per outage, not for each request.
-            if !host.has_tls_failed.swap(true, Ordering::Relaxed) {
+            if host.tls_failures.record_failure() == 1 {
                 tracing::warn!(
                     %upstream,
                     endpoint = %host.name,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use super::settings::UpstreamAddress;
+use weir_net::outage::Outage;
 
 /// Flag: the first or too many consecutive health checks failed.
 pub(super) const FAILED_CHECK: u8 = 1;
@@ -25,10 +26,10 @@ pub struct UpstreamHost {
     /// Number of requests in flight, if the upstream balances by it.
     pub(super) in_flight: AtomicU32,
     /// Number of consecutive failed requests.
-    pub(super) failures: AtomicU32,
+    pub(super) failures: Outage,
     flags: AtomicU8,
-    /// Whether the last TLS handshake with it failed.
-    pub(super) has_tls_failed: AtomicBool,
+    /// Number of consecutive failed TLS handshakes.
+    pub(super) tls_failures: Outage,
     /// Whether a TLS handshake with it has succeeded, by any name.
     pub(super) has_tls_worked: AtomicBool,
     /// Whether a predecessor of this upstream checked its health.
@@ -73,9 +74,9 @@ impl UpstreamHost {
             hostname,
             target,
             in_flight: AtomicU32::new(0),
-            failures: AtomicU32::new(0),
+            failures: Outage::default(),
             flags: AtomicU8::new(0),
-            has_tls_failed: AtomicBool::new(false),
+            tls_failures: Outage::default(),
             has_tls_worked: AtomicBool::new(false),
             was_checked: false,
         }
@@ -84,9 +85,9 @@ impl UpstreamHost {
     /// Copies the host for another upstream, with its current state. `was_checked` is whether its health was checked.
     pub(super) fn carried_over(&self, was_checked: bool) -> Self {
         Self {
-            failures: AtomicU32::new(self.failures.load(Ordering::Relaxed)),
+            failures: self.failures.clone(),
             flags: AtomicU8::new(self.flags.load(Ordering::Relaxed)),
-            has_tls_failed: AtomicBool::new(self.has_tls_failed.load(Ordering::Relaxed)),
+            tls_failures: self.tls_failures.clone(),
             was_checked,
             ..Self::new(self.target.clone(), self.hostname.clone())
         }

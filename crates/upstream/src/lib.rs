@@ -44,6 +44,7 @@ use self::error::{NoAddress, UpstreamError};
 use self::host::UpstreamHost;
 use self::server_names::UpstreamsByName;
 pub use self::settings::{UpstreamAddress, UpstreamSettings};
+use weir_net::outage::Outage;
 use weir_telemetry::metrics::{Metrics, UpstreamOverflow};
 
 /// Permit for a retry, released when dropped.
@@ -55,8 +56,7 @@ pub struct RetryPermit(#[expect(dead_code, reason = "held")] Permit);
 pub struct Upstream {
     cluster: Arc<Cluster>,
     endpoints: Endpoints,
-    /// Whether it has failed since its last success, so that only the first failure is logged.
-    is_failing: Cell<bool>,
+    outage: Outage,
     scarcity: Option<Rc<RequestScarcity>>,
     /// Connections by server name, if it is the host of each request.
     by_name: Option<UpstreamsByName>,
@@ -114,7 +114,7 @@ impl Upstream {
         Self {
             cluster: Arc::clone(cluster),
             endpoints,
-            is_failing: Cell::new(false),
+            outage: Outage::default(),
             scarcity,
             by_name: None,
             metrics: Arc::clone(metrics),
@@ -228,7 +228,7 @@ impl Upstream {
 
     /// Records that a request got no response.
     pub fn record_failure(&self, error: &UpstreamError) {
-        if !self.is_failing.replace(true) {
+        if self.outage.record_failure() == 1 {
             let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             tracing::warn!(upstream = %self.settings().name, %error, cause, "upstream requests fail");
         }
@@ -236,7 +236,7 @@ impl Upstream {
 
     /// Records that a request got a response.
     pub fn record_success(&self) {
-        if self.is_failing.replace(false) {
+        if self.outage.record_success() > 0 {
             tracing::info!(upstream = %self.settings().name, "upstream responds again");
         }
     }

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::host::{EJECTED, UpstreamHost};
@@ -57,7 +56,7 @@ impl Ejections {
         if ejected >= max_ejected(outliers, hosts.len()) || !host.set_flag(EJECTED) {
             return None;
         }
-        host.failures.store(0, Ordering::Relaxed);
+        host.failures.record_success();
         let ejection = self.0.entry(host.name.clone()).or_insert(Ejection { times: 0, left: 0 });
         ejection.times = ejection.times.saturating_add(1);
         let time = outliers.ejection.saturating_mul(ejection.times).min(outliers.ejection_max);
@@ -80,7 +79,7 @@ impl Ejections {
                 return true;
             }
             if host.clear_flag(EJECTED) {
-                host.failures.store(0, Ordering::Relaxed);
+                host.failures.record_success();
                 readmitted.push(Arc::clone(host));
             } else {
                 ejection.times = ejection.times.saturating_sub(1);
@@ -100,14 +99,10 @@ impl Ejections {
 /// Counts the result of a request to `host`; returns whether the host has failed too often.
 pub(super) fn is_outlier(host: &UpstreamHost, is_good: bool, outliers: &Outliers) -> bool {
     if is_good {
-        // Read first, so that healthy hosts cause no writes to shared memory.
-        if host.failures.load(Ordering::Relaxed) != 0 {
-            host.failures.store(0, Ordering::Relaxed);
-        }
+        host.failures.record_success();
         return false;
     }
-    let failures = host.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-    failures >= outliers.failures && !host.has_flag(EJECTED)
+    host.failures.record_failure() >= outliers.failures && !host.has_flag(EJECTED)
 }
 
 /// Returns the maximum number of ejected hosts.

@@ -16,6 +16,7 @@ use super::health_check;
 use super::host::ConnectTarget;
 use super::settings::UpstreamAddress;
 use weir_net::jitter::jittered;
+use weir_net::outage::Outage;
 
 /// Maximum number of addresses used per name. More indicate a mistake or an attack.
 const MAX_ADDRESSES: usize = 256;
@@ -28,8 +29,7 @@ const UNRESOLVED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct ResolvedNames {
     addresses: HashMap<(Box<str>, u16), Vec<SocketAddr>>,
-    /// Whether resolution has failed since its last success, so that only the first failure is logged.
-    is_failing: bool,
+    outage: Outage,
 }
 
 /// Keeps the endpoints of an upstream in accordance with its names.
@@ -97,20 +97,18 @@ impl ResolvedNames {
         Ok(())
     }
 
-    fn log_outcome(&mut self, name: &str, failure: Option<(&str, io::Error)>) {
+    fn log_outcome(&self, name: &str, failure: Option<(&str, io::Error)>) {
         match failure {
-            Some((host, error)) if !self.is_failing => {
+            Some((host, error)) if self.outage.record_failure() == 1 => {
                 tracing::warn!(
                     upstream = %name,
                     %host,
                     %error,
                     "cannot resolve a name: its last addresses stay in use"
                 );
-                self.is_failing = true;
             }
-            None if self.is_failing => {
+            None if self.outage.record_success() > 0 => {
                 tracing::info!(upstream = %name, "names resolve again");
-                self.is_failing = false;
             }
             Some(_) | None => {}
         }

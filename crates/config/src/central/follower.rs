@@ -13,6 +13,7 @@ use super::document::{FetchedDocument, Validators};
 use super::poll_interval::{self, PollOutcome};
 use super::settings::CentralSettings;
 use weir_net::clock::{Clock, Stopwatch};
+use weir_net::outage::Outage;
 use weir_telemetry::metrics::{FetchMetrics, FetchOutcome};
 
 /// The server's response at startup.
@@ -31,7 +32,7 @@ pub struct DocumentFollower {
     last_document: Option<FetchedDocument>,
     /// The running document, if it came from the cache and the server has not confirmed it.
     unconfirmed: Option<FetchedDocument>,
-    failures: u32,
+    outage: Outage,
     /// The last failure, which has been logged.
     last_error: Option<String>,
     /// Outcomes of requests before metrics were available.
@@ -62,7 +63,7 @@ impl DocumentFollower {
             client,
             last_document: cached,
             unconfirmed: None,
-            failures: 0,
+            outage: Outage::default(),
             last_error: None,
             initial_outcomes: Vec::new(),
         })
@@ -90,19 +91,26 @@ impl DocumentFollower {
                     }
                     Err(failure) => {
                         self.initial_outcomes.push(failure.outcome());
-                        self.failures = self.failures.saturating_add(1);
+                        self.outage.record_failure();
                         last = failure;
                     }
                 }
                 if self.last_document.is_some() {
                     return Err(());
                 }
-                sleep(poll_interval::pause(PollOutcome::Failed(self.failures), None, Duration::ZERO)).await;
+                sleep(poll_interval::pause(
+                    PollOutcome::Failed(self.outage.failures()),
+                    None,
+                    Duration::ZERO,
+                ))
+                .await;
             }
         };
         let result = timeout(limit, attempts).await;
         result.unwrap_or(Err(())).map_err(|()| {
-            self.failures = self.failures.max(1);
+            if self.outage.is_over() {
+                self.outage.record_failure();
+            }
             self.unconfirmed.clone_from(&self.last_document);
             last
         })
@@ -167,7 +175,7 @@ impl DocumentFollower {
         // No long poll after a failure: the next response should come at once, because it ends the failure.
         let wait = Some(self.client.settings().wait).filter(|wait| {
             let has_condition = self.last_document.as_ref().is_some_and(|known| known.validators.has_any());
-            may_wait && has_condition && self.failures == 0 && !wait.is_zero()
+            may_wait && has_condition && self.outage.is_over() && !wait.is_zero()
         });
         let started = Stopwatch::start();
         let outcome = match self.fetch(wait).await {
@@ -182,7 +190,7 @@ impl DocumentFollower {
             Err(failure) => {
                 metrics.record_fetch(failure.outcome(), clock.civil_now());
                 self.record_failure(&failure);
-                PollOutcome::Failed(self.failures)
+                PollOutcome::Failed(self.outage.failures())
             }
         };
         sleep(poll_interval::pause(outcome, wait, interval)).await;
@@ -216,7 +224,7 @@ impl DocumentFollower {
     }
 
     fn record_failure(&mut self, failure: &FetchError) {
-        self.failures = self.failures.saturating_add(1);
+        self.outage.record_failure();
         let message = failure.to_string();
         if self.last_error.as_ref() != Some(&message) {
             let url = self.client.settings().server.url.without_query();
@@ -226,7 +234,7 @@ impl DocumentFollower {
     }
 
     fn record_success(&mut self) {
-        if std::mem::take(&mut self.failures) > 0 {
+        if self.outage.record_success() > 0 {
             let url = self.client.settings().server.url.without_query();
             tracing::info!(%url, "the configuration can be fetched again");
         }

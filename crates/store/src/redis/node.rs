@@ -13,6 +13,7 @@ use super::retry_delay;
 use super::sentinel::{NamedMaster, SentinelFollowers};
 use crate::remote::channel::ServerAddress;
 use crate::settings::SentinelSettings;
+use weir_net::outage::Outage;
 
 /// What a node connects to.
 #[derive(Clone, Debug)]
@@ -140,16 +141,14 @@ async fn maintain_connection(
     let source = NodeSource::from_target(target, &connector);
     let mut lookup = AddressLookup::default();
     let mut failures = 0_u32;
-    // Logged once for each loss.
-    let mut is_logged = false;
+    let outage = Outage::default();
     loop {
         let reason = match source.connect(&connector, &mut lookup).await {
             Ok((master, connection, driver)) => {
                 let connection = Arc::new(connection);
-                if is_logged {
+                if outage.record_success() > 0 {
                     tracing::info!(store = %connection.address, "connected to the store again");
                 }
-                is_logged = false;
                 state.send_replace(ConnectionState::Open(Arc::clone(&connection)));
                 let reason = tokio::select! {
                     () = driver => connection.end_reason(),
@@ -166,9 +165,8 @@ async fn maintain_connection(
             }
             Err(error) => error,
         };
-        if !is_logged {
+        if outage.record_failure() == 1 {
             tracing::warn!(error = %reason, "no connection to the store");
-            is_logged = true;
         }
         state.send_replace(ConnectionState::Closed(reason));
         source.recheck_master();

@@ -22,6 +22,7 @@ use super::channel::{self, ServerAddress};
 use super::wire;
 use weir_limiter::timestamp::Timestamp;
 use weir_net::clock::Clock;
+use weir_net::outage::Outage;
 use weir_net::tls::client::{self, TlsClient};
 use weir_telemetry::metrics::{RemoteMetrics, RemoteOutcome};
 
@@ -139,7 +140,7 @@ pub struct RemoteService {
     channel: Option<Channel>,
     in_flight: Cell<u32>,
     in_flight_background: Cell<u32>,
-    failures: Cell<u32>,
+    outage: Outage,
     paused_until: Cell<Timestamp>,
     clock: Arc<Clock>,
     metrics: Arc<RemoteMetrics>,
@@ -157,7 +158,7 @@ impl RemoteService {
             channel: opened.ok(),
             in_flight: Cell::default(),
             in_flight_background: Cell::default(),
-            failures: Cell::default(),
+            outage: Outage::default(),
             paused_until: Cell::default(),
             clock,
             metrics,
@@ -206,14 +207,14 @@ impl RemoteService {
     ) -> Result<(Channel, InFlightGuard<'_>), ServiceError> {
         let channel = self.channel.clone().ok_or(ServiceError::Misconfigured)?;
         // After a pause, a single request probes the service.
-        let is_probing = self.failures.get() >= MAX_CONSECUTIVE_FAILURES && self.in_flight.get() > 0;
+        let is_probing = self.outage.failures() >= MAX_CONSECUTIVE_FAILURES && self.in_flight.get() > 0;
         if now < self.paused_until.get() || is_probing {
             return Err(ServiceError::Paused);
         }
         let in_flight = match urgency {
             Urgency::Awaited => &self.in_flight,
             // Only a request that waits probes the service.
-            Urgency::Background if self.failures.get() >= MAX_CONSECUTIVE_FAILURES => {
+            Urgency::Background if self.outage.failures() >= MAX_CONSECUTIVE_FAILURES => {
                 return Err(ServiceError::Paused);
             }
             Urgency::Background => &self.in_flight_background,
@@ -269,14 +270,13 @@ impl RemoteService {
     }
 
     fn record_success(&self) {
-        if self.failures.replace(0) >= MAX_CONSECUTIVE_FAILURES {
+        if self.outage.record_success() >= MAX_CONSECUTIVE_FAILURES {
             tracing::info!(service = %self.settings.address, "the rate limit service responds again");
         }
     }
 
     fn record_failure(&self, failure: ServiceError, now: Timestamp) {
-        let failures = self.failures.get().saturating_add(1);
-        self.failures.set(failures);
+        let failures = self.outage.record_failure();
         if failures >= MAX_CONSECUTIVE_FAILURES {
             self.paused_until.set(now.saturating_add(FAILURE_PAUSE));
         }

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::Sink;
 use crate::atomic_counter::AtomicCounter;
+use weir_net::outage::Outage;
 
 /// State shared with the handles of the log.
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ pub(super) struct LogOutput {
     /// `None` for a FIFO without a reader.
     file: Option<File>,
     control: Arc<OutputControl>,
-    is_failing: bool,
+    outage: Outage,
 }
 
 impl LogOutput {
@@ -54,7 +55,7 @@ impl LogOutput {
                 "the access log is a FIFO without a reader: lines are dropped until there is one"
             );
         }
-        Ok(Self { sink, file, control, is_failing: false })
+        Ok(Self { sink, file, control, outage: Outage::default() })
     }
 
     fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -64,14 +65,13 @@ impl LogOutput {
         self.file.as_mut().ok_or(Errno::NXIO)?.write_all(lines)
     }
 
-    /// Counts lost lines. Logs the first failure only, because a full disk may fail for hours.
-    fn record_lost_lines(&mut self, lines: &[u8], error: &io::Error) {
+    /// Counts lost lines.
+    fn record_lost_lines(&self, lines: &[u8], error: &io::Error) {
         let lines = lines.iter().filter(|byte| **byte == b'\n').count();
         self.control.lost_lines.add(lines as u64);
-        if !self.is_failing {
+        if self.outage.record_failure() == 1 {
             tracing::warn!(%error, sink = ?self.sink, "cannot write the access log");
         }
-        self.is_failing = true;
     }
 
     fn reopen_if_requested(&mut self) {
@@ -91,7 +91,10 @@ impl Write for LogOutput {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         if !lines.is_empty() {
             match self.write_lines(lines) {
-                Ok(()) => self.is_failing = false,
+                Ok(()) if self.outage.record_success() > 0 => {
+                    tracing::info!(sink = ?self.sink, "the access log can be written again");
+                }
+                Ok(()) => {}
                 Err(error) => self.record_lost_lines(lines, &error),
             }
         }

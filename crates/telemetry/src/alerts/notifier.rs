@@ -20,6 +20,7 @@ use super::tracker::AlertTracker;
 use crate::metrics::{AlertMetrics, Metrics};
 use weir_limiter::timestamp::Timestamp;
 use weir_net::jitter::backoff;
+use weir_net::outage::Outage;
 
 /// Pause after the first failed attempt, shorter than a slice so that the next sample repeats it; and the maximum pause.
 const FIRST_RETRY: Duration = Duration::from_secs(4);
@@ -32,8 +33,7 @@ struct AlertNotifier {
     evaluator: ConditionEvaluator,
     tracker: AlertTracker,
     metrics: AlertMetrics,
-    /// Failed attempts in a row.
-    failures: u32,
+    outage: Outage,
     /// Time of the last failed attempt.
     last_failure: Timestamp,
 }
@@ -77,7 +77,7 @@ impl AlertNotifier {
             evaluator: ConditionEvaluator::default(),
             tracker: AlertTracker::default(),
             metrics: metrics.alerts(AlertKind::ALL.map(AlertKind::alert_name)),
-            failures: 0,
+            outage: Outage::default(),
             last_failure: Timestamp::EPOCH,
         }
     }
@@ -85,7 +85,7 @@ impl AlertNotifier {
     /// Evaluates and sends alerts without end.
     async fn follow(&mut self, client: &mut WebhookClient, sample: impl Fn() -> AlertSample) {
         // Other settings deserve an attempt at once.
-        self.failures = 0;
+        self.outage = Outage::default();
         let mut ticks = interval(SLICE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -96,8 +96,8 @@ impl AlertNotifier {
             for kind in AlertKind::ALL {
                 self.metrics.set_firing(kind.alert_name(), self.tracker.firing(kind));
             }
-            let pause = backoff(FIRST_RETRY, MAX_RETRY, self.failures);
-            if self.failures == 0 || sample.now.since(self.last_failure) >= pause {
+            let pause = backoff(FIRST_RETRY, MAX_RETRY, self.outage.failures());
+            if self.outage.is_over() || sample.now.since(self.last_failure) >= pause {
                 self.deliver(client, Moment { now: sample.now, wall_clock: sample.wall_clock }).await;
             }
         }
@@ -121,17 +121,15 @@ impl AlertNotifier {
             Ok(()) => {
                 self.tracker.mark_sent(&due, at.now);
                 self.metrics.record_sent(at.wall_clock);
-                if std::mem::take(&mut self.failures) > 0 {
+                if self.outage.record_success() > 0 {
                     tracing::info!(webhook = %settings.webhook.url.origin(), "the webhook of alerts can be reached again");
                 }
             }
             Err(error) => {
                 self.metrics.record_failed();
-                // Logged once per outage; the metric counts every attempt.
-                if self.failures == 0 {
+                if self.outage.record_failure() == 1 {
                     tracing::warn!(webhook = %settings.webhook.url.origin(), %error, "cannot send alerts, will retry");
                 }
-                self.failures = self.failures.saturating_add(1);
                 self.last_failure = at.now;
             }
         }

@@ -18,6 +18,7 @@ use super::otlp::BatchHead;
 use super::queue::{SpanBatch, SpanQueue};
 use crate::metrics::VERSION;
 use weir_net::http_client::{HttpClient, read_body};
+use weir_net::outage::Outage;
 
 /// Timeout of one request to the collector, including the connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub(super) fn start(settings: &TracingSettings, queue: Arc<SpanQueue>) -> io::Re
         client,
         batch_head: BatchHead::new(&settings.service_name, VERSION),
         queue,
-        is_failing: false,
+        outage: Outage::default(),
     };
     let export = move || {
         // Waiting blocks the runtime: the thread has no other work.
@@ -54,8 +55,7 @@ struct SpanDelivery {
     client: HttpClient,
     batch_head: BatchHead,
     queue: Arc<SpanQueue>,
-    /// Whether the last batch was lost. The first loss has been logged.
-    is_failing: bool,
+    outage: Outage,
 }
 
 /// Why a batch was not accepted.
@@ -77,14 +77,13 @@ impl SpanDelivery {
         match self.send_with_retries(&body).await {
             Ok(rejected) => {
                 self.queue.record_batch(count, rejected);
-                if std::mem::take(&mut self.is_failing) {
+                if self.outage.record_success() > 0 {
                     tracing::info!(collector = %self.collector, "the collector accepts spans again");
                 }
             }
             Err(failed) => {
                 self.queue.record_batch(count, count);
-                // Logged once per outage; the metric counts every span.
-                if !std::mem::replace(&mut self.is_failing, true) {
+                if self.outage.record_failure() == 1 {
                     tracing::warn!(
                         collector = %self.collector,
                         error = failed.reason,
@@ -98,7 +97,7 @@ impl SpanDelivery {
     /// Sends a batch, retrying if necessary; returns how many of its spans the collector rejected.
     async fn send_with_retries(&mut self, body: &Bytes) -> Result<u64, ExportError> {
         // During an outage each batch is tried once, which is enough to detect the collector's return.
-        let is_single_attempt = self.is_failing || self.queue.is_closed();
+        let is_single_attempt = !self.outage.is_over() || self.queue.is_closed();
         let mut delays = if is_single_attempt { &[][..] } else { &RETRY_DELAYS }.iter();
         loop {
             let attempt = timeout(REQUEST_TIMEOUT, self.send_once(body.clone())).await;
