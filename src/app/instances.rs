@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,13 @@ use tokio::time::MissedTickBehavior;
 use super::generation::Generations;
 use crate::proxy::ProxyState;
 use weir_limiter::Limiter;
+use weir_net::dns;
 use weir_net::jitter::jittered;
 
 /// Ticks between lookups of all names; the DNS of Kubernetes allows caching for five seconds.
 const TICKS_PER_REFRESH: u32 = 5;
 /// Duration of a tick; a name without an address yet is looked up in each tick.
 const TICK: Duration = Duration::from_secs(1);
-/// Timeout of a lookup.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time that startup waits for the first lookups.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -100,9 +99,8 @@ impl InstanceNames {
         let mut numbers = BTreeMap::new();
         for name in names {
             let before = known.get(name).copied();
-            let found = look_up(name).await.and_then(|found| {
-                count_instances(&found).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address"))
-            });
+            let found = look_up(name).await;
+            let found = found.and_then(|found| count_instances(&found).ok_or_else(dns::no_address));
             self.log_result(name, before, found.as_ref());
             if let Some(number) = found.ok().or(before) {
                 numbers.insert(name.clone(), number);
@@ -144,8 +142,7 @@ fn count_instances(addresses: &[IpAddr]) -> Option<NonZeroU32> {
 }
 
 async fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
-    let found = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, 0))).await;
-    Ok(found.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??.map(|address| address.ip()).collect())
+    Ok(dns::look_up(name, 0).await?.iter().map(SocketAddr::ip).collect())
 }
 
 #[cfg(test)]

@@ -15,13 +15,12 @@ use super::cluster::Cluster;
 use super::health_check;
 use super::host::ConnectTarget;
 use super::settings::UpstreamAddress;
+use weir_net::dns;
 use weir_net::jitter::jittered;
 use weir_net::outage::Outage;
 
 /// Maximum number of addresses used per name. More indicate a mistake or an attack.
 const MAX_ADDRESSES: usize = 256;
-/// Timeout of a look-up.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time between look-ups while the upstream has no address at all.
 const UNRESOLVED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -77,7 +76,8 @@ impl ResolvedNames {
     async fn look_up_all(&mut self, cluster: &Cluster) {
         let mut failure = None;
         for (host, port) in names(cluster) {
-            if let Err(error) = self.record_lookup(host, port, look_up(host, port).await) {
+            let found = dns::look_up(host, port).await.and_then(|found| dns::distinct(found, MAX_ADDRESSES));
+            if let Err(error) = self.record_lookup(host, port, found) {
                 failure = Some((host, error));
             }
         }
@@ -86,14 +86,7 @@ impl ResolvedNames {
 
     /// Records the result of a look-up.
     fn record_lookup(&mut self, host: &str, port: u16, found: io::Result<Vec<SocketAddr>>) -> io::Result<()> {
-        let mut found = found?;
-        if found.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "no address"));
-        }
-        // Resolvers rotate the order; only the set matters.
-        found.sort_unstable();
-        found.dedup();
-        self.addresses.insert((host.into(), port), found);
+        self.addresses.insert((host.into(), port), found?);
         Ok(())
     }
 
@@ -142,13 +135,6 @@ fn names(cluster: &Cluster) -> impl Iterator<Item = (&str, u16)> {
     })
 }
 
-async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let found = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host, port)))
-        .await
-        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    Ok(found.take(MAX_ADDRESSES).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -158,7 +144,8 @@ mod tests {
     use weir_telemetry::metrics::Metrics;
 
     fn at(last_octets: &[u8]) -> io::Result<Vec<SocketAddr>> {
-        Ok(last_octets.iter().map(|octet| ([10, 0, 0, *octet], 1).into()).collect())
+        let addresses = last_octets.iter().map(|octet| ([10, 0, 0, *octet], 1).into()).collect();
+        dns::distinct(addresses, MAX_ADDRESSES)
     }
 
     fn host_names(cluster: &Cluster) -> Vec<String> {

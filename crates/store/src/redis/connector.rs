@@ -20,6 +20,7 @@ use super::error::CallError;
 use super::unrequested::{BoundedTransport, OutstandingCalls};
 use crate::remote::channel::ServerAddress;
 use crate::settings::{Credentials, StoreSettings, Topology};
+use weir_net::dns;
 use weir_net::tls::client::TlsClient;
 use weir_net::transport::Transport;
 
@@ -233,15 +234,12 @@ impl std::fmt::Debug for RedisConnector {
 impl AddressLookup {
     /// Resolves `host`. The first address changes each time, so that an unresponsive one does not hide the others.
     async fn resolve(&mut self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let pending = self.pending.get_or_insert_with(|| {
-            let name = (host.to_owned(), port);
-            tokio::spawn(async move { Ok(tokio::net::lookup_host(name).await?.collect()) })
-        });
+        let pending = self.pending.get_or_insert_with(|| dns::query(host, port, ()));
         let found = pending.await.map_err(io::Error::other);
         self.pending = None;
         let mut found: Vec<SocketAddr> = found??;
         if found.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "no address"));
+            return Err(dns::no_address());
         }
         let first = self.rotation % found.len();
         self.rotation = self.rotation.wrapping_add(1);

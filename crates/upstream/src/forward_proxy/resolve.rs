@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -16,13 +16,12 @@ use super::ForwardProxy;
 use super::destination::Destination;
 use crate::cluster::Cluster;
 use crate::error::NoAddress;
+use weir_net::dns;
 use weir_net::jitter::{backoff, jittered};
 
 /// Maximum number of lookups in progress, of all clients and of one. Each occupies a thread.
 const MAX_LOOKUPS: usize = 32;
 const MAX_LOOKUPS_PER_CLIENT: usize = 8;
-/// Timeout of a lookup, including the time for which it waits for its turn.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for which a failure is kept: of a name that does not exist, of one whose servers did not respond, and the maximum
 /// after more failures.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -112,14 +111,9 @@ async fn keep_resolved(name: &ResolvedName, cluster: &Weak<Cluster>) {
 async fn look_up(name: &ResolvedName, share: &Arc<Semaphore>) -> Result<Vec<SocketAddr>, NoAddress> {
     let ResolvedName { proxy, destination, .. } = name;
     let looking = resolve(name, share);
-    let found = tokio::time::timeout(LOOKUP_TIMEOUT, looking).await.map_err(|_| NoAddress::TimedOut)?;
+    let found = tokio::time::timeout(dns::REQUEST_TIMEOUT, looking).await.map_err(|_| NoAddress::TimedOut)?;
+    let found = found.and_then(|found| dns::distinct(found, MAX_ADDRESSES));
     let mut found = found.map_err(|_| NoAddress::NotFound)?;
-    found.truncate(MAX_ADDRESSES);
-    found.sort_unstable();
-    found.dedup();
-    if found.is_empty() {
-        return Err(NoAddress::NotFound);
-    }
     let leads_inside = proxy.leads_inside(destination, &found);
     found.retain(|address| proxy.permits_address(destination, address.ip()));
     if leads_inside || found.is_empty() {
@@ -137,12 +131,7 @@ async fn resolve(
 ) -> io::Result<Vec<SocketAddr>> {
     let of_client = Arc::clone(share).acquire_owned().await.map_err(io::Error::other)?;
     let of_all = Arc::clone(&proxy.lookups.all).acquire_owned().await.map_err(io::Error::other)?;
-    let (name, port) = (name.clone(), destination.port);
-    let query = move || {
-        let _permits = [of_client, of_all];
-        (&*name, port).to_socket_addrs().map(Iterator::collect)
-    };
-    tokio::task::spawn_blocking(query).await.map_err(io::Error::other)?
+    dns::query(name, destination.port, [of_client, of_all]).await.map_err(io::Error::other)?
 }
 
 #[cfg(test)]
