@@ -22,7 +22,7 @@ pub(super) fn non_settings_imports(source: &Source) -> Vec<String> {
         ("store", &["settings"]),
         ("weir_store", &["settings", "remote", "state_file"]),
         ("statsd", &["StatsdSettings", "StatsdProtocol"]),
-        ("spans", &["TracingSettings", "Collector"]),
+        ("spans", &["TracingSettings"]),
         ("observe", &["key_writer"]),
         ("key_writer", &["LogKeys"]),
         ("access_log", &["AccessLogSettings", "CustomFormat", "Format", "RequestKind", "Sink"]),

@@ -20,7 +20,7 @@ pub(super) fn compile(raw: Option<&raw::Alerts>, at: At<'_>, files: &mut DataFil
     let raw = raw?;
     let url = raw.webhook.as_ref().and_then(|url| at.key("webhook").ok(parse::document_url(url.expose())));
     let headers = read_headers(raw, at, files);
-    let webhook = http_target::compile(("webhook", url), raw.tls.as_deref(), headers, at, files);
+    let webhook = http_target::compile("webhook", url, raw.tls.as_deref(), headers, at, files);
     let repeat_interval = read_interval(raw.interval.as_ref(), at.key("interval"));
     let labels = read_labels(raw.labels.as_ref(), at.key("labels"));
     let kinds =

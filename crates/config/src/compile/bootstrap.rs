@@ -26,7 +26,7 @@ pub(super) fn compile(
     let raw = raw?;
     let url = raw.http.as_ref().and_then(|url| at.key("http").ok(parse::document_url(&url.0)));
     let headers = http_target::read_headers(raw.headers.as_ref(), &RESERVED_HEADERS, at.key("headers"));
-    let server = http_target::compile(("http", url), raw.tls.as_deref(), headers, at, files);
+    let server = http_target::compile("http", url, raw.tls.as_deref(), headers, at, files);
     let cache = cache_path(raw.cache.as_ref(), file, at.key("cache"));
     let timeout = at.key("timeout").timeout(&raw.timeout, defaults::CENTRAL_TIMEOUT);
     let wait = read_wait(raw.wait.as_ref(), at.key("wait"));

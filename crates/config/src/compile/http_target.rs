@@ -16,7 +16,8 @@ const RESERVED_HEADERS: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, HOST, TRA
 
 /// Compiles the server of the section at `at`, whose URL is the value of `key`.
 pub(super) fn compile(
-    (key, url): (&str, Option<HttpUrl>),
+    key: &str,
+    url: Option<HttpUrl>,
     tls: Option<&raw::UpstreamTls>,
     headers: HeaderMap,
     at: At<'_>,

@@ -19,7 +19,7 @@ pub(super) fn compile(
     let url = raw.otlp.as_ref().and_then(|otlp| at.key("otlp").ok(parse::collector_url(&otlp.0)));
     let reserved = [CONTENT_TYPE, USER_AGENT];
     let headers = http_target::read_headers(raw.headers.as_ref(), &reserved, at.key("headers"));
-    let collector = http_target::compile(("otlp", url), raw.tls.as_deref(), headers, at, files);
+    let collector = http_target::compile("otlp", url, raw.tls.as_deref(), headers, at, files);
     let sample = match &raw.sample {
         Some(share) => at.key("sample").ok(parse::percentage(&share.0)),
         None => Some(Percent::ONE_HUNDRED),
