@@ -3,7 +3,7 @@
 //! A client keeps one connection to one server, for requests one after another. Their timeouts are up to the caller:
 //! dropping the future of a request closes its connection.
 
-mod bounded_stream;
+mod allowance;
 mod target;
 
 use std::error::Error as _;
@@ -19,11 +19,11 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::bounded_stream::{BoundedStream, ReadAllowance};
+use self::allowance::ReadAllowance;
 pub use self::target::{HttpTarget, HttpUrl};
 use super::tls::AlpnProtocol;
 use super::tls::client::TlsClient;
-use super::transport::Transport;
+use super::transport::{BoundedStream, Transport};
 
 /// `User-Agent` of every request.
 pub const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -147,7 +147,7 @@ impl HttpClient {
     async fn connect(&self) -> Result<HttpConnection, HttpClientError> {
         let stream = self.open().await.map_err(HttpClientError::Connect)?;
         // The allowance is shared with the connection before, which is closed by now.
-        start(BoundedStream::new(stream, &self.allowance)).await.map_err(HttpClientError::Http)
+        start(BoundedStream::new(stream, self.allowance.clone())).await.map_err(HttpClientError::Http)
     }
 
     async fn open(&self) -> io::Result<Transport> {

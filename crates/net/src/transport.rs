@@ -2,6 +2,7 @@
 //!
 //! An enum rather than a trait object, so that plain TCP costs only a comparison.
 
+mod bounded;
 mod client_tcp;
 mod http2_body;
 mod http2_stream;
@@ -23,6 +24,7 @@ use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_rustls::{client, server};
 use weir_http::http1::read_buf::ReadSource;
 
+pub use self::bounded::{BoundedStream, ReadBound};
 pub use self::client_tcp::ClientTcp;
 pub use self::http2_body::{Http2Body, SentBody};
 pub use self::http2_stream::Http2Stream;

@@ -17,12 +17,12 @@ use tokio::time::timeout;
 use super::RunId;
 use super::connection::RedisConnection;
 use super::error::CallError;
-use super::unrequested::{BoundedTransport, OutstandingCalls};
+use super::unrequested::{OutstandingCalls, Unrequested};
 use crate::remote::channel::ServerAddress;
 use crate::settings::{Credentials, StoreSettings, Topology};
 use weir_net::dns;
 use weir_net::tls::client::TlsClient;
-use weir_net::transport::Transport;
+use weir_net::transport::{BoundedStream, Transport};
 
 /// Timeout of establishing a connection, including TLS and authentication, unless the timeout of calls is longer.
 /// Connections are established apart from calls, so a store that takes longer to connect than a call may take is
@@ -122,7 +122,7 @@ impl RedisConnector {
         let opened = async {
             let _outstanding = calls.start();
             let stream = self.connect_stream(address, lookup).await.map_err(|error| unreachable(&error))?;
-            let stream = BoundedTransport::new(stream, calls.clone());
+            let stream = BoundedStream::new(stream, Unrequested::new(calls.clone()));
             let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
             let config = match published {
                 None => config,

@@ -2,15 +2,11 @@
 //!
 //! The `redis` library reads and drops such replies as fast as they arrive, which would occupy a thread.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use weir_net::transport::Transport;
+use weir_net::transport::ReadBound;
 
 /// Maximum bytes that a server sends between two calls. Replies to calls that were dropped and messages of a Sentinel are
 /// far smaller.
@@ -54,65 +50,27 @@ impl Drop for OutstandingCall<'_> {
     }
 }
 
-/// Transport that fails when the server sends too much that was not requested.
+/// Bound of what a server sends that was not requested.
 #[derive(Debug)]
-pub(super) struct BoundedTransport {
-    inner: Transport,
+pub(super) struct Unrequested {
     calls: OutstandingCalls,
     /// Bytes that have arrived since a call was outstanding.
-    unrequested: usize,
+    bytes: usize,
 }
 
-impl BoundedTransport {
-    pub(super) const fn new(inner: Transport, calls: OutstandingCalls) -> Self {
-        Self { inner, calls, unrequested: 0 }
+impl Unrequested {
+    pub(super) const fn new(calls: OutstandingCalls) -> Self {
+        Self { calls, bytes: 0 }
     }
+}
 
+impl ReadBound for Unrequested {
     fn count(&mut self, bytes: usize) -> io::Result<()> {
-        self.unrequested = if self.calls.is_empty() { self.unrequested.saturating_add(bytes) } else { 0 };
-        if self.unrequested <= MAX_UNREQUESTED {
+        self.bytes = if self.calls.is_empty() { self.bytes.saturating_add(bytes) } else { 0 };
+        if self.bytes <= MAX_UNREQUESTED {
             return Ok(());
         }
         self.calls.0.is_exceeded.store(true, Ordering::Relaxed);
         Err(io::Error::new(io::ErrorKind::InvalidData, "replies that were not requested"))
-    }
-}
-
-impl AsyncRead for BoundedTransport {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        std::task::ready!(Pin::new(&mut self.inner).poll_read(cx, buffer))?;
-        let read = buffer.filled().len().saturating_sub(before);
-        Poll::Ready(self.count(read))
-    }
-}
-
-impl AsyncWrite for BoundedTransport {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }
