@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::client::{WebhookClient, WebhookError};
+use super::client;
 use super::conditions::ConditionEvaluator;
 use super::payload::{self, INSTANCE, Moment};
 use super::sample::AlertSample;
@@ -19,6 +19,7 @@ use super::spike::SLICE;
 use super::tracker::AlertTracker;
 use crate::metrics::{AlertMetrics, Metrics};
 use weir_limiter::timestamp::Timestamp;
+use weir_net::http_client::HttpClient;
 use weir_net::jitter::backoff;
 use weir_net::outage::Outage;
 
@@ -49,18 +50,19 @@ pub async fn run(
     let mut notifier: Option<AlertNotifier> = None;
     loop {
         let current = settings.borrow_and_update().clone();
-        let client = current.and_then(|settings| {
-            WebhookClient::new(settings)
+        let started = current.and_then(|settings| {
+            HttpClient::new(settings.webhook.clone(), client::MAX_RESPONSE_SIZE)
                 .map_err(|error| tracing::error!(%error, "cannot set up TLS: alerts are not sent"))
+                .map(|webhook| (settings, webhook))
                 .ok()
         });
-        let changed = match client {
+        let changed = match started {
             None => settings.changed().await,
-            Some(mut client) => {
+            Some((alerts, mut webhook)) => {
                 let notifier = notifier.get_or_insert_with(|| AlertNotifier::new(&instance, metrics));
                 tokio::select! {
                     changed = settings.changed() => changed,
-                    () = notifier.follow(&mut client, &sample) => Ok(()),
+                    () = notifier.follow(&alerts, &mut webhook, &sample) => Ok(()),
                 }
             }
         };
@@ -83,7 +85,12 @@ impl AlertNotifier {
     }
 
     /// Evaluates and sends alerts without end.
-    async fn follow(&mut self, client: &mut WebhookClient, sample: impl Fn() -> AlertSample) {
+    async fn follow(
+        &mut self,
+        settings: &AlertSettings,
+        webhook: &mut HttpClient,
+        sample: impl Fn() -> AlertSample,
+    ) {
         // Other settings deserve an attempt at once.
         self.outage = Outage::default();
         let mut ticks = interval(SLICE);
@@ -91,21 +98,21 @@ impl AlertNotifier {
         loop {
             ticks.tick().await;
             let sample = sample();
-            let conditions = self.evaluator.evaluate(&sample, client.settings().kinds);
+            let conditions = self.evaluator.evaluate(&sample, settings.kinds);
             self.tracker.update(conditions, sample.now);
             for kind in AlertKind::ALL {
                 self.metrics.set_firing(kind.alert_name(), self.tracker.firing(kind));
             }
             let pause = backoff(FIRST_RETRY, MAX_RETRY, self.outage.failures());
             if self.outage.is_over() || sample.now.since(self.last_failure) >= pause {
-                self.deliver(client, Moment { now: sample.now, wall_clock: sample.wall_clock }).await;
+                let at = Moment { now: sample.now, wall_clock: sample.wall_clock };
+                self.deliver(settings, webhook, at).await;
             }
         }
     }
 
     /// Sends what the receiver has not got yet.
-    async fn deliver(&mut self, client: &mut WebhookClient, at: Moment) {
-        let settings = Arc::clone(client.settings());
+    async fn deliver(&mut self, settings: &AlertSettings, webhook: &mut HttpClient, at: Moment) {
         let due = self.tracker.due(at.now, settings.repeat_interval);
         if due.is_empty() {
             return;
@@ -114,21 +121,22 @@ impl AlertNotifier {
         labels.extend(settings.labels.clone());
         let shared = payload::Common { labels: &labels, runbook_url: settings.runbook_url.as_deref() };
         let sent = match payload::message(&due, shared, self.tracker.truncated(), at) {
-            Ok(body) => client.send(body).await,
-            Err(error) => Err(WebhookError::Unreachable(error.to_string())),
+            Ok(body) => client::send(webhook, body).await,
+            Err(error) => Err(error.to_string()),
         };
+        let webhook = settings.webhook.url.origin();
         match sent {
             Ok(()) => {
                 self.tracker.mark_sent(&due, at.now);
                 self.metrics.record_sent(at.wall_clock);
                 if self.outage.record_success() > 0 {
-                    tracing::info!(webhook = %settings.webhook.url.origin(), "the webhook of alerts can be reached again");
+                    tracing::info!(%webhook, "the webhook of alerts can be reached again");
                 }
             }
             Err(error) => {
                 self.metrics.record_failed();
                 if self.outage.record_failure() == 1 {
-                    tracing::warn!(webhook = %settings.webhook.url.origin(), %error, "cannot send alerts, will retry");
+                    tracing::warn!(%webhook, %error, "cannot send alerts, will retry");
                 }
                 self.last_failure = at.now;
             }
