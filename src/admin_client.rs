@@ -17,10 +17,11 @@ use hyper::body::Incoming;
 use tokio::runtime;
 use tokio::time::timeout;
 
-pub use self::address::AdminAddress;
+use self::address::parse_address;
 pub use self::events::SnapshotStream;
+use weir_net::connect::{ServerAddress, connect};
 use weir_net::http_client::{self, HttpClientError};
-use weir_net::transport::Transport;
+use weir_net::tls::AlpnProtocol;
 
 /// Maximum time to connect, and then for the header section of the response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,7 +48,7 @@ pub enum AdminClientError {
     #[error("cannot reach the admin port at {address}: {error}")]
     Connect {
         /// The address.
-        address: AdminAddress,
+        address: ServerAddress,
         /// The error of the system.
         error: io::Error,
     },
@@ -55,13 +56,13 @@ pub enum AdminClientError {
     #[error("the admin port at {address} does not respond in HTTP: {error}")]
     Http {
         /// The address.
-        address: AdminAddress,
+        address: ServerAddress,
         /// The error of the connection.
         error: hyper::Error,
     },
     /// The server has not responded in time.
     #[error("the admin port at {0} does not respond")]
-    Timeout(AdminAddress),
+    Timeout(ServerAddress),
     /// The admin port requires a token, or another one.
     #[error("the admin port requires a token: use --token-file FILE, --token TOKEN or WEIR_ADMIN_TOKEN")]
     Unauthorized,
@@ -77,7 +78,7 @@ pub enum AdminClientError {
     #[error("{address} is not an admin port: `GET /events` responds {response}")]
     NotAdmin {
         /// The address.
-        address: AdminAddress,
+        address: ServerAddress,
         /// Status code and content type of the response.
         response: String,
     },
@@ -105,7 +106,7 @@ pub fn get(
     target: &str,
     authorization: Option<&str>,
 ) -> Result<AdminResponse, AdminClientError> {
-    let address: AdminAddress = address.parse()?;
+    let address = parse_address(address)?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| AdminClientError::Connect { address: address.clone(), error })?;
     let authorization = authorization.map(sensitive_value).transpose()?;
@@ -115,7 +116,7 @@ pub fn get(
 /// A client of one admin port.
 #[derive(Clone, Debug)]
 pub struct AdminClient {
-    address: AdminAddress,
+    address: ServerAddress,
     authorization: Option<HeaderValue>,
 }
 
@@ -123,14 +124,15 @@ impl AdminClient {
     /// Creates a client; it connects with each request.
     ///
     /// # Errors
-    /// If the token cannot be sent in a header.
-    pub fn new(address: AdminAddress, token: Option<&str>) -> Result<Self, AdminClientError> {
+    /// If the address is invalid, or the token cannot be sent in a header.
+    pub fn new(address: &str, token: Option<&str>) -> Result<Self, AdminClientError> {
+        let address = parse_address(address)?;
         let authorization = token.map(|token| sensitive_value(&format!("Bearer {token}"))).transpose()?;
         Ok(Self { address, authorization })
     }
 
     /// Returns the address of the admin port.
-    pub const fn address(&self) -> &AdminAddress {
+    pub const fn address(&self) -> &ServerAddress {
         &self.address
     }
 
@@ -179,10 +181,12 @@ impl AdminClient {
         accept: &'static str,
     ) -> Result<Response<Incoming>, AdminClientError> {
         let http = |error| AdminClientError::Http { address: self.address.clone(), error };
-        let stream = self.connect().await?;
+        let stream = connect(&self.address, None, AlpnProtocol::Http1).await;
+        let stream =
+            stream.map_err(|error| AdminClientError::Connect { address: self.address.clone(), error })?;
         let mut connection = http_client::start(stream).await.map_err(http)?;
         let mut request = Request::get(target)
-            .header(HOST, self.address.host())
+            .header(HOST, self.address.authority())
             .header(ACCEPT, accept)
             .header(USER_AGENT, http_client::PRODUCT);
         if let Some(authorization) = &self.authorization {
@@ -191,14 +195,6 @@ impl AdminClient {
         let request =
             request.body(Full::default()).map_err(|_| AdminClientError::Address(self.address.to_string()))?;
         connection.send_request(request).await.map_err(http)
-    }
-
-    async fn connect(&self) -> Result<Transport, AdminClientError> {
-        let connected = match &self.address {
-            AdminAddress::Tcp(address) => Transport::connect_tcp(&**address).await,
-            AdminAddress::Unix(path) => Transport::connect_unix(path).await,
-        };
-        connected.map_err(|error| AdminClientError::Connect { address: self.address.clone(), error })
     }
 
     async fn read_body(&self, body: Incoming) -> Result<Bytes, AdminClientError> {

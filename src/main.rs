@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 #[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
 use commonware_allocator::mimalloc::{Config as MiMallocConfig, MiMalloc, Purge};
-use weir::admin_client::{AdminClient, AdminClientError};
+use weir::admin_client::AdminClient;
 use weir::app;
 use weir::cli;
 use weir::cli::{
@@ -146,7 +146,6 @@ fn show_top(options: &TopOptions) -> ExitCode {
 
 /// Creates the client of an admin port, with its token if there is one.
 fn admin_client(address: &str, args: &AdminTokenArgs) -> Result<AdminClient, String> {
-    let address = address.parse().map_err(|error: AdminClientError| error.to_string())?;
     AdminClient::new(address, read_token(args)?.as_deref()).map_err(|error| error.to_string())
 }
 

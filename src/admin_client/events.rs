@@ -7,7 +7,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::{AdminAddress, AdminClientError};
+use super::AdminClientError;
+use weir_net::connect::ServerAddress;
 
 /// Maximum time without any data. Snapshots arrive once a second.
 const MAX_SILENCE: Duration = Duration::from_secs(10);
@@ -18,13 +19,13 @@ const MAX_EVENT_SIZE: usize = 32 << 20;
 /// An open stream of events.
 #[derive(Debug)]
 pub struct SnapshotStream {
-    address: AdminAddress,
+    address: ServerAddress,
     body: Incoming,
     buffer: EventBuffer,
 }
 
 impl SnapshotStream {
-    pub(super) fn new(address: AdminAddress, body: Incoming) -> Self {
+    pub(super) fn new(address: ServerAddress, body: Incoming) -> Self {
         Self { address, body, buffer: EventBuffer::default() }
     }
 

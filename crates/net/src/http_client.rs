@@ -21,9 +21,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::allowance::ReadAllowance;
 pub use self::target::{HttpTarget, HttpUrl};
+use super::connect::{ServerAddress, connect};
 use super::tls::AlpnProtocol;
 use super::tls::client::TlsClient;
-use super::transport::{BoundedStream, Transport};
+use super::transport::BoundedStream;
 
 /// `User-Agent` of every request.
 pub const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -81,6 +82,7 @@ pub async fn read_body(body: Incoming, max: usize) -> Result<Bytes, HttpClientEr
 #[derive(Debug)]
 pub struct HttpClient {
     target: HttpTarget,
+    address: ServerAddress,
     tls: Option<TlsClient>,
     connection: Option<HttpConnection>,
     /// Maximum number of bytes that are read for one request.
@@ -98,7 +100,9 @@ impl HttpClient {
         let tls = target.tls.clone().map(TlsClient::new).transpose().map_err(io::Error::other)?;
         // A body with its framing, a header section, and interim responses.
         let max_read = max_body.saturating_mul(2);
-        Ok(Self { target, tls, connection: None, max_read, allowance: ReadAllowance::default() })
+        let address = ServerAddress::Tcp(target.url.host.clone(), target.url.port);
+        let allowance = ReadAllowance::default();
+        Ok(Self { target, address, tls, connection: None, max_read, allowance })
     }
 
     /// Returns a request to the target, without the headers that belong to its content.
@@ -145,22 +149,11 @@ impl HttpClient {
     }
 
     async fn connect(&self) -> Result<HttpConnection, HttpClientError> {
-        let stream = self.open().await.map_err(HttpClientError::Connect)?;
+        let stream = connect(&self.address, self.tls.as_ref(), AlpnProtocol::Http1).await;
+        let stream = stream.map_err(HttpClientError::Connect)?;
+        stream.set_tcp_keepalive(TCP_KEEPALIVE_IDLE);
         // The allowance is shared with the connection before, which is closed by now.
         start(BoundedStream::new(stream, self.allowance.clone())).await.map_err(HttpClientError::Http)
-    }
-
-    async fn open(&self) -> io::Result<Transport> {
-        let host = &*self.target.url.host;
-        let stream = Transport::connect_tcp((host, self.target.url.port)).await?;
-        stream.set_tcp_keepalive(TCP_KEEPALIVE_IDLE);
-        match &self.tls {
-            None => Ok(stream),
-            Some(tls) => match tls.connect(stream, host, AlpnProtocol::Http1).await {
-                Ok((secured, _)) => Ok(secured.into()),
-                Err(failure) => Err(io::Error::other(failure)),
-            },
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod atomic_file;
 pub mod batch_queue;
 pub mod clock;
+pub mod connect;
 pub mod dns;
 pub mod drain;
 pub mod http_client;

@@ -133,7 +133,8 @@ impl Transport {
         let socket = match self {
             Self::Tcp(stream) => Some(stream.as_fd()),
             Self::Client(stream) => stream.as_fd().ok(),
-            Self::Unix(_) | Self::Tls(_) | Self::Prefixed(_) => None,
+            Self::Tls(stream) => return stream.inner().set_tcp_keepalive(silence),
+            Self::Unix(_) | Self::Prefixed(_) => None,
         };
         if let Some(socket) = socket {
             let asking = TcpKeepalive::new().with_time(silence).with_interval(silence / 3).with_retries(3);

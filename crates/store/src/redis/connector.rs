@@ -155,13 +155,8 @@ impl RedisConnector {
             }
             ServerAddress::Unix(path) => return Transport::connect_unix(path).await,
         };
-        match &self.tls {
-            None => Ok(stream),
-            Some(client) => match client.connect_without_alpn(stream, host).await {
-                Ok(stream) => Ok(stream.into()),
-                Err(failure) => Err(io::Error::other(failure)),
-            },
-        }
+        let Some(tls) = &self.tls else { return Ok(stream) };
+        tls.connect_without_alpn(stream, host).await.map(Into::into).map_err(io::Error::other)
     }
 
     /// Awaits `exchange` on a connection while `driver` runs it, with a timeout.

@@ -1,6 +1,5 @@
 //! gRPC connections to other servers: a management server, or another rate limit service.
 
-use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +11,8 @@ use hyper_util::rt::TokioIo;
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
+pub use weir_net::connect::ServerAddress;
+use weir_net::connect::connect;
 use weir_net::tls::AlpnProtocol;
 use weir_net::tls::client::TlsClient;
 use weir_net::transport::Transport;
@@ -23,24 +24,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ServerAddress {
-    /// Port of a host, which is a name or an IP address.
-    Tcp(Box<str>, u16),
-    /// Path of a Unix socket.
-    Unix(Box<std::path::Path>),
-}
-
-impl fmt::Display for ServerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
 /// Returns a channel to `address` that connects on first use and reconnects as needed, with TLS if `tls` is
 /// set. Must be called within a runtime.
 ///
@@ -50,11 +33,7 @@ pub fn connect_lazy(
     address: &ServerAddress,
     tls: Option<Arc<TlsClient>>,
 ) -> Result<Channel, tonic::transport::Error> {
-    let authority = match address {
-        ServerAddress::Tcp(..) => address.to_string(),
-        ServerAddress::Unix(_) => "localhost".to_owned(),
-    };
-    let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
+    let endpoint = Endpoint::from_shared(format!("http://{}", address.authority()))?
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
@@ -80,20 +59,8 @@ impl Service<Uri> for ChannelConnector {
 
     fn call(&mut self, _: Uri) -> Self::Future {
         let Self { address, tls } = self.clone();
-        Box::pin(async move { connect(&address, tls.as_deref()).await.map(TokioIo::new) })
-    }
-}
-
-async fn connect(address: &ServerAddress, tls: Option<&TlsClient>) -> io::Result<Transport> {
-    let (host, stream): (&str, Transport) = match address {
-        ServerAddress::Tcp(host, port) => (host, Transport::connect_tcp((&**host, *port)).await?),
-        ServerAddress::Unix(path) => ("localhost", Transport::connect_unix(path).await?),
-    };
-    match tls {
-        None => Ok(stream),
-        Some(client) => match client.connect(stream, host, AlpnProtocol::Http2).await {
-            Ok((stream, _)) => Ok(stream.into()),
-            Err(failure) => Err(io::Error::other(failure)),
-        },
+        Box::pin(
+            async move { connect(&address, tls.as_deref(), AlpnProtocol::Http2).await.map(TokioIo::new) },
+        )
     }
 }
