@@ -13,6 +13,8 @@ pub trait Gathering {
     fn is_empty(&self) -> bool;
     /// Whether the thread takes a batch without waiting for more.
     fn is_full(&self) -> bool;
+    /// Records that the thread is done with the batch that it took last.
+    fn end_batch(&mut self) {}
 }
 
 /// The queue, shared by the thread and those that add to it.
@@ -56,14 +58,11 @@ impl<G: Gathering + Default> BatchQueue<G> {
         true
     }
 
-    /// Records with `record` that the thread is done with what it took.
-    pub fn record(&self, record: impl FnOnce(&mut G)) {
-        record(&mut self.state.lock().items);
-    }
-
-    /// Waits for a batch and takes it with `take`. At the end, there may be nothing to take.
+    /// Ends the batch that was taken last, waits for another and takes it with `take`. At the end, there may be nothing
+    /// to take.
     pub fn next<T>(&self, take: impl FnOnce(&mut G) -> T) -> T {
         let mut state = self.state.lock();
+        state.items.end_batch();
         self.changed.wait_while(&mut state, |state| state.items.is_empty() && !state.is_closed);
         let is_gathering = |state: &mut State<G>| !state.items.is_full() && !state.is_closed;
         self.changed.wait_while_for(&mut state, is_gathering, self.interval);
@@ -113,28 +112,38 @@ mod tests {
     const FOREVER: Duration = Duration::from_secs(3600);
 
     #[derive(Debug, Default)]
-    struct Numbers(Vec<u8>);
+    struct Numbers {
+        queued: Vec<u8>,
+        in_progress: usize,
+    }
 
     impl Gathering for Numbers {
         fn is_empty(&self) -> bool {
-            self.0.is_empty()
+            self.queued.is_empty()
         }
 
         fn is_full(&self) -> bool {
-            self.0.len() >= 2
+            self.queued.len() >= 2
+        }
+
+        fn end_batch(&mut self) {
+            self.in_progress = 0;
         }
     }
 
     fn add(queue: &BatchQueue<Numbers>, number: u8) -> bool {
         queue.add(|numbers| {
-            let has_room = numbers.0.len() < 3;
-            numbers.0.extend(has_room.then_some(number));
+            let has_room = numbers.queued.len() + numbers.in_progress < 3;
+            numbers.queued.extend(has_room.then_some(number));
             has_room
         })
     }
 
     fn take(queue: &BatchQueue<Numbers>) -> Vec<u8> {
-        queue.next(|numbers| std::mem::take(&mut numbers.0))
+        queue.next(|numbers| {
+            numbers.in_progress = numbers.queued.len();
+            std::mem::take(&mut numbers.queued)
+        })
     }
 
     #[test]
@@ -160,6 +169,20 @@ mod tests {
         let queue = BatchQueue::new(Duration::ZERO);
         assert!(add(&queue, 1));
         assert_eq!(take(&queue), [1]);
+    }
+
+    #[test]
+    fn batch_is_in_progress_until_the_next_is_awaited() {
+        let queue = Arc::new(BatchQueue::new(FOREVER));
+        assert!(add(&queue, 1) && add(&queue, 2));
+        assert_eq!(take(&queue), [1, 2]);
+        assert!(add(&queue, 3) && !add(&queue, 4));
+        let of_thread = Arc::clone(&queue);
+        let taking = thread::spawn(move || take(&of_thread));
+        while !add(&queue, 5) {
+            thread::yield_now();
+        }
+        assert_eq!(taking.join().unwrap(), [3, 5]);
     }
 
     #[test]

@@ -61,6 +61,10 @@ impl Gathering for QueuedLines {
         let Batch { text, lines, reopen_at } = &self.batch;
         text.len() >= BATCH_SIZE || *lines >= BATCH_LINES || reopen_at.is_some()
     }
+
+    fn end_batch(&mut self) {
+        self.in_progress = 0;
+    }
 }
 
 impl Batch {
@@ -160,7 +164,6 @@ fn write_batches(queue: &BatchQueue<QueuedLines>, mut output: impl Write, contro
             let _ = output.write_all(&batch.text);
         }
         batch.clear();
-        queue.record(|queued| queued.in_progress = 0);
     }
     queue.ended();
 }
