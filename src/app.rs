@@ -14,12 +14,12 @@ mod shutdown;
 mod state_saver;
 mod store_thread;
 mod table_full_alert;
+mod thread;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread::JoinHandle;
 
 use arc_swap::ArcSwapOption;
 use tokio::task::JoinSet;
@@ -119,10 +119,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let clock = Arc::new(Clock::start());
     let (config, reloader, central) = load_config(origin)?;
     report_start(origin, &config);
-    let main = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(AppError::system("cannot start a runtime"))?;
+    let main = thread::runtime()?;
     let _guard = main.enter();
     let signals = TerminationSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
     let reload_signals = ReloadSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
@@ -354,12 +351,6 @@ fn generate_secret() -> Result<[u64; 2], AppError> {
     Ok([word(low), word(high)])
 }
 
-/// Starts a thread outside of the runtimes.
-fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, AppError> {
-    let named = std::thread::Builder::new().name(name.to_owned());
-    named.spawn(run).map_err(AppError::system("cannot start a thread"))
-}
-
 /// Serves every socket on this thread until all have ended.
 async fn serve_all<S, F: Future<Output = ()> + 'static>(
     sockets: Vec<(TcpListener, S)>,
@@ -403,7 +394,8 @@ fn start_workers(
                 }
             }
         };
-        threads.spawn(format!("worker-{index}"), work).map_err(AppError::system("cannot start a worker"))?;
+        let name = format!("worker-{index}");
+        threads.spawn(name.clone(), work).map_err(thread::cannot_start(&name))?;
     }
     Ok(threads)
 }

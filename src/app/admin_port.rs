@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::rls_runtime::RlsRuntime;
 use super::state_saver::StateSaver;
-use super::{AppError, RunningApp, serve_all};
+use super::{AppError, RunningApp, serve_all, thread};
 use crate::admin::{self, AdminState, EventHub, Inspect, KeyCounts, RecentSamples, RejectionAudit, Surface};
 use crate::explain_command::document_report;
 use crate::proxy::ProxyState;
@@ -101,7 +101,7 @@ impl AdminPort {
         }
         let serve_one = move |socket, surface| admin::serve(socket, Arc::clone(&state), surface);
         let spawned = threads.spawn("admin".to_owned(), move || serve_all(self.sockets, serve_one));
-        spawned.map_err(AppError::system("cannot start the admin port"))
+        spawned.map_err(thread::cannot_start("admin"))
     }
 }
 

@@ -4,10 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-use super::{AppError, RunningApp, spawn_thread};
+use super::{AppError, RunningApp, thread};
 use weir_config::Config;
 use weir_config::central::cache;
 use weir_config::central::document::FetchedDocument;
@@ -48,7 +47,7 @@ pub(super) fn start(
         .map_err(AppError::system("cannot set up TLS"))?;
     let mut central =
         CentralSource { follower, settings, fetched: None, cached: cached.clone(), rejected: None };
-    let first = build_runtime()?.block_on(central.follower.fetch_initial());
+    let first = thread::runtime()?.block_on(central.follower.fetch_initial());
     let url = central.settings.server.url.without_query();
     let started = match (first, cached) {
         (Ok(InitialFetch::Document(document)), cached) => {
@@ -118,10 +117,11 @@ impl CentralSource {
             metrics: metrics.clone(),
             clock: Arc::clone(&running.shared.clock),
         };
-        let (reload, runtime): (ReloadHandle, Runtime) = (running.reload.clone(), build_runtime()?);
-        let follow =
-            move || runtime.block_on(follower.run(resources, |document| reload.deliver_document(document)));
-        spawn_thread("config", follow)?;
+        let reload: ReloadHandle = running.reload.clone();
+        let follow = move || async move {
+            follower.run(resources, |document| reload.deliver_document(document)).await;
+        };
+        thread::start_with_runtime("config", follow)?;
         Ok(CentralHandle { settings: sender, written, loaded: cached, metrics })
     }
 }
@@ -140,10 +140,6 @@ impl CentralHandle {
             self.settings.send_replace(Arc::new(settings));
         }
     }
-}
-
-fn build_runtime() -> Result<Runtime, AppError> {
-    Builder::new_current_thread().enable_all().build().map_err(AppError::system("cannot start a runtime"))
 }
 
 /// Loads the document cached by an earlier run.

@@ -1,15 +1,14 @@
 //! The thread for deferred calls, which runs once a rule defers any.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::runtime::{Builder, LocalOptions};
 
-use super::AppError;
+use super::{AppError, thread};
 use crate::proxy::ProxyState;
 use weir_config::Config;
+use weir_net::thread::StartedThread;
 use weir_store::deferred::handle::{DeferredHandle, DeferredRule};
 use weir_store::deferred::task::{self, DeferredTaskResources};
 use weir_store::settings::StoreSettings;
@@ -23,8 +22,8 @@ pub(super) struct DeferredThread {
     handle: DeferredHandle,
     settings: StoreSettings,
     shared: Arc<ProxyState>,
-    /// Receives a message when the thread has ended; `None` until it is started.
-    ended: Mutex<Option<Receiver<()>>>,
+    /// `None` until it is started.
+    thread: Mutex<Option<StartedThread>>,
 }
 
 impl DeferredThread {
@@ -34,7 +33,7 @@ impl DeferredThread {
             handle: shared.deferred.clone()?,
             settings: settings?.clone(),
             shared: Arc::clone(shared),
-            ended: Mutex::default(),
+            thread: Mutex::default(),
         })
     }
 
@@ -62,8 +61,8 @@ impl DeferredThread {
     /// Waits until what is in flight is settled, for a limited time.
     pub(super) fn finish(&self) {
         self.handle.finish();
-        if let Some(ended) = &*self.ended.lock()
-            && ended.recv_timeout(FINISH_TIMEOUT).is_err()
+        if let Some(thread) = &*self.thread.lock()
+            && !thread.wait_for_end(FINISH_TIMEOUT)
         {
             tracing::warn!("deferred calls were not settled in time: they may be sent again");
         }
@@ -82,17 +81,9 @@ impl DeferredThread {
             drain: Arc::clone(&self.shared.drain),
             instance_id,
         };
-        let (settings, (ended_sender, ended)) = (self.settings.clone(), sync_channel(1));
-        let run = move || {
-            match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
-                Ok(runtime) => runtime.block_on(task::run(&settings, resources)),
-                Err(error) => tracing::error!(%error, "cannot start a runtime: no calls are deferred"),
-            }
-            let _ = ended_sender.send(());
-        };
-        let thread = std::thread::Builder::new().name("deferred".to_owned());
-        thread.spawn(run).map_err(AppError::system("cannot start a thread for deferred calls"))?;
-        *self.ended.lock() = Some(ended);
+        let settings = self.settings.clone();
+        let run = move || async move { task::run(&settings, resources).await };
+        *self.thread.lock() = Some(thread::start_with_runtime("deferred", run)?);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::central::CentralHandle;
-use super::{AppError, RunningApp, alerts, spawn_thread};
+use super::{AppError, RunningApp, alerts, thread};
 use weir_config::Config;
 use weir_config::reload::{Reload, Reloader, UnusableSetting};
 use weir_telemetry::access_log::{AccessLog, AccessLogManager};
@@ -73,7 +73,7 @@ pub(super) fn start(
             || generations.engine.drop_unused(),
         );
     };
-    spawn_thread("reload", follow).map(drop)
+    thread::start("reload", follow).map(drop)
 }
 
 /// Opens the access log of a new configuration, which may still be rejected.

@@ -3,18 +3,19 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::generation::Generations;
-use super::{AppError, resource_limits, serve_all, spawn_thread};
+use super::{AppError, resource_limits, serve_all, thread};
 use crate::proxy::ProxyState;
 use weir_config::Config;
 use weir_net::drain::DrainPhase;
 use weir_net::listener::ListenAddress;
 use weir_net::listener::socket::{self, Socket};
+use weir_net::thread::StartedThread;
 use weir_net::tls::server::TlsServer as Tls;
 use weir_net::worker::ThreadGroup;
 use weir_rls::decider::RlsDecider;
@@ -29,6 +30,8 @@ use weir_telemetry::statsd;
 /// Maximum number of connections on the gRPC port, even with more descriptors. An Envoy opens one for each of
 /// its workers.
 const MAX_GRPC_CONNECTIONS: usize = 10_000;
+/// Maximum time at shutdown to send the last statistics. The lookup of the server's name may hang.
+const STATSD_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sockets of the service.
 pub(super) struct RlsSockets {
@@ -89,21 +92,23 @@ pub(super) struct RlsRuntime {
 #[derive(Debug)]
 struct StatsdThread {
     stop: SyncSender<()>,
-    thread: JoinHandle<()>,
+    thread: StartedThread,
 }
 
 impl StatsdThread {
     fn start(settings: statsd::StatsdSettings, handler: Arc<RlsHandler>) -> Result<Self, AppError> {
         let (stop, stop_receiver) = sync_channel(1);
         let send = move || statsd::run(&settings, || handler.stats().counters(), &stop_receiver);
-        let thread = spawn_thread("statsd", send)?;
+        let thread = thread::start("statsd", send)?;
         Ok(Self { stop, thread })
     }
 
-    /// Sends once more and ends the thread. Sending a packet does not block for long.
-    fn flush_and_join(self) {
+    /// Sends once more and ends the thread.
+    fn flush(self) {
         drop(self.stop);
-        let _ = self.thread.join();
+        if !self.thread.wait_for_end(STATSD_FLUSH_TIMEOUT) {
+            tracing::warn!("the last statistics were not sent to StatsD in time");
+        }
     }
 }
 
@@ -170,9 +175,8 @@ impl RlsRuntime {
             let worker = handler.add_worker();
             let serve_one =
                 move |socket, endpoint| http_endpoints::serve(socket, Arc::clone(&handler), endpoint, worker);
-            threads
-                .spawn("rls-http".to_owned(), move || serve_all(sockets.http, serve_one))
-                .map_err(AppError::system("cannot start a thread"))?;
+            let serve_http = move || serve_all(sockets.http, serve_one);
+            threads.spawn("rls-http".to_owned(), serve_http).map_err(thread::cannot_start("rls-http"))?;
         }
         if let Some(settings) = options.ports.statsd.clone() {
             *self.statsd.lock() = Some(StatsdThread::start(settings, Arc::clone(&self.handler))?);
@@ -187,7 +191,7 @@ impl RlsRuntime {
                 }
                 Ok(())
             };
-            threads.spawn("xds".to_owned(), following).map_err(AppError::system("cannot start a thread"))?;
+            threads.spawn("xds".to_owned(), following).map_err(thread::cannot_start("xds"))?;
             *self.xds_settings.lock() = Some(sender);
         }
         if let Some(directory) = &options.directory {
@@ -197,7 +201,7 @@ impl RlsRuntime {
                 Arc::clone(&self.handler),
             );
             *self.rules_follower.lock() = Some(follower.handle());
-            spawn_thread("rules", move || follower.run())?;
+            thread::start("rules", move || follower.run())?;
         }
         Ok(())
     }
@@ -238,7 +242,7 @@ impl RlsRuntime {
             handle.stop();
         }
         if let Some(statsd) = self.statsd.lock().take() {
-            statsd.flush_and_join();
+            statsd.flush();
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Writes the state file at intervals, and once more at shutdown.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{AppError, spawn_thread};
+use super::{AppError, thread};
 use crate::proxy::ProxyState;
+use weir_net::thread::StartedThread;
 use weir_store::state_file::{StateFile, StateFileSettings, StateFileStatus};
 
 /// Timeout of the last write, so that a disk that hangs cannot keep the process from ending.
@@ -17,7 +18,7 @@ const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct StateSaver {
     stop: SyncSender<()>,
-    finished: Mutex<Receiver<()>>,
+    thread: StartedThread,
     status: Arc<Mutex<StateFileStatus>>,
 }
 
@@ -29,17 +30,15 @@ impl StateSaver {
         shared: &Arc<ProxyState>,
     ) -> Result<Self, AppError> {
         let (stop, stop_receiver) = sync_channel(1);
-        let (finished_sender, finished) = sync_channel(1);
         let (status, shared, interval) = (state_file.status(), Arc::clone(shared), settings.interval);
         let save_periodically = move || {
             while stop_receiver.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 state_file.save(&shared.limiter, shared.clock.now());
             }
             state_file.save(&shared.limiter, shared.clock.now());
-            let _ = finished_sender.send(());
         };
-        spawn_thread("state", save_periodically)?;
-        Ok(Self { stop, finished: Mutex::new(finished), status })
+        let thread = thread::start("state", save_periodically)?;
+        Ok(Self { stop, thread, status })
     }
 
     /// Returns the status of reads and writes so far.
@@ -51,7 +50,7 @@ impl StateSaver {
     pub(super) fn finish(&self) {
         // Fails only if the thread has ended, which the next line detects as well.
         let _ = self.stop.try_send(());
-        if self.finished.lock().recv_timeout(FINAL_SAVE_TIMEOUT).is_err() {
+        if !self.thread.wait_for_end(FINAL_SAVE_TIMEOUT) {
             tracing::warn!("the state file was not written in time");
         }
     }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 
-use super::AppError;
 use super::generation::Generations;
 use super::rls_runtime::RlsRuntime;
+use super::{AppError, thread};
 use crate::proxy::ProxyState;
 use weir_store::handle::QueuedCounter;
 use weir_store::settings::StoreSettings;
@@ -55,10 +54,6 @@ pub(super) fn start(
         generations.rebind();
         rls_runtime.iter().for_each(|service| service.apply_generation(&rls_state));
     };
-    let run = move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
-        Ok(runtime) => runtime.block_on(task::run(&settings, resources, on_fleet_change)),
-        Err(error) => tracing::error!(%error, "cannot start a runtime: limits are not shared"),
-    };
-    let started = std::thread::Builder::new().name("store".to_owned()).spawn(run);
-    started.map(drop).map_err(AppError::system("cannot start a thread for the store"))
+    let run = move || async move { task::run(&settings, resources, on_fleet_change).await };
+    thread::start_with_runtime("store", run).map(drop)
 }

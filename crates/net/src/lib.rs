@@ -16,6 +16,7 @@ pub mod jitter;
 pub mod listener;
 pub mod outage;
 pub mod overload;
+pub mod thread;
 pub mod tls;
 pub mod transport;
 pub mod watch;

@@ -7,8 +7,10 @@
 use std::io;
 use std::sync::Arc;
 
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::runtime::Builder;
 use tokio::sync::watch;
+
+use crate::thread::StartedThread;
 
 /// Tasks to poll before the runtime polls for I/O events again. A request takes about four polls, so I/O is polled at
 /// least once per 60 or so requests, even if the run queue never empties.
@@ -32,32 +34,27 @@ struct GroupState {
 
 impl ThreadGroup {
     /// Starts a thread with a runtime of its own and runs `work` on it. Both end when `work` completes; tasks that are
-    /// still running are dropped. The thread has failed if it panics, returns [`WorkerFailed`] or cannot
-    /// create its runtime.
+    /// still running are dropped. The thread has failed if it panics or returns [`WorkerFailed`].
     ///
     /// # Errors
-    /// If the system cannot create the thread.
+    /// If the system cannot create the thread or its runtime.
     pub fn spawn<W, F>(self: &Arc<Self>, name: String, work: W) -> io::Result<()>
     where
         W: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<(), WorkerFailed>>,
     {
         let guard = ThreadGuard::start(self, &name);
-        let run = move || {
+        let mut runtime = Builder::new_current_thread();
+        runtime.event_interval(EVENT_INTERVAL).global_queue_interval(EVENT_INTERVAL);
+        let at_end = move |result| {
             // Moves the whole `ThreadGuard` into the closure, so that it is dropped when the thread ends.
             let mut guard = guard;
-            // A local runtime cannot be sent between threads, so it is created on its own.
-            let mut builder = Builder::new_current_thread();
-            builder.enable_all().event_interval(EVENT_INTERVAL).global_queue_interval(EVENT_INTERVAL);
-            match builder.build_local(LocalOptions::default()) {
-                Ok(runtime) => match runtime.block_on(work()) {
-                    Ok(()) => guard.is_done = true,
-                    Err(WorkerFailed(why)) => tracing::error!(why, "a worker has failed"),
-                },
-                Err(error) => tracing::error!(%error, "cannot start a worker's runtime"),
+            match result {
+                Ok(()) => guard.is_done = true,
+                Err(WorkerFailed(why)) => tracing::error!(why, "a worker has failed"),
             }
         };
-        std::thread::Builder::new().name(name).spawn(run).map(drop)
+        StartedThread::start_on(runtime, &name, work, at_end).map(drop)
     }
 
     /// Waits until no thread is running.

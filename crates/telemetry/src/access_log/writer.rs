@@ -7,10 +7,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use weir_net::batch_queue::{BatchQueue, Gathering};
+use weir_net::thread::StartedThread;
 
 use super::Sink;
 use super::output::{LogOutput, OutputControl};
@@ -97,7 +97,7 @@ impl LogWriter {
         let queue = Arc::new(BatchQueue::new(BATCH_INTERVAL));
         let (lines, of_thread) = (Arc::clone(&queue), Arc::clone(&control));
         let writing = move || write_batches(&lines, output, &of_thread);
-        thread::Builder::new().name("access-log".to_owned()).spawn(writing)?;
+        StartedThread::start("access-log", writing)?;
         Ok(Self { queue, control, sink })
     }
 
