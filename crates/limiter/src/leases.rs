@@ -6,6 +6,8 @@
 //! [`Limiter::acquire_units`]; the task that queries the store calls [`Limiter::lease_request`] and
 //! [`Limiter::apply_grant`].
 
+pub mod acquisition;
+
 mod account;
 mod bans;
 mod debts;

@@ -12,15 +12,24 @@ use smallvec::SmallVec;
 use super::progress::{Wait, Woken};
 use super::{AppliedLimits, LimitsView};
 use weir_limiter::decision::Verdict;
+use weir_limiter::leases::acquisition::{self, LeaseDecision, LeasedRequest, MIN_RETRY_AFTER};
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::CheckRole;
-use weir_store::lease_wait::{LeaseDecision, WaitGroup};
+use weir_store::lease_wait::WaitGroup;
 
-/// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
-const MAX_ATTEMPTS: usize = 4;
-/// Minimum `retry-after` while the store is unreachable.
-const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The checks of a request that may reject it.
+struct EnforcedChecks<'a> {
+    view: &'a LimitsView,
+    limits: &'a mut AppliedLimits,
+}
+
+/// A check that is not enforced. It is decided alone, because the other checks of an admitted request have been charged.
+struct UnenforcedCheck<'a> {
+    view: &'a LimitsView,
+    limits: &'a mut AppliedLimits,
+    position: usize,
+}
 
 impl AppliedLimits {
     /// Decides a request that has waited for the store. Returns what it waits for if it is still undecided.
@@ -38,19 +47,10 @@ impl AppliedLimits {
         self.decided_at = now;
     }
 
-    fn checks_awaiting_lease(&self) -> SmallVec<[usize; 2]> {
-        let verdicts = self.decision.verdicts().iter().enumerate();
-        verdicts.filter(|(_, verdict)| verdict.awaits_lease()).map(|(position, _)| position).collect()
-    }
-
-    fn is_rejected_otherwise(&self) -> bool {
-        self.decision.verdicts().iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease())
-    }
-
     /// If another limit rejects the request, leaves the checks undecided for which the store was not queried, or has not
     /// responded. They neither reject the request nor have nothing left.
     pub(super) fn leave_leases_undecided(&mut self) {
-        if self.is_held() || !self.is_rejected_otherwise() {
+        if self.is_held() || !acquisition::is_rejected_otherwise(self.decision.verdicts()) {
             return;
         }
         for position in 0..self.selected.len() {
@@ -62,10 +62,10 @@ impl AppliedLimits {
 
     /// Rejects the checks in `rejected`, for which the store has no units, with their retry-after. If a ban applies,
     /// the limits are checked again, because their counters are now updated and the ban begins.
-    fn reject(&mut self, view: &LimitsView, rejected: &[(usize, Duration)], now: Timestamp) {
+    fn reject(&mut self, view: &LimitsView, rejected: &[(usize, Duration)]) {
         let has_ban = self.selected.iter().any(|selected| selected.role == CheckRole::Ban);
         if !rejected.is_empty() && has_ban {
-            self.check_again(view, now);
+            self.check_again(view, self.decided_at);
         }
         for (position, wait) in rejected {
             if self.decision.verdicts().get(*position).is_some_and(Verdict::awaits_lease) {
@@ -74,13 +74,11 @@ impl AppliedLimits {
         }
     }
 
-    /// Replaces the check at `position` by the limit for an unreachable store; returns whether there is one.
-    fn use_store_loss_fallback(&mut self, view: &LimitsView, position: usize) -> bool {
-        let has_other = view.policy.rules.use_store_loss_fallback(&mut self.selected[position].check);
-        if !has_other {
+    /// Replaces the check at `position` by the limit for an unreachable store, or rejects it if there is none.
+    fn use_store_loss_fallback(&mut self, view: &LimitsView, position: usize) {
+        if !view.policy.rules.use_store_loss_fallback(&mut self.selected[position].check) {
             self.decision.reject(position, MIN_RETRY_AFTER);
         }
-        has_other
     }
 }
 
@@ -89,45 +87,73 @@ impl AppliedLimits {
 // Out of line, because nearly no request calls this.
 #[inline(never)]
 pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits) {
-    let must_wait = limits.decision.is_rejected() && acquire_enforced_leases(view, limits);
+    let must_wait =
+        limits.decision.is_rejected() && acquisition::acquire_units(&mut EnforcedChecks { view, limits });
     if !must_wait {
         limits.lease_waits.stop();
     }
     if !limits.decision.is_rejected() {
-        acquire_unenforced_leases(view, limits);
+        (0..limits.selected.len()).for_each(|position| acquire_unenforced_lease(view, limits, position));
     }
 }
 
-/// Returns whether the request must wait for the store.
-fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits) -> bool {
-    let now = limits.decided_at;
-    for _ in 0..MAX_ATTEMPTS {
-        let awaiting_lease = limits.checks_awaiting_lease();
-        if awaiting_lease.is_empty() || limits.is_rejected_otherwise() {
-            return false;
-        }
-        let mut must_wait = false;
-        let mut rejected = SmallVec::<[(usize, Duration); 2]>::new();
-        for position in awaiting_lease {
-            match acquire_lease(view, limits, position) {
-                LeaseDecision::Available => {}
-                LeaseDecision::Pending => must_wait = true,
-                LeaseDecision::Rejected(wait) => rejected.push((position, wait)),
-                LeaseDecision::Unavailable => {
-                    limits.use_store_loss_fallback(view, position);
-                }
+impl LeasedRequest for EnforcedChecks<'_> {
+    type Counter = usize;
+
+    fn counters_without_units(&mut self) -> SmallVec<[usize; 2]> {
+        acquisition::checks_without_units(self.limits.decision.verdicts())
+    }
+
+    fn acquire(&mut self, position: usize) -> LeaseDecision {
+        acquire_lease(self.view, self.limits, position)
+    }
+
+    fn use_store_loss_fallback(&mut self, position: usize) {
+        self.limits.use_store_loss_fallback(self.view, position);
+    }
+
+    fn reject(&mut self, rejected: &[(usize, Duration)]) -> bool {
+        self.limits.reject(self.view, rejected);
+        acquisition::is_rejected_otherwise(self.limits.decision.verdicts())
+    }
+
+    fn decide_again(&mut self) {
+        self.limits.check_again(self.view, self.limits.decided_at);
+    }
+}
+
+impl LeasedRequest for UnenforcedCheck<'_> {
+    type Counter = usize;
+
+    fn counters_without_units(&mut self) -> SmallVec<[usize; 2]> {
+        let needs_lease = self.limits.decision.verdicts()[self.position].needs_lease();
+        needs_lease.then_some(self.position).into_iter().collect()
+    }
+
+    fn acquire(&mut self, position: usize) -> LeaseDecision {
+        acquire_lease(self.view, self.limits, position)
+    }
+
+    fn use_store_loss_fallback(&mut self, position: usize) {
+        self.limits.use_store_loss_fallback(self.view, position);
+    }
+
+    /// Without a time, the store has not reported that it has no units, and the check counts as conforming.
+    fn reject(&mut self, rejected: &[(usize, Duration)]) -> bool {
+        for &(position, wait) in rejected {
+            match wait.is_zero() {
+                true => self.limits.decision.allow(position),
+                false => self.limits.decision.reject(position, wait),
             }
         }
-        limits.reject(view, &rejected, now);
-        if limits.is_rejected_otherwise() {
-            return false;
-        }
-        if must_wait {
-            return true;
-        }
-        limits.check_again(view, now);
+        !self.limits.decision.verdicts()[self.position].needs_lease()
     }
-    false
+
+    fn decide_again(&mut self) {
+        let check = self.limits.selected[self.position].check;
+        let decided = self.view.limiter.check(&[check], self.limits.decided_at);
+        self.limits.decision.replace(self.position, decided.verdicts()[0]);
+    }
 }
 
 fn acquire_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize) -> LeaseDecision {
@@ -150,32 +176,10 @@ fn acquire_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize)
     })
 }
 
-/// Decides checks that are not enforced, such as of a rule in shadow mode, and that are out of units. Each is
-/// checked alone, because the other checks of an admitted request have been charged. No request waits for
-/// them. If the store must be queried first, the request counts as conforming, because the store has not
-/// reported otherwise.
-fn acquire_unenforced_leases(view: &LimitsView, limits: &mut AppliedLimits) {
-    let now = limits.decided_at;
-    for position in 0..limits.selected.len() {
-        for _ in 0..MAX_ATTEMPTS {
-            if !limits.decision.verdicts()[position].needs_lease() {
-                break;
-            }
-            match acquire_lease(view, limits, position) {
-                LeaseDecision::Available => {}
-                LeaseDecision::Rejected(wait) if !wait.is_zero() => {
-                    limits.decision.reject(position, wait);
-                    break;
-                }
-                LeaseDecision::Rejected(_) | LeaseDecision::Pending => {
-                    limits.decision.allow(position);
-                    break;
-                }
-                LeaseDecision::Unavailable if limits.use_store_loss_fallback(view, position) => {}
-                LeaseDecision::Unavailable => break,
-            }
-            let decided = view.limiter.check(&[limits.selected[position].check], now);
-            limits.decision.replace(position, decided.verdicts()[0]);
-        }
+/// Decides a check that is not enforced, such as of a rule in shadow mode, if it is out of units. No request waits for it:
+/// if the store must be queried first, the request counts as conforming.
+fn acquire_unenforced_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize) {
+    if acquisition::acquire_units(&mut UnenforcedCheck { view, limits, position }) {
+        limits.decision.allow(position);
     }
 }

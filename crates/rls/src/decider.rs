@@ -10,6 +10,7 @@ mod resolved_request;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
@@ -17,8 +18,8 @@ use smallvec::SmallVec;
 pub use self::counter::{DocumentCounter, UnknownLimit};
 pub use self::preview::{DocumentPreview, PreviewedLimit};
 use self::resolved_request::{
-    CountedDescriptor, DescriptorLimit, DescriptorLimits, EMPTY_COUNT_RESULT, ResolvedRequest,
-    counted_descriptors,
+    CountedDescriptor, DescriptorLimit, DescriptorLimits, EMPTY_COUNT_RESULT, LeasedRlsRequest,
+    ResolvedRequest, counted_descriptors,
 };
 use super::descriptor_match::{self, MatchedLimit};
 use super::native::NativeChecks;
@@ -26,11 +27,12 @@ use super::request::RlsRequest;
 use super::response::{self, Code, RlsDescriptorStatus, RlsError, RlsResponse};
 use super::rules::{DescriptorLevel, DescriptorRules, UnitRate};
 use super::settings::{Counting, RlsSettings, Smoothing};
-use super::shared_limits::{LeaseAvailability, LeaseNeed, RejectedLeases, SharedDocumentLimits};
+use super::shared_limits::{CounterPositions, LeaseNeed, SharedDocumentLimits};
 use super::stats::RlsRequestStats;
 use super::unit_limits::UnitLimits;
 use weir_limiter::Limiter;
 use weir_limiter::decision::Verdict;
+use weir_limiter::leases::acquisition::{self, LeaseDecision};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::unconditional_count::{self, CountOperation, CountResult};
 use weir_policy::engine::Policy;
@@ -49,9 +51,6 @@ pub struct RlsDecider {
     /// The rules of the configuration, some of which may be for domains of the rate limit service.
     pub native_policy: Option<Arc<Policy>>,
 }
-
-/// Maximum attempts of a request to take units of a reserve before it is over; other requests may take them first.
-const MAX_ATTEMPTS: usize = 4;
 
 /// Parameters of one attempt to decide a request.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +90,8 @@ impl RlsDecider {
         civil: Timestamp,
     ) -> Result<RlsResponse, RlsError> {
         let attempt = DecisionAttempt { now, civil, is_first: true };
-        let response = self.decide_with_leases(request, limiter, attempt, |_| LeaseAvailability::Rejected)?;
+        let no_units = |_: LeaseNeed<'_>| LeaseDecision::Rejected(Duration::ZERO);
+        let response = self.decide_with_leases(request, limiter, attempt, no_units)?;
         Ok(response.unwrap_or_default())
     }
 
@@ -106,7 +106,7 @@ impl RlsDecider {
         request: &RlsRequest,
         limiter: &Limiter,
         DecisionAttempt { now, civil, is_first }: DecisionAttempt,
-        mut request_units: impl FnMut(LeaseNeed<'_>) -> LeaseAvailability,
+        request_units: impl FnMut(LeaseNeed<'_>) -> LeaseDecision,
     ) -> Result<Option<RlsResponse>, RlsError> {
         if request.domain.is_empty() {
             return Err(RlsError::NoDomain);
@@ -130,24 +130,17 @@ impl RlsDecider {
         if let Some(native) = native.as_ref().filter(|_| is_first) {
             native.refund_hits(request, limiter, now);
         }
-        let mut resolved = ResolvedRequest {
+        let resolved = ResolvedRequest {
             decider: self,
             request,
             limits,
             count_operations,
             native_checks: native,
-            rejected: RejectedLeases::default(),
+            rejected: CounterPositions::new(),
         };
-        for _ in 0..MAX_ATTEMPTS {
-            match resolved.try_decide(limiter, now, true) {
-                Ok(response) => return Ok(Some(response)),
-                Err(missing) if resolved.request_missing_units(&missing, &mut request_units) => {
-                    return Ok(None);
-                }
-                Err(_) => {}
-            }
-        }
-        Ok(resolved.try_decide(limiter, now, false).ok())
+        let mut leased = LeasedRlsRequest { resolved, limiter, now, request_units, response: None };
+        let must_wait = acquisition::acquire_units(&mut leased);
+        Ok(if must_wait { None } else { leased.response() })
     }
 
     /// Returns the response for an unknown domain, which has no limits.

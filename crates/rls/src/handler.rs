@@ -15,16 +15,17 @@ use super::request::RlsRequest;
 use super::response::{RlsError, RlsResponse};
 use super::rules::{DescriptorRules, DocumentLimit};
 use super::settings::RlsSettings;
-use super::shared_limits::{LeaseAvailability, LeaseNeed, SharedDocumentLimits};
+use super::shared_limits::{LeaseNeed, SharedDocumentLimits};
 use super::stats::RuleDecision;
 use weir_limiter::key::KeyHash;
+use weir_limiter::leases::acquisition::LeaseDecision;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Fleet, Limiter};
 use weir_net::clock::Clock;
 use weir_net::drain::{DrainManager, Readiness};
 use weir_policy::engine::Policy;
 use weir_store::handle::StoreHandle;
-use weir_store::lease_wait::{LeaseDecision, LeaseWaits, WaitGroup};
+use weir_store::lease_wait::{LeaseWaits, WaitGroup};
 use weir_telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics, UnservedReason};
 use weir_telemetry::observe::key_writer::{KeyWriter, LogKeys};
 use weir_telemetry::observe::top_keys::{TopKeys, WorkerId};
@@ -147,9 +148,9 @@ impl RlsHandler {
         need: LeaseNeed<'_>,
         now: Timestamp,
         lease_waits: &mut LeaseWaits,
-    ) -> LeaseAvailability {
+    ) -> LeaseDecision {
         let Some(store) = self.store.as_ref().filter(|store| !store.is_unreachable()) else {
-            return LeaseAvailability::StoreUnreachable;
+            return LeaseDecision::Unavailable;
         };
         let limiter = &self.limiter;
         let (group, counter, wait) = match need {
@@ -167,12 +168,7 @@ impl RlsHandler {
             LeaseNeed::Check(check, ..) => limiter.acquire_units_from(source, check, now),
         };
         let left = Some(left).filter(|_| !max_wait.is_zero());
-        match store.decide_lease(group, counter, left, lease_waits, acquire) {
-            LeaseDecision::Available => LeaseAvailability::Ready,
-            LeaseDecision::Pending => LeaseAvailability::Requested,
-            LeaseDecision::Rejected(_) => LeaseAvailability::Rejected,
-            LeaseDecision::Unavailable => LeaseAvailability::StoreUnreachable,
-        }
+        store.decide_lease(group, counter, left, lease_waits, acquire)
     }
 
     fn record_stats(&self, request: &RlsRequest, response: &RlsResponse) {

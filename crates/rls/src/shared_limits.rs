@@ -1,8 +1,7 @@
 //! Limits that several instances of the service share.
 //!
 //! All documents' limits are shared in the same way; native rules have a setting each. A request uses units that this
-//! instance has been granted. If they do not suffice, the caller requests more and returns a
-//! [`LeaseAvailability`].
+//! instance has been granted. If they do not suffice, the caller requests more.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use super::unit::RlsUnit;
 use super::unit_limits::UnitLimits;
 use weir_limiter::decision::Verdict;
 use weir_limiter::key::KeyHasher;
+use weir_limiter::leases::acquisition;
 use weir_limiter::unconditional_count::{CountOperation, CountResult};
 use weir_limiter::{Check, Fleet};
 use weir_policy::engine::Policy;
@@ -40,31 +40,17 @@ pub enum LeaseNeed<'a> {
     Check(&'a Check, RuleIndex, Option<Duration>),
 }
 
-/// Result of getting units for a counter.
+/// Position of a counter of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseAvailability {
-    /// Units are available.
-    Ready,
-    /// The store is being queried; decide again after its response.
-    Requested,
-    /// No units are available.
-    Rejected,
-    StoreUnreachable,
+pub(super) enum CounterPosition {
+    /// Among the limits of documents.
+    Count(usize),
+    /// Among the checks of native rules.
+    Check(usize),
 }
 
-/// Indices of the counters of one request that are out of units and may get some.
-#[derive(Debug, Default)]
-pub(super) struct MissingLeases {
-    pub(super) counts: SmallVec<[usize; 2]>,
-    pub(super) checks: SmallVec<[usize; 2]>,
-}
-
-/// Indices of the counters that get no units.
-#[derive(Debug, Default)]
-pub(super) struct RejectedLeases {
-    pub(super) counts: SmallVec<[usize; 2]>,
-    pub(super) checks: SmallVec<[usize; 2]>,
-}
+/// Some of the counters of one request.
+pub(super) type CounterPositions = SmallVec<[CounterPosition; 2]>;
 
 impl SharedDocumentLimits {
     /// Returns the hasher whose keys are the same on all instances.
@@ -96,35 +82,23 @@ fn instance_share(limit: u32, instances: NonZeroU32) -> u32 {
     if limit == 0 { 0 } else { (limit / instances).max(1) }
 }
 
-impl MissingLeases {
-    /// Returns the counters that are out of units after a decision, except those in `rejected`.
-    pub(super) fn from_results(
-        verdicts: &[Verdict],
-        results: &[CountResult],
-        rejected: &RejectedLeases,
-    ) -> Self {
-        // A request that another limit rejects needs no units.
-        if verdicts.iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease()) {
-            return Self::default();
-        }
-        let positions = |count: usize, is_missing: &dyn Fn(usize) -> bool, rejected_positions: &[usize]| {
-            (0..count)
-                .filter(|position| is_missing(*position) && !rejected_positions.contains(position))
-                .collect()
-        };
-        Self {
-            counts: positions(results.len(), &|position| results[position].needs_lease, &rejected.counts),
-            checks: positions(
-                verdicts.len(),
-                &|position| verdicts[position].awaits_lease(),
-                &rejected.checks,
-            ),
-        }
+/// Returns the counters that are out of units after a decision, except those in `rejected`.
+pub(super) fn counters_without_units(
+    verdicts: &[Verdict],
+    results: &[CountResult],
+    rejected: &[CounterPosition],
+) -> CounterPositions {
+    // A request that another limit rejects needs no units.
+    if acquisition::is_rejected_otherwise(verdicts) {
+        return CounterPositions::new();
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.counts.is_empty() && self.checks.is_empty()
-    }
+    let counts = results.iter().map(|result| result.needs_lease).enumerate();
+    let counts = counts.map(|(at, is_missing)| (CounterPosition::Count(at), is_missing));
+    let checks = verdicts.iter().map(Verdict::awaits_lease).enumerate();
+    let checks = checks.map(|(at, is_missing)| (CounterPosition::Check(at), is_missing));
+    let missing =
+        counts.chain(checks).filter(|(position, is_missing)| *is_missing && !rejected.contains(position));
+    missing.map(|(position, _)| position).collect()
 }
 
 /// Returns the maximum time that a request may wait for units of the check `selected`; `None` for the default.

@@ -12,22 +12,10 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::handle::StoreHandle;
+use weir_limiter::leases::acquisition::LeaseDecision;
 use weir_limiter::leases::{LeaseOutcome, LeaseResponse, SharedCounter, UnitSource};
 use weir_policy::rules::RuleIndex;
 use weir_telemetry::metrics::Unanswered;
-
-/// Result for one counter that is out of units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseDecision {
-    /// Units are available; decide again.
-    Available,
-    /// The store is being queried, and the request waits.
-    Pending,
-    /// No units are available before this time has elapsed; zero if that is unknown.
-    Rejected(Duration),
-    /// The store is unreachable, or has not responded in time, and the configured fallback applies.
-    Unavailable,
-}
 
 /// Counters for which a request waits at most for one time together, however many of them are out of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

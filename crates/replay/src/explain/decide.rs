@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 
 use super::ExplainContext;
 use weir_limiter::algorithm::CounterUsage;
-use weir_limiter::decision::{Decision, Verdict};
+use weir_limiter::decision::Decision;
 use weir_limiter::leases::LeaseOutcome;
+use weir_limiter::leases::acquisition::{self, LeaseDecision, LeasedRequest, MIN_RETRY_AFTER};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter};
 use weir_limits::AppliedLimits;
@@ -16,11 +17,6 @@ use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::{Denial, SelectedCheck, Selection, SideEffects};
 use weir_policy::rules::{RuleIndex, RuleSet};
 use weir_policy::throttle::{self, ThrottleAction};
-
-/// Maximum attempts of a request to take units of a lease, as many as a real one makes.
-const MAX_ATTEMPTS: usize = 4;
-/// Minimum `retry-after` while the store is unreachable and the limit denies.
-const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// State of the store of shared limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,14 +127,53 @@ struct Decided {
     waiting: Option<RuleIndex>,
 }
 
-/// What follows from an attempt to obtain units for the checks that lack them.
-enum LeaseProgress {
-    /// They have units now, or are counted by another limit: decide again.
-    DecideAgain,
-    /// The store has to be queried for units of this rule's limit.
-    AsksStore(RuleIndex),
-    /// A check is rejected.
-    Rejected,
+/// Checks that are decided on a copy of their counters.
+struct CopiedChecks<'a> {
+    copy: Limiter,
+    context: &'a ExplainContext<'a>,
+    selected: SmallVec<[SelectedCheck; 2]>,
+    decision: Decision,
+    /// The first rule whose shared limit needs units that only the store can grant.
+    waiting: Option<RuleIndex>,
+}
+
+impl LeasedRequest for CopiedChecks<'_> {
+    type Counter = usize;
+
+    fn counters_without_units(&mut self) -> SmallVec<[usize; 2]> {
+        acquisition::checks_without_units(self.decision.verdicts())
+    }
+
+    fn acquire(&mut self, position: usize) -> LeaseDecision {
+        let SelectedCheck { check, rule, .. } = &self.selected[position];
+        if self.context.store == StoreState::Unreachable {
+            return LeaseDecision::Unavailable;
+        }
+        match self.copy.acquire_units(check, self.context.now) {
+            LeaseOutcome::Ready(_) => LeaseDecision::Available,
+            LeaseOutcome::Requested(_) => {
+                self.waiting.get_or_insert(*rule);
+                LeaseDecision::Pending
+            }
+            LeaseOutcome::Rejected(wait) => LeaseDecision::Rejected(wait),
+            LeaseOutcome::Unavailable => LeaseDecision::Unavailable,
+        }
+    }
+
+    fn use_store_loss_fallback(&mut self, position: usize) {
+        if !self.context.policy.rules.use_store_loss_fallback(&mut self.selected[position].check) {
+            self.decision.reject(position, MIN_RETRY_AFTER);
+        }
+    }
+
+    fn reject(&mut self, rejected: &[(usize, Duration)]) -> bool {
+        rejected.iter().for_each(|(position, wait)| self.decision.reject(*position, *wait));
+        acquisition::is_rejected_otherwise(self.decision.verdicts())
+    }
+
+    fn decide_again(&mut self) {
+        self.decision = check(&self.copy, &self.selected, self.context.now);
+    }
 }
 
 /// Decides the checks on a copy, and obtains units for shared limits as a request does, except that it does not wait
@@ -147,61 +182,13 @@ fn decide(mut selected: SmallVec<[SelectedCheck; 2]>, context: &ExplainContext<'
     let (rules, now) = (&context.policy.rules, context.now);
     rules.replace_waits(&mut selected);
     let counters = context.limiter.copy_for(&with_fallbacks(rules, &selected), now);
-    let trial = counters.copy_for(&with_fallbacks(rules, &selected), now);
-    let mut decision = check(&trial, &selected, now);
-    let mut waiting = None;
-    for _ in 0..MAX_ATTEMPTS {
-        let verdicts = decision.verdicts();
-        let is_rejected_otherwise =
-            verdicts.iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease());
-        if is_rejected_otherwise || !verdicts.iter().any(Verdict::awaits_lease) {
-            break;
-        }
-        match obtain_units(&trial, &mut selected, &mut decision, context) {
-            LeaseProgress::DecideAgain => decision = check(&trial, &selected, now),
-            LeaseProgress::AsksStore(rule) => {
-                waiting = Some(rule);
-                break;
-            }
-            LeaseProgress::Rejected => break,
-        }
-    }
+    let copy = counters.copy_for(&with_fallbacks(rules, &selected), now);
+    let decision = check(&copy, &selected, now);
+    let mut copied = CopiedChecks { copy, context, selected, decision, waiting: None };
+    let must_wait = acquisition::acquire_units(&mut copied);
+    let CopiedChecks { selected, mut decision, waiting, .. } = copied;
     allow_unenforced(&mut decision);
-    Decided { selected, decision, counters, waiting }
-}
-
-/// Obtains units for the checks that lack them.
-fn obtain_units(
-    trial: &Limiter,
-    selected: &mut [SelectedCheck],
-    decision: &mut Decision,
-    context: &ExplainContext<'_>,
-) -> LeaseProgress {
-    let verdicts = decision.verdicts().iter().enumerate();
-    let short: Vec<usize> = verdicts.filter(|(_, one)| one.awaits_lease()).map(|(at, _)| at).collect();
-    let mut progress = LeaseProgress::DecideAgain;
-    for position in short {
-        let one = &mut selected[position];
-        let rejected_for = match acquire(trial, one, context) {
-            LeaseOutcome::Ready(_) => None,
-            LeaseOutcome::Requested(_) => {
-                if matches!(progress, LeaseProgress::DecideAgain) {
-                    progress = LeaseProgress::AsksStore(one.rule);
-                }
-                None
-            }
-            LeaseOutcome::Rejected(wait) => Some(wait),
-            LeaseOutcome::Unavailable => {
-                let has_other = context.policy.rules.use_store_loss_fallback(&mut one.check);
-                (!has_other).then_some(MIN_RETRY_AFTER)
-            }
-        };
-        if let Some(wait) = rejected_for {
-            decision.reject(position, wait);
-            progress = LeaseProgress::Rejected;
-        }
-    }
-    progress
+    Decided { selected, decision, counters, waiting: waiting.filter(|_| must_wait) }
 }
 
 /// A check that is not enforced and lacks units counts as conforming until the store has responded.
@@ -211,13 +198,6 @@ fn allow_unenforced(decision: &mut Decision) {
         if verdict.needs_lease() && !verdict.rejects() {
             decision.allow(position);
         }
-    }
-}
-
-fn acquire(trial: &Limiter, selected: &SelectedCheck, context: &ExplainContext<'_>) -> LeaseOutcome {
-    match context.store {
-        StoreState::Unreachable => LeaseOutcome::Unavailable,
-        StoreState::Reachable => trial.acquire_units(&selected.check, context.now),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A request whose descriptors and limits have been looked up, and the decision about it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -10,12 +11,11 @@ use crate::request::RlsRequest;
 use crate::response::{Code, CurrentLimit, RlsDescriptorStatus, RlsResponse};
 use crate::rules::{DescriptorRule, UnitRate};
 use crate::settings::RlsSettings;
-use crate::shared_limits::{
-    LeaseAvailability, LeaseNeed, MissingLeases, RejectedLeases, SharedDocumentLimits,
-};
+use crate::shared_limits::{self, CounterPosition, CounterPositions, LeaseNeed};
 use crate::stats::{DescriptorStats, KeyDecision, LimitCrossing, near_threshold};
 use weir_limiter::decision::Verdict;
 use weir_limiter::key::KeyHash;
+use weir_limiter::leases::acquisition::{LeaseDecision, LeasedRequest};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::unconditional_count::{self, CountOperation, CountResult};
 use weir_limiter::{JointOutcome, Limiter};
@@ -28,7 +28,8 @@ pub(super) struct ResolvedRequest<'r> {
     pub(super) limits: DescriptorLimits<'r>,
     pub(super) count_operations: SmallVec<[CountOperation; 4]>,
     pub(super) native_checks: Option<NativeChecks<'r>>,
-    pub(super) rejected: RejectedLeases,
+    /// Counters that get no units.
+    pub(super) rejected: CounterPositions,
 }
 
 /// Result of the lookup for one descriptor.
@@ -73,12 +74,12 @@ impl ResolvedRequest<'_> {
         limiter: &Limiter,
         now: Timestamp,
         may_request_units: bool,
-    ) -> Result<RlsResponse, MissingLeases> {
+    ) -> Result<RlsResponse, CounterPositions> {
         let Self { decider, request, limits, count_operations, .. } = self;
-        let (mut missing, mut rejected) = (MissingLeases::default(), false);
+        let (mut missing, mut rejected) = (CounterPositions::new(), false);
         let mut evaluate = |verdicts: &[Verdict], results: &[CountResult]| {
             if may_request_units {
-                missing = MissingLeases::from_results(verdicts, results, &self.rejected);
+                missing = shared_limits::counters_without_units(verdicts, results, &self.rejected);
             }
             if !missing.is_empty() {
                 return JointOutcome {
@@ -120,47 +121,32 @@ impl ResolvedRequest<'_> {
         ))
     }
 
-    /// Gets units for all counters that are out of units; returns whether the store is being queried.
-    pub(super) fn request_missing_units(
-        &mut self,
-        missing: &MissingLeases,
-        request_units: &mut impl FnMut(LeaseNeed<'_>) -> LeaseAvailability,
-    ) -> bool {
-        let mut is_store_queried = false;
-        for &position in &missing.counts {
-            let Some(shared_limits) = &self.decider.shared_limits else { continue };
-            match request_units(LeaseNeed::Count(
-                &self.count_operations[position],
-                shared_limits.settings.wait,
-            )) {
-                LeaseAvailability::Ready => {}
-                LeaseAvailability::Requested => is_store_queried = true,
-                LeaseAvailability::Rejected => self.rejected.counts.push(position),
-                LeaseAvailability::StoreUnreachable
-                    if self.use_store_loss_fallback(position, shared_limits) => {}
-                LeaseAvailability::StoreUnreachable => self.rejected.counts.push(position),
+    /// Returns what a counter needs; `None` if it cannot need units.
+    fn lease_need(&self, position: CounterPosition) -> Option<LeaseNeed<'_>> {
+        match position {
+            CounterPosition::Count(at) => {
+                let shared_limits = self.decider.shared_limits.as_ref()?;
+                Some(LeaseNeed::Count(&self.count_operations[at], shared_limits.settings.wait))
+            }
+            CounterPosition::Check(at) => {
+                let native = self.native_checks.as_ref()?;
+                Some(LeaseNeed::Check(&native.checks[at], native.rule(at), native.max_wait(at)))
             }
         }
-        for &position in &missing.checks {
-            let Some(native_checks) = &mut self.native_checks else { continue };
-            match request_units(LeaseNeed::Check(
-                &native_checks.checks[position],
-                native_checks.rule(position),
-                native_checks.max_wait(position),
-            )) {
-                LeaseAvailability::Ready => {}
-                LeaseAvailability::Requested => is_store_queried = true,
-                LeaseAvailability::StoreUnreachable if native_checks.use_store_loss_fallback(position) => {}
-                LeaseAvailability::StoreUnreachable | LeaseAvailability::Rejected => {
-                    self.rejected.checks.push(position)
-                }
-            }
-        }
-        is_store_queried
     }
 
-    /// Replaces a document's limit by the one for an unreachable store; returns false if it rejects everything.
-    fn use_store_loss_fallback(&mut self, position: usize, shared_limits: &SharedDocumentLimits) -> bool {
+    /// Replaces a limit by the one for an unreachable store; returns false if it rejects everything.
+    fn use_store_loss_fallback(&mut self, position: CounterPosition) -> bool {
+        match position {
+            CounterPosition::Count(at) => self.use_document_fallback(at),
+            CounterPosition::Check(at) => {
+                self.native_checks.as_mut().is_some_and(|native| native.use_store_loss_fallback(at))
+            }
+        }
+    }
+
+    fn use_document_fallback(&mut self, position: usize) -> bool {
+        let Some(shared_limits) = &self.decider.shared_limits else { return false };
         let smoothing = self.decider.settings.smoothing_of(&self.request.domain);
         let mut counted = self.limits.iter_mut().filter_map(|limit| match limit {
             DescriptorLimit::Counted(counted) => Some(counted),
@@ -178,6 +164,55 @@ impl ResolvedRequest<'_> {
         counted.effective_limit = counted.effective_limit.min(fallback.limit);
         self.count_operations[position] = fallback;
         true
+    }
+}
+
+/// A request that gets units with `request_units`.
+pub(super) struct LeasedRlsRequest<'r, F> {
+    pub(super) resolved: ResolvedRequest<'r>,
+    pub(super) limiter: &'r Limiter,
+    pub(super) now: Timestamp,
+    pub(super) request_units: F,
+    /// `None` until it is decided.
+    pub(super) response: Option<RlsResponse>,
+}
+
+impl<F> LeasedRlsRequest<'_, F> {
+    /// Returns the response. Counters that are still out of units, because other requests have taken them, are over
+    /// their limits.
+    pub(super) fn response(self) -> Option<RlsResponse> {
+        let Self { resolved, limiter, now, response, .. } = self;
+        response.or_else(|| resolved.try_decide(limiter, now, false).ok())
+    }
+}
+
+impl<F: FnMut(LeaseNeed<'_>) -> LeaseDecision> LeasedRequest for LeasedRlsRequest<'_, F> {
+    type Counter = CounterPosition;
+
+    fn counters_without_units(&mut self) -> CounterPositions {
+        match self.resolved.try_decide(self.limiter, self.now, true) {
+            Ok(response) => {
+                self.response = Some(response);
+                CounterPositions::new()
+            }
+            Err(missing) => missing,
+        }
+    }
+
+    fn acquire(&mut self, position: CounterPosition) -> LeaseDecision {
+        self.resolved.lease_need(position).map_or(LeaseDecision::Available, &mut self.request_units)
+    }
+
+    fn use_store_loss_fallback(&mut self, position: CounterPosition) {
+        if !self.resolved.use_store_loss_fallback(position) {
+            self.resolved.rejected.push(position);
+        }
+    }
+
+    /// Limits of documents count rejected requests, too, so the other counters still need units.
+    fn reject(&mut self, rejected: &[(CounterPosition, Duration)]) -> bool {
+        self.resolved.rejected.extend(rejected.iter().map(|(position, _)| *position));
+        false
     }
 }
 
