@@ -11,7 +11,8 @@ use super::ProxyState;
 use super::forward::AttemptResult;
 use super::request_context::RequestContext;
 use weir_http::headers::Headers;
-use weir_limiter::adaptive::limits::{TICK, UpstreamSignal};
+use weir_limiter::adaptive::limits::UpstreamSignal;
+use weir_limiter::control::TICK;
 use weir_policy::rules::grpc::{GRPC_STATUS, GrpcStatus};
 use weir_telemetry::metrics::UpstreamOutcome;
 

@@ -12,8 +12,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use weir_limiter::algorithm::{Algorithm, CounterState, Outcome, evaluate};
-use weir_limiter::elastic::controller::{Assessment, Controller, TICK};
-use weir_limiter::elastic::latency::Samples;
+use weir_limiter::control::TICK;
+use weir_limiter::control::samples::Samples;
+use weir_limiter::elastic::controller::{Assessment, Controller};
 use weir_limiter::elastic::signal::{SignalSet, UpstreamMeasurement};
 use weir_limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
 use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};

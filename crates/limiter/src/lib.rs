@@ -18,6 +18,7 @@ pub mod guide {}
 pub mod adaptive;
 pub mod algorithm;
 pub mod check_options;
+pub mod control;
 pub mod decision;
 pub mod elastic;
 pub mod feedback;

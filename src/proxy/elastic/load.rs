@@ -11,7 +11,7 @@ use http::StatusCode;
 
 use super::orca;
 use weir_http::headers::Headers;
-use weir_limiter::elastic::latency::{Samples, logarithm};
+use weir_limiter::control::samples::{Samples, logarithm};
 
 /// Bits of the sum; the bits above hold the count.
 const SUM_BITS: u32 = 40;

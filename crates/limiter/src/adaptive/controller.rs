@@ -14,7 +14,8 @@
 use std::time::Duration;
 
 use super::AdaptiveRange;
-use crate::elastic::latency::{STEPS, Samples, approach, decay_factor, seconds};
+use crate::control::samples::{STEPS, Samples, seconds};
+use crate::control::{approach, concurrency_aim, decay_factor};
 
 /// Minimum length of a window.
 const MIN_WINDOW: Duration = Duration::from_millis(100);
@@ -29,8 +30,6 @@ const MAX_WINDOW: Duration = Duration::from_secs(1);
 const TOLERANCE: f64 = 1.25;
 /// Number of standard deviations of a window's mean that are tolerated in addition.
 const CERTAINTY: f64 = 1.5;
-/// Minimum gradient: the part of the limit that one window leaves.
-const MIN_GRADIENT: f64 = 0.5;
 /// Part of the way to the new limit that one window goes.
 const SMOOTHING: f64 = 0.4;
 /// Part of the limit that must have been used in a window for the limit to grow.
@@ -245,8 +244,7 @@ impl LimitController {
             return;
         }
         let queue = if failures >= MAX_FAILURES { 0.0 } else { self.limit.sqrt() };
-        let aim = self.limit * gradient.clamp(MIN_GRADIENT, 1.0) + queue;
-        if is_used || aim < self.limit {
+        if let Some(aim) = concurrency_aim(self.limit, gradient, queue, is_used) {
             self.limit += (aim - self.limit) * SMOOTHING;
         }
     }

@@ -12,12 +12,11 @@ use parking_lot::Mutex;
 
 use super::AdaptiveRange;
 use super::controller::{ControllerState, LimitController, Reading};
-use crate::elastic::latency::{Samples, logarithm};
+use crate::control::samples::{Samples, logarithm};
+use crate::control::{LastTick, TICK};
 use crate::key::KeyHash;
 use crate::timestamp::Timestamp;
 
-/// Interval at which limits are computed.
-pub const TICK: Duration = Duration::from_millis(100);
 /// Number of slots in a set: two cache lines of tags.
 const WAYS: usize = 16;
 /// Number of sets.
@@ -62,7 +61,7 @@ struct KeySlot {
 
 #[derive(Debug, Default)]
 struct Control {
-    last_tick: Option<Timestamp>,
+    last_tick: LastTick,
     controllers: HashMap<SlotIndex, KeyController>,
 }
 
@@ -151,8 +150,7 @@ impl AdaptiveLimits {
     pub fn adapt(&self, range: AdaptiveRange, now: Timestamp) {
         let mut control = self.control.lock();
         let Control { last_tick, controllers } = &mut *control;
-        // After a pause, such as a suspended machine, at most one second counts.
-        let elapsed = last_tick.replace(now).map_or(TICK, |at| now.since(at)).min(Duration::from_secs(1));
+        let elapsed = last_tick.elapsed(now, TICK);
         for (index, slot) in (0_u16..).map(SlotIndex).zip(&self.slots) {
             let reading = slot.take_reading();
             if reading.is_empty() && !controllers.contains_key(&index) {

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::latency::approach;
+use crate::control::{approach, concurrency_aim};
 
 /// Initial limit.
 const INITIAL_LIMIT: f64 = 20.0;
@@ -15,8 +15,6 @@ const INITIAL_LIMIT: f64 = 20.0;
 const MIN_LIMIT: f64 = 10.0;
 /// Maximum limit.
 const MAX_LIMIT: f64 = 1e6;
-/// Minimum gradient: the part of the limit that one step leaves.
-const MIN_GRADIENT: f64 = 0.5;
 /// Time constant with which the limit follows its gradient.
 const FOLLOW: Duration = Duration::from_millis(500);
 /// Averaging time of the requests in flight.
@@ -44,9 +42,8 @@ impl Concurrency {
         let now = in_flight as f64;
         self.in_flight = approach(self.in_flight, now, elapsed, FADE);
         let Some(gradient) = gradient else { return };
-        let aim = self.limit * gradient.clamp(MIN_GRADIENT, 1.0) + self.limit.sqrt();
         let is_used = self.in_flight * 2.0 > self.limit;
-        if is_used || aim < self.limit {
+        if let Some(aim) = concurrency_aim(self.limit, gradient, self.limit.sqrt(), is_used) {
             let limit = approach(self.limit, aim, elapsed, FOLLOW);
             self.limit = limit.clamp(MIN_LIMIT, MAX_LIMIT);
         }

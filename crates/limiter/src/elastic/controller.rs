@@ -14,12 +14,10 @@ use std::time::Duration;
 
 use super::Headroom;
 use super::concurrency::Concurrency;
-use super::latency::{Latency, approach, decay_factor};
+use super::latency::Latency;
 use super::signal::{Signal, SignalLevel, SignalSet, UpstreamMeasurement};
+use crate::control::{LastTick, approach, decay_factor};
 use crate::timestamp::Timestamp;
-
-/// Interval at which the controller is called.
-pub const TICK: Duration = Duration::from_millis(100);
 
 /// Threshold of failures: share of requests.
 const MAX_FAILURE_SHARE: f64 = 0.1;
@@ -131,7 +129,7 @@ impl Assessment {
 /// The controller of one upstream. It starts without headroom.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Controller {
-    at: Option<Timestamp>,
+    last_tick: LastTick,
     latency: Latency,
     concurrency: Concurrency,
     failures: Failures,
@@ -148,9 +146,7 @@ impl Controller {
         signals: SignalSet,
         now: Timestamp,
     ) -> Assessment {
-        // After a pause, such as a suspended machine, earlier state says little; at most one second counts.
-        let elapsed = self.at.map_or(Duration::ZERO, |at| now.since(at)).min(Duration::from_secs(1));
-        self.at = Some(now);
+        let elapsed = self.last_tick.elapsed(now, Duration::ZERO);
         self.latency.learn(reading.response_times, elapsed, self.tracker.is_unaffected_by_limits());
         if self.latency.has_shifted() {
             // The turning point of another upstream does not apply to this one.

@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::latency::Samples;
+use crate::control::samples::Samples;
 
 /// A measurement that indicates how much more the upstream can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

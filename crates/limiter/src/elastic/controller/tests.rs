@@ -1,5 +1,6 @@
-use super::super::latency::Samples;
 use super::*;
+use crate::control::TICK;
+use crate::control::samples::Samples;
 
 const START: Timestamp = Timestamp::from_secs(1_704_067_200);
 

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::LeaseAccount;
+use crate::control::approach;
 use crate::timestamp::Timestamp;
 
 /// Minimum time of a measurement with at least [`MEASURED_UNITS`] units.
 const MIN_MEASURED: Duration = Duration::from_millis(20);
-/// Decay constant of the rate, per second.
-const FADING: f64 = 4.0;
+/// Time constant with which the rate follows a lower one.
+const FADE: Duration = Duration::from_millis(250);
 /// Minimum time over which a rate of fewer units is computed.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
 /// Number of units that determines a rate well enough for a short measurement.
@@ -53,7 +54,7 @@ impl LeaseAccount {
         if seen > self.demand_rate {
             self.demand_rate = seen;
         } else if is_complete {
-            self.demand_rate = seen + (self.demand_rate - seen) * (-FADING * elapsed.as_secs_f64()).exp();
+            self.demand_rate = approach(self.demand_rate, seen, elapsed, FADE);
         }
         if is_complete {
             self.measured = (0, now);
