@@ -73,7 +73,7 @@ fn write_and_rename<T>(
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<Option<T>>,
 ) -> io::Result<(Option<T>, u64)> {
     let mut out = BufWriter::with_capacity(BUFFER, file);
-    let Some(answer) = write(&mut out)? else { return Ok((None, 0)) };
+    let Some(written) = write(&mut out)? else { return Ok((None, 0)) };
     out.flush()?;
     let file = out.get_ref();
     file.sync_all()?;
@@ -81,7 +81,7 @@ fn write_and_rename<T>(
     fs::rename(next, path)?;
     // The rename is durable only after the directory has been synced.
     File::open(directory(path))?.sync_all()?;
-    Ok((Some(answer), bytes))
+    Ok((Some(written), bytes))
 }
 
 /// Moves `path` aside, replacing a file moved earlier; returns the new path.

@@ -137,10 +137,10 @@ impl Transport {
             Self::Unix(_) | Self::Prefixed(_) => None,
         };
         if let Some(socket) = socket {
-            let asking = TcpKeepalive::new().with_time(silence).with_interval(silence / 3).with_retries(3);
+            let keepalive = TcpKeepalive::new().with_time(silence).with_interval(silence / 3).with_retries(3);
             // If this fails, a client that has disconnected is only noticed when the connection reaches its
             // maximum age.
-            let _ = SockRef::from(&socket).set_tcp_keepalive(&asking);
+            let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive);
         }
     }
 }

@@ -84,9 +84,9 @@ fn alt_name(name: &GeneralName) -> Option<AltName> {
         GeneralName::DnsName(host) => Some(AltName::Dns(host.as_str().to_ascii_lowercase().into())),
         GeneralName::UniformResourceIdentifier(uri) => Some(AltName::Uri(uri.as_str().into())),
         GeneralName::Rfc822Name(email) => Some(AltName::Email(email.as_str().into())),
-        GeneralName::IpAddress(octets) => {
-            let v4 = <[u8; 4]>::try_from(octets.as_bytes()).map(IpAddr::from);
-            let v6 = <[u8; 16]>::try_from(octets.as_bytes()).map(IpAddr::from);
+        GeneralName::IpAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(bytes.as_bytes()).map(IpAddr::from);
+            let v6 = <[u8; 16]>::try_from(bytes.as_bytes()).map(IpAddr::from);
             v4.or(v6).ok().map(AltName::Ip)
         }
         _ => None,
@@ -94,11 +94,11 @@ fn alt_name(name: &GeneralName) -> Option<AltName> {
 }
 
 /// Formats bytes as lower-case hexadecimal digits.
-pub(super) fn hexadecimal(octets: &[u8]) -> Box<str> {
-    let mut text = String::with_capacity(octets.len().saturating_mul(2));
-    for octet in octets {
+pub(super) fn hexadecimal(bytes: &[u8]) -> Box<str> {
+    let mut text = String::with_capacity(bytes.len().saturating_mul(2));
+    for byte in bytes {
         // Writing to a string cannot fail.
-        let _ = write!(text, "{octet:02x}");
+        let _ = write!(text, "{byte:02x}");
     }
     text.into()
 }

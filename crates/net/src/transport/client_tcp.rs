@@ -349,10 +349,10 @@ mod tests {
         loop {
             let (some, more) = message[written..].split_at(100);
             let parts = [IoSlice::new(some), IoSlice::new(more)];
-            let Poll::Ready(octets) = Pin::new(&mut client).poll_write_vectored(&mut cx, &parts) else {
+            let Poll::Ready(count) = Pin::new(&mut client).poll_write_vectored(&mut cx, &parts) else {
                 break;
             };
-            written += octets.unwrap();
+            written += count.unwrap();
         }
         assert!(is_registered_for_both(&client));
         let length = message.len();

@@ -103,7 +103,7 @@ impl<B: Body<Data = Bytes> + Unpin> SentBody<B> {
             }
             let body = &self.body;
             let wanted =
-                || body.size_hint().exact().and_then(|octets| octets.try_into().ok()).unwrap_or(usize::MAX);
+                || body.size_hint().exact().and_then(|bytes| bytes.try_into().ok()).unwrap_or(usize::MAX);
             ready!(self.stream.poll_capacity(wanted, cx))?;
             match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {

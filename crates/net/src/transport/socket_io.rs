@@ -98,8 +98,8 @@ mod tests {
     /// Writes until the socket takes no more. Returns the number of bytes.
     fn fill(socket: &impl WritableSocket) -> usize {
         let (mut written, bytes) = (0, vec![7; 1 << 20]);
-        while let Poll::Ready(octets) = write_now(socket, &bytes) {
-            written += octets.unwrap();
+        while let Poll::Ready(count) = write_now(socket, &bytes) {
+            written += count.unwrap();
         }
         written
     }

@@ -129,8 +129,8 @@ proptest! {
         let word = if source.is_ipv4() { "TCP4" } else { "TCP6" };
         let line = format!("PROXY {word} {} {} {} 80\r\n", source.ip(), source.ip(), source.port());
         let family = if source.is_ipv4() { 0x11 } else { 0x21 };
-        let octets = v2_header(0x21, family, &v2_addresses(source));
-        for (version, bytes) in [(Version::V1, line.into_bytes()), (Version::V2, octets)] {
+        let header = v2_header(0x21, family, &v2_addresses(source));
+        for (version, bytes) in [(Version::V1, line.into_bytes()), (Version::V2, header)] {
             let expected =
                 ParseOutcome::Complete { header: ProxyHeader { version, source: Some(source) }, length: bytes.len() };
             prop_assert_eq!(parse(&[&bytes[..], &tail].concat()), expected);

@@ -59,13 +59,13 @@ async fn handshake(
         stream.write_all(b"x").await.ok()?;
         stream.flush().await.ok()
     };
-    let asking = async {
+    let connecting = async {
         let (mut stream, shaken): (TlsStream<DuplexStream>, _) = client.connect(ours, host, protocol).await?;
         let mut byte = [0];
         let _ = stream.read_exact(&mut byte).await;
         Ok(shaken)
     };
-    tokio::join!(serving, asking).1
+    tokio::join!(serving, connecting).1
 }
 
 fn kind_and_message(

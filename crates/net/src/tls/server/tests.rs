@@ -78,8 +78,8 @@ async fn handshake(
     let speaking = async move {
         let name = ServerName::try_from("a.example").unwrap();
         let mut stream = connector.connect(name, theirs).await.ok()?;
-        let mut answer = [0; 5];
-        stream.read_exact(&mut answer).await.ok()
+        let mut greeting = [0; 5];
+        stream.read_exact(&mut greeting).await.ok()
     };
     let serving = async move {
         let (mut stream, session): (TlsStream<DuplexStream>, _) = server.accept(ours).await?;
@@ -87,8 +87,8 @@ async fn handshake(
         stream.flush().await.map_err(|_| ServerHandshakeError::Other)?;
         Ok(session)
     };
-    let (served, answer) = tokio::join!(serving, speaking);
-    (served, answer.is_some())
+    let (served, greeting) = tokio::join!(serving, speaking);
+    (served, greeting.is_some())
 }
 
 fn server(authority: &Authority, clients: ClientVerification) -> TlsServer {
@@ -108,8 +108,8 @@ async fn session_ticket_survives_a_certificate_change() {
     let authority = Authority::new();
     let client = Arc::new(authority.client(None));
     let first = server(&authority, ClientVerification::Disabled);
-    let (session, answered) = handshake(&first, &client).await;
-    assert!(answered && session.unwrap().start == SessionStart::Full);
+    let (session, is_answered) = handshake(&first, &client).await;
+    assert!(is_answered && session.unwrap().start == SessionStart::Full);
     assert!(handshake(&first, &client).await.0.unwrap().start == SessionStart::Resumed);
     let settings = TlsServerSettings {
         key_pairs: vec![authority.key_pair("a.example")],
@@ -119,8 +119,8 @@ async fn session_ticket_survives_a_certificate_change() {
     let second = TlsServer::new(settings.clone(), Some(&first)).unwrap();
     assert!(handshake(&second, &client).await.0.unwrap().start == SessionStart::Resumed);
     let stranger = TlsServer::new(settings, None).unwrap();
-    let (session, answered) = handshake(&stranger, &client).await;
-    assert!(answered && session.unwrap().start == SessionStart::Full);
+    let (session, is_answered) = handshake(&stranger, &client).await;
+    assert!(is_answered && session.unwrap().start == SessionStart::Full);
 }
 
 #[tokio::test]
@@ -145,11 +145,11 @@ async fn only_client_certificates_of_the_authority_are_accepted() {
     let anonymous = Arc::new(authority.client(None));
     let stranger = Arc::new(authority.client(Some(&other)));
     for (server, client) in [(&required, &anonymous), (&required, &stranger), (&optional, &stranger)] {
-        let (session, answered) = handshake(server, client).await;
-        assert_eq!((session, answered), (Err(ServerHandshakeError::ClientCertificate), false));
+        let (session, is_answered) = handshake(server, client).await;
+        assert_eq!((session, is_answered), (Err(ServerHandshakeError::ClientCertificate), false));
     }
-    let (session, answered) = handshake(&optional, &anonymous).await;
-    assert!(answered && session.unwrap().identity.is_none());
+    let (session, is_answered) = handshake(&optional, &anonymous).await;
+    assert!(is_answered && session.unwrap().identity.is_none());
 }
 
 #[tokio::test]
