@@ -33,8 +33,19 @@ const OLD_NAMES: [(&str, &str); 16] = [
 ];
 
 /// Crates without old names.
-const CRATES_WITHOUT_OLD_NAMES: [&str; 10] =
-    ["http", "import", "limiter", "net", "policy", "replay", "store", "telemetry", "upstream", "yaml"];
+const CRATES_WITHOUT_OLD_NAMES: [&str; 11] = [
+    "config",
+    "http",
+    "import",
+    "limiter",
+    "net",
+    "policy",
+    "replay",
+    "store",
+    "telemetry",
+    "upstream",
+    "yaml",
+];
 
 /// Terms for which operators search the documentation.
 const REQUIRED_TERMS: [&str; 56] = [

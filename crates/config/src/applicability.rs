@@ -239,32 +239,32 @@ const TABLE: &[ApplicabilityRow] = &[
     key_row(&["on_limit"], |given| given.rule.on_limit.is_some(), &[excluded_in(RuleKind::Allow)]),
     key_row(
         &["on_limit", "status"],
-        |given| is_given_in_on_limit(given.rule, |answer| answer.status.is_some()),
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.status.is_some()),
         RESPONSE_EXCLUSIONS,
     ),
     key_row(
         &["on_limit", "body"],
-        |given| is_given_in_on_limit(given.rule, |answer| answer.body.is_some()),
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.body.is_some()),
         RESPONSE_EXCLUSIONS,
     ),
     key_row(
         &["on_limit", "headers"],
-        |given| is_given_in_on_limit(given.rule, |answer| answer.headers.is_some()),
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.headers.is_some()),
         RESPONSE_EXCLUSIONS,
     ),
     key_row(
         &["on_limit", "fallback"],
-        |given| is_given_in_on_limit(given.rule, |answer| answer.fallback.is_some()),
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.fallback.is_some()),
         &[NOT_A_FALLBACK, ENVOY_RESPONDS],
     ),
     key_row(
         &["on_limit", "cors"],
-        |given| is_given_in_on_limit(given.rule, |answer| answer.cors.is_some()),
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.cors.is_some()),
         RESPONSE_EXCLUSIONS,
     ),
     key_row(
         &["on_limit", "ban"],
-        |given| is_given_in_on_limit(given.rule, |answer| answer.ban.is_some()),
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.ban.is_some()),
         &[excluded_in(RuleKind::Deny), excluded_in_remote("")],
     ),
     key_row(
