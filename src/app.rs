@@ -395,7 +395,7 @@ fn start_workers(
             }
         };
         let name = format!("worker-{index}");
-        threads.spawn(name.clone(), work).map_err(thread::cannot_start(&name))?;
+        threads.spawn(&name, work).map_err(thread::cannot_start(&name))?;
     }
     Ok(threads)
 }

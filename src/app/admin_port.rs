@@ -100,7 +100,7 @@ impl AdminPort {
             }
         }
         let serve_one = move |socket, surface| admin::serve(socket, Arc::clone(&state), surface);
-        let spawned = threads.spawn("admin".to_owned(), move || serve_all(self.sockets, serve_one));
+        let spawned = threads.spawn("admin", move || serve_all(self.sockets, serve_one));
         spawned.map_err(thread::cannot_start("admin"))
     }
 }

@@ -176,7 +176,7 @@ impl RlsRuntime {
             let serve_one =
                 move |socket, endpoint| http_endpoints::serve(socket, Arc::clone(&handler), endpoint, worker);
             let serve_http = move || serve_all(sockets.http, serve_one);
-            threads.spawn("rls-http".to_owned(), serve_http).map_err(thread::cannot_start("rls-http"))?;
+            threads.spawn("rls-http", serve_http).map_err(thread::cannot_start("rls-http"))?;
         }
         if let Some(settings) = options.ports.statsd.clone() {
             *self.statsd.lock() = Some(StatsdThread::start(settings, Arc::clone(&self.handler))?);
@@ -191,7 +191,7 @@ impl RlsRuntime {
                 }
                 Ok(())
             };
-            threads.spawn("xds".to_owned(), following).map_err(thread::cannot_start("xds"))?;
+            threads.spawn("xds", following).map_err(thread::cannot_start("xds"))?;
             *self.xds_settings.lock() = Some(sender);
         }
         if let Some(directory) = &options.directory {

@@ -136,13 +136,13 @@ mod tests {
             assert!(!other.is_ready());
             Ok(())
         };
-        workers.spawn("worker-0".to_owned(), last).unwrap();
+        workers.spawn("worker-0", last).unwrap();
         let signals = TerminationSignals::listen().unwrap();
         let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
         let serving = serve_and_drain(&drain, settings, signals, &workers, &auxiliary);
         let dying = async {
             assert!(drain.is_ready());
-            workers.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
+            workers.spawn("worker-1", || async { panic!("panic of a test") }).unwrap();
         };
         let (ended, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(10), serving), dying);
         assert_eq!(ended.unwrap().unwrap_err().as_ref(), "worker-1");
@@ -158,7 +158,7 @@ mod tests {
             watched.wait_for_phase(DrainPhase::Draining).await;
             Ok(())
         };
-        workers.spawn("worker-0".to_owned(), work).unwrap();
+        workers.spawn("worker-0", work).unwrap();
         drain.request_exit();
         let signals = TerminationSignals::listen().unwrap();
         let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };

@@ -38,12 +38,12 @@ impl ThreadGroup {
     ///
     /// # Errors
     /// If the system cannot create the thread or its runtime.
-    pub fn spawn<W, F>(self: &Arc<Self>, name: String, work: W) -> io::Result<()>
+    pub fn spawn<W, F>(self: &Arc<Self>, name: &str, work: W) -> io::Result<()>
     where
         W: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<(), WorkerFailed>>,
     {
-        let guard = ThreadGuard::start(self, &name);
+        let guard = ThreadGuard::start(self, name);
         let mut runtime = Builder::new_current_thread();
         runtime.event_interval(EVENT_INTERVAL).global_queue_interval(EVENT_INTERVAL);
         let at_end = move |result| {
@@ -54,7 +54,7 @@ impl ThreadGroup {
                 Err(WorkerFailed(why)) => tracing::error!(why, "a worker has failed"),
             }
         };
-        StartedThread::start_on(runtime, &name, work, at_end).map(drop)
+        StartedThread::start_on(runtime, name, work, at_end).map(drop)
     }
 
     /// Waits until no thread is running.
@@ -113,7 +113,7 @@ mod tests {
     async fn worker_that_completes_is_not_a_failure() {
         let group = Arc::new(ThreadGroup::default());
         for index in 0..3 {
-            group.spawn(format!("worker-{index}"), || async { Ok(()) }).unwrap();
+            group.spawn(&format!("worker-{index}"), || async { Ok(()) }).unwrap();
         }
         with_timeout(group.wait_for_exit()).await;
         assert_eq!(group.first_failure(), None);
@@ -122,7 +122,7 @@ mod tests {
     #[tokio::test]
     async fn worker_that_returns_an_error_is_a_failure() {
         let group = Arc::new(ThreadGroup::default());
-        group.spawn("worker-0".to_owned(), || async { Err(WorkerFailed("as a test")) }).unwrap();
+        group.spawn("worker-0", || async { Err(WorkerFailed("as a test")) }).unwrap();
         with_timeout(group.wait_for_exit()).await;
         assert_eq!(group.first_failure().as_deref(), Some("worker-0"));
     }
@@ -132,7 +132,7 @@ mod tests {
         let group = Arc::new(ThreadGroup::default());
         let (sender, receiver) = tokio::sync::oneshot::channel();
         group
-            .spawn("worker-0".to_owned(), || async {
+            .spawn("worker-0", || async {
                 // Connections and streams also run as detached tasks.
                 drop(tokio::task::spawn_local(async { panic!("panic of a test") }));
                 tokio::task::yield_now().await;
@@ -149,11 +149,9 @@ mod tests {
         let group = Arc::new(ThreadGroup::default());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         group
-            .spawn("worker-0".to_owned(), || async {
-                stopped.await.map_err(|_| WorkerFailed("nobody has ended it"))
-            })
+            .spawn("worker-0", || async { stopped.await.map_err(|_| WorkerFailed("nobody has ended it")) })
             .unwrap();
-        group.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
+        group.spawn("worker-1", || async { panic!("panic of a test") }).unwrap();
         with_timeout(async { assert_eq!(&*group.wait_for_failure().await, "worker-1") }).await;
         assert!(stop.send(()).is_ok(), "the other worker is still running");
         with_timeout(group.wait_for_exit()).await;
