@@ -19,11 +19,9 @@ use weir_limiter::{Check, LimitId, LimiterSettings};
 use weir_net::drain::DrainPhase;
 use weir_net::overload::{AvailableMemory, MemoryLimit, OverloadSettings};
 use weir_policy::engine::PolicySpec;
-use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::key::KeyTemplate;
-use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::{Action, LimitAction, OnMissing, Rule};
 use weir_telemetry::logging::{self, LogMessageFormat};
 use weir_telemetry::metrics::{DecisionOutcome, HostView, ReloadOutcome};
@@ -31,7 +29,7 @@ use weir_telemetry::metrics::{DecisionOutcome, HostView, ReloadOutcome};
 const NOW: Timestamp = Timestamp::from_secs(1_795_239_071);
 
 fn rule(name: &str, action: Action) -> Rule {
-    Rule { name: name.into(), matcher: Matcher::default(), except: Box::default(), action, domain: None }
+    Rule { name: name.into(), action, ..Rule::default() }
 }
 
 fn per_ip() -> Rule {
@@ -48,8 +46,7 @@ fn per_ip() -> Rule {
 
 fn policy(limiter: &Limiter) -> Arc<Policy> {
     let rules = [rule("health", Action::Allow), per_ip()].into();
-    let rejections = [RejectionResponse::default(), RejectionResponse::default()].into();
-    let spec = PolicySpec { rules, rejections, ..PolicySpec::default() };
+    let spec = PolicySpec { rules, ..PolicySpec::default() };
     spec.install(1, limiter, NOW)
 }
 

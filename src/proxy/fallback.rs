@@ -81,21 +81,20 @@ impl Weighter<Box<[u8]>, Arc<CachedResponse>> for SizeWeighter {
 impl Fallbacks {
     /// Creates the caches of `policy`. Those of `before` are kept if their rule and settings still exist.
     pub fn new(policy: &Policy, before: &Self) -> Self {
-        if policy.rejections.iter().all(|refusal| refusal.cached_fallback.is_none()) {
+        if policy.rules.rules().iter().all(|rule| rule.rejection.cached_fallback.is_none()) {
             return Self::default();
         }
         let personal: Arc<[_]> = policy.identifying_headers().into();
         // If further headers identify clients now, older responses may have been meant for one client only.
         let known: &[_] = if personal == before.personal_headers { &before.caches } else { &[] };
-        let rules = policy.rules.rules().iter().zip(&*policy.rejections);
-        let memory = |(rule, keeping): (&str, &FallbackCacheSettings)| {
+        let cache = |rule: &str, settings: &FallbackCacheSettings| {
             let known =
-                known.iter().flatten().find(|memory| &*memory.rule == rule && memory.settings == *keeping);
-            known.cloned().or_else(|| RuleCache::new(rule, keeping.clone(), &personal).map(Arc::new))
+                known.iter().flatten().find(|known| &*known.rule == rule && known.settings == *settings);
+            known.cloned().or_else(|| RuleCache::new(rule, settings.clone(), &personal).map(Arc::new))
         };
-        let memories =
-            rules.map(|(rule, refusal)| memory((&rule.name, refusal.cached_fallback.as_ref()?))).collect();
-        Self { caches: memories, personal_headers: personal }
+        let rules = policy.rules.rules().iter();
+        let caches = rules.map(|rule| cache(&rule.name, rule.rejection.cached_fallback.as_ref()?)).collect();
+        Self { caches, personal_headers: personal }
     }
 
     /// Returns the stored response to the same request, for a request that `rule` rejects.

@@ -27,7 +27,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
         let counters = if carry_over.keeps_counters_of(rule) { COUNTERS_KEPT } else { COUNTERS_DROPPED };
         lines.push(format!("rule {}: removed; {counters}", rule.name));
     }
-    for (rule, rejection) in new.policy.rules.iter().zip(&*new.policy.rejections) {
+    for rule in &*new.policy.rules {
         let Some(&index) = before.get(&*rule.name) else {
             let counters =
                 if carry_over.keeps_counters_of(rule) { format!("; {COUNTERS_KEPT}") } else { String::new() };
@@ -35,8 +35,9 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
             continue;
         };
         let mut parts = Vec::new();
-        describe_rule_changes(&old.policy.rules[index], rule, carry_over.keeps_counters_of(rule), &mut parts);
-        if old.policy.rejections.get(index) != Some(rejection) {
+        let replaced = &old.policy.rules[index];
+        describe_rule_changes(replaced, rule, carry_over.keeps_counters_of(rule), &mut parts);
+        if replaced.rejection != rule.rejection {
             parts.push("response to rejected requests changed".to_owned());
         }
         lines.extend(parts.into_iter().map(|part| format!("rule {}: {part}", rule.name)));

@@ -70,7 +70,6 @@ use weir_policy::engine::PolicySpec;
 use weir_policy::identify;
 use weir_policy::identify::cidr::CidrSet;
 use weir_policy::identify::via::Via;
-use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::rule::Rule;
 
 /// Compiles the configuration; `None` if it has problems. Files that it names are relative to `file`.
@@ -118,7 +117,7 @@ pub(super) fn compile(
         used_claims: RefCell::default(),
     };
     context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context);
-    let (rules, rejections) = compile_rules(raw, &mut context, report);
+    let rules = compile_rules(raw, &mut context, report);
     access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
@@ -141,7 +140,7 @@ pub(super) fn compile(
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
         state_file,
         store,
-        policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
+        policy: PolicySpec { identify, rules, routes: upstreams.routes, response },
         elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),
         rls,
         remote_services: services,
@@ -150,19 +149,13 @@ pub(super) fn compile(
     })
 }
 
-/// Compiles the rules, and the local reply of each.
-fn compile_rules(
-    raw: &raw::Root,
-    context: &mut CompileContext<'_>,
-    report: &Diagnostics<'_>,
-) -> (Arc<[Rule]>, Arc<[RejectionResponse]>) {
+fn compile_rules(raw: &raw::Root, context: &mut CompileContext<'_>, report: &Diagnostics<'_>) -> Arc<[Rule]> {
     let root = report.root();
     let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), context));
     let rules = rules.unwrap_or_default();
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
     plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"));
-    let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
-    (rules.into(), rejections.into())
+    rules.into()
 }
 
 /// Adds notes on rules that are valid and may not do what was meant.

@@ -73,7 +73,7 @@ fn quick_start_config_is_valid() {
         UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 }
     );
     assert_eq!(config.policy.rules[0].limits()[0].quota.burst().get(), 200);
-    assert_eq!(*config.policy.rejections, [RejectionResponse::default()]);
+    assert_eq!(config.policy.rules[0].rejection, RejectionResponse::default());
     assert_eq!(config.notices, []);
 }
 
@@ -213,15 +213,15 @@ fn rule_without_key_has_one_counter_for_all_requests() {
 #[test]
 fn rejection_response_has_configured_status_body_and_headers() {
     let lines = "limit: 1/s\non_limit:\n  status: 503\n  body: { json: { b: 1, a: [~, x] } }\n  headers: { X-By: \"weir {rule}\" }";
-    let rejection = config(&with_rule(lines)).policy.rejections[0].clone();
+    let rejection = config(&with_rule(lines)).policy.rules[0].rejection.clone();
     assert_eq!((rejection.status.as_u16(), &rejection.body[..]), (503, &br#"{"b":1,"a":[null,"x"]}"#[..]));
     assert_eq!(rejection.headers["content-type"], "application/json");
     assert_eq!(rejection.headers["x-by"], "weir a");
     let text = config(&with_rule(
         "limit: 1/s\non_limit: { body: { text: no }, headers: { content-type: text/html } }",
     ));
-    assert_eq!(text.policy.rejections[0].headers["content-type"], "text/html");
-    assert_eq!(&text.policy.rejections[0].body[..], b"no");
+    assert_eq!(text.policy.rules[0].rejection.headers["content-type"], "text/html");
+    assert_eq!(&text.policy.rules[0].rejection.body[..], b"no");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn variable_is_converted_to_the_expected_type() {
     let config = load_with_environment(&environment, &text).unwrap();
     assert_eq!(config.policy.rules[0].limits()[0].quota.limit().to_string(), "7/min");
     assert_eq!(config.policy.rules[0].limits()[0].quota.burst().get(), 7);
-    assert_eq!(&config.policy.rejections[0].body[..], br#"{"wait":7,"literal":"${N}"}"#);
+    assert_eq!(&config.policy.rules[0].rejection.body[..], br#"{"wait":7,"literal":"${N}"}"#);
     assert_eq!(config.drain.delay, Duration::from_secs(3));
     assert!(config.access_log.is_none());
     assert!(format!("{:?}", config.policy.rules[0].matcher.conditions).contains("Exact(\"12345\")"));

@@ -115,7 +115,6 @@ mod tests {
     use super::*;
     use weir_limiter::algorithm::Algorithm;
     use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
-    use weir_policy::rules::matcher::Matcher;
     use weir_policy::rules::rule::LimitAction;
 
     fn rule(name: &str, units: &[TimeUnit], in_flight: Option<u32>) -> Rule {
@@ -128,8 +127,7 @@ mod tests {
             in_flight: in_flight.and_then(NonZeroU32::new),
             ..LimitAction::default()
         };
-        let (matcher, action) = (Matcher::default(), Action::Limit(limiting));
-        Rule { name: name.into(), matcher, except: Box::default(), action, domain: None }
+        Rule { name: name.into(), action: Action::Limit(limiting), ..Rule::default() }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use weir_limiter::key::KeyHasher;
 use weir_policy::engine::Policy;
 use weir_policy::response::Visibility;
 use weir_policy::response::rate_limit_headers::Notation;
-use weir_policy::response::rejection::{PreparedHeaders, RejectionResponse};
+use weir_policy::response::rejection::PreparedHeaders;
 use weir_policy::rules::rule::Rule;
 use weir_telemetry::metrics::{Metrics, RuleMetrics, WaitMetrics};
 use weir_telemetry::observe::key_writer::{KeyWriter, LogKeys};
@@ -48,18 +48,13 @@ impl LimitTables {
         let rules = policy.rules.rules();
         let header_tables = HeaderTables::new(policy, hasher);
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
-        let prepare =
-            |((rule, rejection), notations): ((&Rule, &RejectionResponse), &[Notation])| match notations {
-                [only] if visible && !rule.is_elastic() && rule.feedback().is_none() => {
-                    PreparedHeaders::new(&rejection.headers, only, &policy.response.names)
-                }
-                _ => None,
-            };
-        let prepared = rules
-            .iter()
-            .zip(&*policy.rejections)
-            .zip(header_tables.notations.iter().map(|of| &**of))
-            .map(prepare);
+        let prepare = |(rule, notations): (&Rule, &[Notation])| match notations {
+            [only] if visible && !rule.is_elastic() && rule.feedback().is_none() => {
+                PreparedHeaders::new(&rule.rejection.headers, only, &policy.response.names)
+            }
+            _ => None,
+        };
+        let prepared = rules.iter().zip(header_tables.notations.iter().map(|of| &**of)).map(prepare);
         let of_worker = |worker| sketches(rules, top_keys, worker, log_keys);
         Self {
             prepared: prepared.collect(),

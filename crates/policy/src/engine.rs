@@ -36,8 +36,6 @@ pub struct PolicySpec {
     pub identify: identify::IdentifySettings,
     /// The rules, in file order.
     pub rules: Arc<[Rule]>,
-    /// The local reply of each rule's rejections, in the order of `rules`.
-    pub rejections: Arc<[RejectionResponse]>,
     /// Assignment of requests to upstreams.
     pub routes: Routes,
     /// Rate limit headers of responses.
@@ -91,10 +89,9 @@ impl PolicySpec {
             generation,
             identify: self.identify.clone(),
             rules: rules.in_fleet(limiter.fleet().hasher).with_feedback(limiter, now),
-            rejections: Arc::clone(&self.rejections),
             routes: self.routes.clone(),
             denied: RejectionResponse::denied(),
-            has_dynamic_replies: self.rejections.iter().any(RejectionResponse::is_dynamic),
+            has_dynamic_replies: self.rules.iter().any(|rule| rule.rejection.is_dynamic()),
             header_twins,
             response: self.response.clone(),
         })

@@ -16,7 +16,6 @@ use crate::raw;
 use weir_limiter::quota::Quota;
 use weir_limiter::reservation::ChargeTiming;
 use weir_limiter::zone::Zone;
-use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit, Throttle};
 
 /// Reads the counter that the rule at `at` names.
@@ -42,11 +41,11 @@ impl CounterUser<'_> {
 }
 
 /// Checks that the `rules` at `at` can share counters as configured.
-pub(super) fn check(raw: &raw::Rules, rules: &[(Rule, RejectionResponse)], at: At<'_>) {
+pub(super) fn check(raw: &raw::Rules, rules: &[Rule], at: At<'_>) {
     let mut counters: HashMap<&str, Vec<CounterUser<'_>>> = HashMap::new();
     let mut compiled = rules.iter().zip(raw.items().map(|(index, _)| index));
     map_items(raw, at, |raw, rule_at| {
-        let ((rule, _), index) = compiled.next()?;
+        let (rule, index) = compiled.next()?;
         let Action::Limit(limiting) = &rule.action else { return None };
         let user = CounterUser { rule, action: limiting, index };
         let others = counters.entry(rule.counter()).or_default();

@@ -12,7 +12,6 @@ use crate::diagnostic::ValueError;
 use crate::parse::{self, nearest_name};
 use crate::quoting::{backquoted_list, quoted};
 use crate::raw;
-use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::membership::{Members, MembersBuilder, Plans};
 use weir_policy::rules::pattern::HeaderPattern;
@@ -96,17 +95,17 @@ fn plan_names(raw: &raw::Plans) -> Vec<String> {
 pub(super) fn note_plans_without_rule(
     raw: Option<&raw::Plans>,
     plans: Option<&Plans>,
-    rules: &[(Rule, RejectionResponse)],
+    rules: &[Rule],
     at: At<'_>,
 ) {
     let (Some(raw), Some(plans)) = (raw, plans) else { return };
-    let matchers = rules.iter().flat_map(|(rule, _)| rule.except.iter().chain([&rule.matcher]));
+    let matchers = rules.iter().flat_map(|rule| rule.except.iter().chain([&rule.matcher]));
     let conditions = matchers.flat_map(|matcher| &matcher.conditions);
     let named: HashSet<&str> = conditions
         .filter(|condition| condition.attribute.source().plans().is_some())
         .flat_map(|condition| condition.patterns.iter().filter_map(HeaderPattern::exact))
         .collect();
-    let limits_all = |(rule, _): &(Rule, RejectionResponse)| match &rule.action {
+    let limits_all = |rule: &Rule| match &rule.action {
         Action::Limit(limiting) if limiting.throttle != Throttle::Shadow => {
             rule.matcher.holds_for_all() && rule.except.is_empty()
         }

@@ -13,17 +13,12 @@ use crate::defaults::MAX_NAME_LENGTH;
 use crate::diagnostic::ValueError;
 use crate::quoting::{backquoted, quoted};
 use crate::raw;
-use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::key::KeyTemplate;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::{Action, LimitAction, Rule, Throttle};
 
 /// Compiles all rules in file order, each with its local reply.
-pub(super) fn compile(
-    raw: &raw::Rules,
-    at: At<'_>,
-    context: &mut CompileContext<'_>,
-) -> Vec<(Rule, RejectionResponse)> {
+pub(super) fn compile(raw: &raw::Rules, at: At<'_>, context: &mut CompileContext<'_>) -> Vec<Rule> {
     let mut indices = raw.items().map(|(index, _)| index);
     let mut first_uses = HashMap::new();
     let rules = map_items(raw, at, |raw, rule_at| {
@@ -83,12 +78,7 @@ pub(super) fn check_name(name: &str) -> Result<(), ValueError> {
     Ok(())
 }
 
-fn compile_rule(
-    raw: &raw::Rule,
-    name: &str,
-    at: At<'_>,
-    context: &mut CompileContext<'_>,
-) -> (Rule, RejectionResponse) {
+fn compile_rule(raw: &raw::Rule, name: &str, at: At<'_>, context: &mut CompileContext<'_>) -> Rule {
     context.matcher_owner = if raw.domain.is_some() || at.key("domain").is_reported() {
         MatcherOwner::DomainRule
     } else {
@@ -109,10 +99,10 @@ fn compile_rule(
     note_unconditional_action(raw, &matcher, at);
     context.matcher_owner = MatcherOwner::default();
     let domain = domain::read_name(raw, at, context);
-    let rule = Rule { name: name.into(), matcher, except: except.into(), action, domain };
+    let rule = Rule { name: name.into(), matcher, except: except.into(), action, rejection, domain };
     domain::note_unavailable_attributes(&rule, at);
     check_applicability(raw, &rule, at);
-    (rule, rejection)
+    rule
 }
 
 /// Reports keys of the rule at `at` that have no meaning in it.

@@ -18,9 +18,7 @@ use weir_limiter::{Limiter, LimiterSettings};
 use weir_net::clock::Clock;
 use weir_policy::engine::PolicySpec;
 use weir_policy::identify::{IdentifySettings, identify};
-use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::key::KeyTemplate;
-use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit};
 use weir_policy::rules::selection::Selection;
 use weir_policy::rules::shared_limit::{Fairness, Mode, OnStoreLoss, SharedLimit};
@@ -54,13 +52,7 @@ fn queued_rule(wait: Duration) -> Rule {
         source: LimitSource::Shared(shared),
         ..LimitAction::default()
     };
-    Rule {
-        name: "queued".into(),
-        matcher: Matcher::default(),
-        except: Box::default(),
-        action: Action::Limit(action),
-        domain: None,
-    }
+    Rule { name: "queued".into(), action: Action::Limit(action), ..Rule::default() }
 }
 
 /// A view of one rule, and what it asks the store.
@@ -75,8 +67,7 @@ impl Worker {
         let clock = Arc::new(Clock::start());
         let (limiter, now) =
             (Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [7, 11] })), clock.now());
-        let rejections = [RejectionResponse::default()].into();
-        let spec = PolicySpec { rules: [rule].into(), rejections, ..PolicySpec::default() };
+        let spec = PolicySpec { rules: [rule].into(), ..PolicySpec::default() };
         let policy = spec.install(1, &limiter, now);
         let (store, queue) = StoreHandle::new(&limiter);
         store.set_unreachable(false);

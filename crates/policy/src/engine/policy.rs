@@ -1,7 +1,5 @@
 //! An applied configuration generation, as a request uses it; immutable.
 
-use std::sync::Arc;
-
 use http::HeaderName;
 
 use crate::identify;
@@ -22,8 +20,6 @@ pub struct Policy {
     /// How the client's address and identity are determined.
     pub identify: identify::IdentifySettings,
     pub rules: RuleSet,
-    /// The local reply of each rule's rejections, in the order of the rules.
-    pub rejections: Arc<[RejectionResponse]>,
     /// Assignment of requests to upstreams.
     pub routes: Routes,
     /// The local reply of `deny` rules, unless they have their own.
@@ -39,7 +35,7 @@ pub struct Policy {
 impl Policy {
     /// Returns the local reply for rejections by the rule at `index`.
     pub fn rejection(&self, index: RuleIndex) -> Option<&RejectionResponse> {
-        self.rejections.get(index.0)
+        self.rules.get(index).map(|rule| &rule.rejection)
     }
 
     /// Returns the local reply to requests that the rule at `index` rejects before any limit.

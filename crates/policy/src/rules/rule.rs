@@ -22,6 +22,7 @@ use super::remote_limit::RemoteLimit;
 use super::shared_limit::SharedLimit;
 use super::wait::WaitPolicy;
 use crate::identify::Attributes;
+use crate::response::rejection::RejectionResponse;
 use weir_limiter::adaptive::AdaptiveRange;
 use weir_limiter::algorithm::conversion::OnChange;
 use weir_limiter::check_options::{DelayPolicy, OnDenied};
@@ -40,8 +41,24 @@ pub struct Rule {
     pub except: Box<[Matcher]>,
     /// What the rule does.
     pub action: Action,
+    /// The local reply of its rejections.
+    pub rejection: RejectionResponse,
     /// Envoy domain whose descriptors the rule applies to, in addition to proxied requests.
     pub domain: Option<Box<str>>,
+}
+
+impl Default for Rule {
+    /// A rule without a name that applies to every request and has no limits.
+    fn default() -> Self {
+        Self {
+            name: Box::default(),
+            matcher: Matcher::default(),
+            except: Box::default(),
+            action: Action::Limit(LimitAction::default()),
+            rejection: RejectionResponse::default(),
+            domain: None,
+        }
+    }
 }
 
 /// What a rule does to the requests it applies to.

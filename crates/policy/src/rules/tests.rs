@@ -33,7 +33,7 @@ fn paths(patterns: &[&str]) -> Matcher {
 }
 
 fn rule(name: &str, patterns: &[&str], action: Action) -> Rule {
-    Rule { name: name.into(), matcher: paths(patterns), except: Box::default(), action, domain: None }
+    Rule { name: name.into(), matcher: paths(patterns), action, ..Rule::default() }
 }
 
 fn allow_rule(pattern: &str) -> Rule {

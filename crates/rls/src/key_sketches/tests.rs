@@ -8,10 +8,8 @@ use weir_limiter::algorithm::Algorithm;
 use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
 use weir_limiter::{Limiter, LimiterSettings};
 use weir_policy::engine::{Policy, PolicySpec};
-use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::key::KeyTemplate;
-use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::rule::{Action, LimitAction};
 
 const NOW: Timestamp = Timestamp::from_secs(600);
@@ -79,13 +77,11 @@ fn policy(limiter: &Limiter) -> Arc<Policy> {
     };
     let rule = Rule {
         name: "r".into(),
-        matcher: Matcher::default(),
-        except: Box::default(),
         action: Action::Limit(limiting),
         domain: Some("d".into()),
+        ..Rule::default()
     };
-    let rejections = [RejectionResponse::default()].into();
-    PolicySpec { rules: [rule].into(), rejections, ..PolicySpec::default() }.install(1, limiter, NOW)
+    PolicySpec { rules: [rule].into(), ..PolicySpec::default() }.install(1, limiter, NOW)
 }
 
 #[test]

@@ -92,7 +92,7 @@ mod tests {
             let paths = paths.into_iter().map(|text| PathPattern::parse(text).unwrap()).collect();
             let methods = if has_method { [http::Method::GET].into() } else { Box::default() };
             let matcher = Matcher { paths, methods, ..Matcher::default() };
-            Rule { name: "r".into(), matcher, except: Box::default(), action: Action::Deny, domain: None }
+            Rule { name: "r".into(), matcher, action: Action::Deny, ..Rule::default() }
         });
         prop::collection::vec(rule, 0..12)
     }

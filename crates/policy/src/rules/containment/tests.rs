@@ -27,7 +27,7 @@ fn on(paths: &[&str]) -> Matcher {
 }
 
 fn rule(matcher: Matcher, except: &[Matcher]) -> Rule {
-    Rule { name: "r".into(), matcher, except: except.into(), action: Action::Deny, domain: None }
+    Rule { name: "r".into(), matcher, except: except.into(), action: Action::Deny, ..Rule::default() }
 }
 
 #[test]

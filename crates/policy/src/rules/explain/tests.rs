@@ -32,7 +32,7 @@ fn status_of(rule: &Rule, method: &Method, path: &str, value: Option<&'static st
 }
 
 fn rule(matcher: Matcher, except: &[Matcher]) -> Rule {
-    Rule { name: "r".into(), matcher, except: except.into(), action: Action::Deny, domain: None }
+    Rule { name: "r".into(), matcher, except: except.into(), action: Action::Deny, ..Rule::default() }
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
                 matcher,
                 except: except.into_iter().collect(),
                 action,
-                domain: None,
+                ..Rule::default()
             })
             .collect()
     })
@@ -190,9 +190,8 @@ fn by_path(patterns: impl IntoIterator<Item = String>) -> Vec<Rule> {
     let of = |(index, text): (usize, String)| Rule {
         name: format!("rule-{index}").into(),
         matcher: Matcher { paths: [PathPattern::parse(&text).unwrap()].into(), ..Matcher::default() },
-        except: Box::default(),
         action: limiting(&[], OnMissing::Skip, &[1, 2]),
-        domain: None,
+        ..Rule::default()
     };
     patterns.into_iter().enumerate().map(of).collect()
 }

@@ -86,7 +86,7 @@ fn for_plan(plan_name: &str, excepted: bool, action: Action) -> BoundRules {
     let matcher = Matcher { conditions, ..Matcher::default() };
     let (matcher, except) =
         if excepted { (Matcher::default(), [matcher].into()) } else { (matcher, Box::default()) };
-    bound(vec![Rule { name: "a".into(), matcher, except, action, domain: None }])
+    bound(vec![Rule { name: "a".into(), matcher, except, action, ..Rule::default() }])
 }
 
 #[test]
