@@ -32,10 +32,10 @@ pub mod shared_limit;
 pub mod value_list;
 pub mod wait;
 
+mod bound_rule;
 mod changing_limits;
 mod index;
 mod planned_checks;
-mod rule_plan;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -43,6 +43,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::attribute::IncompleteKey;
+use self::bound_rule::{ActionKind, BoundRule, KeyMemo};
 use self::index::CandidateIndex;
 use self::matcher::Match;
 use self::pattern::Route;
@@ -50,14 +51,11 @@ use self::planned_checks::PlannedCheck;
 pub use self::planned_checks::{RequiredLimits, StoreLossFallback, limit_specs};
 use self::remote_limit::RemoteQuery;
 use self::rule::{Action, LimitAction, LimitSource, OnMissing, Rule};
-use self::rule_plan::{ActionKind, KeyMemo, RulePlan};
 use self::selection::{CheckRole, Denial, SelectedCheck, Selection};
 use self::shared_limit::InstanceSource;
 use crate::identify::Attributes;
-use weir_limiter::adaptive::limits::AdaptiveLimits;
 use weir_limiter::decision::Enforcement;
 use weir_limiter::elastic::Headroom;
-use weir_limiter::feedback::states::RuleFeedback;
 use weir_limiter::key::{KeyHash, KeyHasher};
 use weir_limiter::{Check, LimitHandle, LimitId};
 
@@ -71,22 +69,21 @@ pub struct RuleIndex(pub usize);
 /// All rules of one configuration, bound to the limit handles that count for them.
 #[derive(Debug)]
 pub struct RuleSet {
+    /// The rules as configured, in file order. Generations of one configuration share them.
     rules: Arc<[Rule]>,
     /// Index of the rules for proxied requests.
     index: CandidateIndex,
     /// Index of the rules of each Envoy domain.
     domains: HashMap<Box<str>, CandidateIndex>,
-    /// Plan of each rule, parallel to `rules`.
-    plans: Box<[RulePlan]>,
+    /// What this generation keeps of each rule, parallel to `rules`.
+    bound: Box<[BoundRule]>,
     /// Whether no rule is `allow` or `deny`.
     all_limit: bool,
     /// Whether any rule defers requests.
     has_deferrals: bool,
     elastic: bool,
-    /// State of the adaptive concurrency limit of each rule, parallel to `rules`.
-    adaptive_limits: Box<[Option<Arc<AdaptiveLimits>>]>,
-    /// Signals of the provider that each rule follows, parallel to `rules`; empty if no rule does.
-    feedback: Box<[Option<Arc<RuleFeedback>>]>,
+    /// Whether any rule follows a provider.
+    has_feedback: bool,
     hasher: KeyHasher,
     /// Hasher for keys of shared limits.
     fleet_hasher: KeyHasher,
@@ -122,9 +119,9 @@ impl RuleSet {
         handles: &[LimitHandle],
         hasher: KeyHasher,
     ) -> Self {
-        let plans = RulePlan::of_rules(&rules, limits.planned_checks(&rules, handles));
-        let mut kinds = plans.iter().map(|plan| plan.kind);
-        let planned = plans.iter().flat_map(|plan| &plan.checks);
+        let bound = BoundRule::bind_all(&rules, limits.planned_checks(&rules, handles));
+        let mut kinds = bound.iter().map(|rule| rule.kind);
+        let planned = bound.iter().flat_map(|rule| &rule.checks);
         Self {
             store_loss_fallbacks: planned
                 .filter_map(|planned| Some((planned.handle().id, planned.fallback?)))
@@ -133,10 +130,9 @@ impl RuleSet {
             domains: domains(&rules),
             all_limit: kinds.clone().all(|kind| matches!(kind, ActionKind::Limit | ActionKind::Defer)),
             has_deferrals: kinds.any(|kind| kind == ActionKind::Defer),
-            plans,
+            bound,
             elastic: rules.iter().any(Rule::is_elastic),
-            adaptive_limits: rules.iter().map(|_| None).collect(),
-            feedback: Box::default(),
+            has_feedback: false,
             rules,
             hasher,
             fleet_hasher: hasher,
@@ -169,7 +165,7 @@ impl RuleSet {
     }
 
     fn planned_checks(&self, index: RuleIndex) -> &[PlannedCheck] {
-        self.plans.get(index.0).map_or(&[], |plan| &plan.checks)
+        self.bound.get(index.0).map_or(&[], |rule| &rule.checks)
     }
 
     /// Returns the bans of shared rules, each with a limit that has the same key. The store keeps a ban with the
@@ -177,7 +173,7 @@ impl RuleSet {
     ///
     /// Rules that share a counter are left out: a ban belongs to one rule, so there each instance has bans of its own.
     pub fn shared_bans(&self) -> impl Iterator<Item = (LimitHandle, LimitHandle)> + '_ {
-        self.rules.iter().zip(&self.plans).filter_map(|(rule, RulePlan { checks, .. })| {
+        self.rules.iter().zip(&self.bound).filter_map(|(rule, BoundRule { checks, .. })| {
             let Action::Limit(limiting) = &rule.action else { return None };
             if !limiting.is_leased() || limiting.counter.is_some() {
                 return None;
@@ -253,7 +249,7 @@ impl RuleSet {
     /// Returns those of `candidates` whose rule is of this kind.
     fn of_kind(&self, candidates: &[u32], kind: ActionKind) -> impl Iterator<Item = usize> {
         let indices = candidates.iter().map(|candidate| *candidate as usize);
-        indices.filter(move |index| self.plans[*index].kind == kind)
+        indices.filter(move |index| self.bound[*index].kind == kind)
     }
 
     /// Matches the rules at `candidates`, which must be ascending.
@@ -281,9 +277,9 @@ impl RuleSet {
         selected.reserve(candidates.len().min(MAX_RESERVED));
         let mut memo = KeyMemo::default();
         for index in self.of_kind(candidates, ActionKind::Limit) {
-            let plan = &self.plans[index];
-            if let Some(key) = plan.known_key(&memo) {
-                plan.add_constant_checks(key, selected);
+            let rule = &self.bound[index];
+            if let Some(key) = rule.known_key(&memo) {
+                rule.add_constant_checks(key, selected);
                 continue;
             }
             match self.select_limits(index, request, headroom, &mut memo, selected, &mut beside.queries) {
@@ -328,17 +324,17 @@ impl RuleSet {
         selected: &mut SmallVec<[SelectedCheck; 2]>,
         queries: &mut Vec<RemoteQuery>,
     ) -> Option<EarlyDenial> {
-        let (rule, plan) = (&self.rules[index], &self.plans[index]);
+        let (rule, bound) = (&self.rules[index], &self.bound[index]);
         let Action::Limit(limiting) = &rule.action else { return None };
         // All requests without a complete key count as one key, which is enforced or not like any other.
         let stop = |denial| Some(EarlyDenial { is_enforced: limiting.is_enforced(None), denial });
-        let applies = if plan.applies_to_all { Match::Yes(Route("")) } else { rule.applies_to(request) };
+        let applies = if bound.applies_to_all { Match::Yes(Route("")) } else { rule.applies_to(request) };
         let route = match applies {
             Match::No => return None,
             Match::Yes(route) => route,
             Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
-        let key = match self.key_of(plan, limiting, request, route, memo) {
+        let key = match self.key_of(bound, limiting, request, route, memo) {
             Ok(Some(key)) => key,
             Ok(None) => return None,
             Err(denial) => return stop(denial),
@@ -374,14 +370,14 @@ impl RuleSet {
     #[inline(always)]
     fn key_of<'r>(
         &self,
-        plan: &RulePlan,
+        bound: &BoundRule,
         limiting: &LimitAction,
         request: &Attributes<'_>,
         route: Route<'r>,
         memo: &mut KeyMemo,
     ) -> Result<Option<RequestKey<'r>>, Denial> {
         let hasher = if limiting.shared().is_some() { self.fleet_hasher } else { self.hasher };
-        let hash = memo.get_or_insert(plan.key, || limiting.key.hash(request, route, hasher));
+        let hash = memo.get_or_insert(bound.key, || limiting.key.hash(request, route, hasher));
         let (key, is_complete) = match (hash, limiting.on_missing) {
             (Ok(key), _) => (key, true),
             (Err(IncompleteKey::Ambiguous(ambiguity)), _) => return Err(Denial::Ambiguous(ambiguity)),
@@ -390,7 +386,7 @@ impl RuleSet {
             (Err(IncompleteKey::Missing), OnMissing::Deny) => return Err(Denial::Forbidden),
         };
         let key_is_enforced = || limiting.is_enforced(is_complete.then_some((request, route)));
-        let is_enforced = plan.is_enforced.unwrap_or_else(key_is_enforced);
+        let is_enforced = bound.is_enforced.unwrap_or_else(key_is_enforced);
         Ok(Some(RequestKey { key, route, is_complete, is_enforced, hasher }))
     }
 
@@ -405,7 +401,7 @@ impl RuleSet {
         headroom: Headroom,
         selected: &mut SmallVec<[SelectedCheck; 2]>,
     ) {
-        for planned in &self.plans[index].checks {
+        for planned in &self.bound[index].checks {
             if planned.is_constant {
                 planned.add_constant(key.key, key.is_enforced, selected);
             } else {

@@ -54,20 +54,20 @@ impl FollowingCost {
 impl RuleSet {
     /// Returns this rule set with the state of its adaptive limits. `create` gets the limit's handle and whether the rule
     /// has a key.
-    pub fn with_adaptive_limits(self, create: impl Fn(LimitHandle, bool) -> Arc<AdaptiveLimits>) -> Self {
-        let state = |(index, rule): (usize, &Rule)| {
-            let limiting = rule.action.limiting().filter(|limiting| limiting.adaptive.is_some())?;
-            let (_, handle) =
-                self.rule_checks(RuleIndex(index)).find(|(role, _)| *role == CheckRole::Permit)?;
-            Some(create(handle, !limiting.key.0.is_empty()))
-        };
-        let adaptive_limits = self.rules.iter().enumerate().map(state).collect();
-        Self { adaptive_limits, ..self }
+    pub fn with_adaptive_limits(mut self, create: impl Fn(LimitHandle, bool) -> Arc<AdaptiveLimits>) -> Self {
+        for (rule, bound) in self.rules.iter().zip(&mut self.bound) {
+            let limiting = rule.action.limiting().filter(|limiting| limiting.adaptive.is_some());
+            let permit = bound.checks.iter().find(|planned| planned.role() == CheckRole::Permit);
+            bound.adaptive_limits = limiting
+                .zip(permit)
+                .map(|(limiting, permit)| create(permit.handle(), !limiting.key.0.is_empty()));
+        }
+        self
     }
 
     /// Returns the adaptive limits of the rule at `index`, with their bounds; `None` if it has none.
     pub fn adaptive_limits(&self, index: RuleIndex) -> Option<(&Arc<AdaptiveLimits>, AdaptiveRange)> {
-        let limits = self.adaptive_limits.get(index.0)?.as_ref()?;
+        let limits = self.bound.get(index.0)?.adaptive_limits.as_ref()?;
         Some((limits, self.rules.get(index.0)?.action.limiting()?.adaptive?))
     }
 
@@ -81,40 +81,35 @@ impl RuleSet {
     }
 
     /// Returns this rule set with the shares in `limiter` for its rules that follow a provider.
-    pub fn with_feedback(self, limiter: &Limiter, now: Timestamp) -> Self {
-        if !self.rules.iter().any(|rule| rule.feedback().is_some()) {
-            return self;
+    pub fn with_feedback(mut self, limiter: &Limiter, now: Timestamp) -> Self {
+        for (rule, bound) in
+            self.rules.iter().zip(&mut self.bound).filter(|(rule, _)| rule.feedback().is_some())
+        {
+            let (limits, is_shared) = (followed_limits(&bound.checks).collect(), rule.shared().is_some());
+            let feedback = limiter.feedback().of_rule(rule.counter(), limits, is_shared, limiter, now);
+            bound.feedback = Some(feedback);
+            self.has_feedback = true;
         }
-        let handle_of = |(index, rule): (usize, &Rule)| {
-            let limits = self.followed_limits(index).collect();
-            let is_shared = rule.shared().is_some();
-            rule.feedback()
-                .map(|_| limiter.feedback().of_rule(rule.counter(), limits, is_shared, limiter, now))
-        };
-        let feedback = self.rules.iter().enumerate().map(handle_of).collect();
-        Self { feedback, ..self }
-    }
-
-    /// Yields the limits of the rule at `index` that follow the provider, wherever they are counted.
-    fn followed_limits(&self, index: usize) -> impl Iterator<Item = LimitHandle> + '_ {
-        let planned = self.planned_checks(RuleIndex(index)).iter();
-        planned.filter(|planned| planned.role().reported_limit().is_some()).flat_map(PlannedCheck::handles)
+        self
     }
 
     /// Whether any limit follows a provider.
-    pub fn has_feedback(&self) -> bool {
-        !self.feedback.is_empty()
+    pub const fn has_feedback(&self) -> bool {
+        self.has_feedback
     }
 
     /// Returns what the provider has signalled for the rule at `index`; `None` if the rule does not follow it.
     pub fn feedback(&self, index: RuleIndex) -> Option<&Arc<RuleFeedback>> {
-        self.feedback.get(index.0)?.as_ref()
+        self.bound.get(index.0)?.feedback.as_ref()
     }
 
     /// Returns the share in force of the limits of a rule that follows a provider.
     #[inline]
     pub(super) fn share_in_force(&self, index: usize, key: KeyHash) -> Option<LimitShare> {
-        Some(self.feedback.get(index)?.as_ref()?.share(key))
+        if !self.has_feedback {
+            return None;
+        }
+        Some(self.bound.get(index)?.feedback.as_ref()?.share(key))
     }
 
     /// Makes the checks of rules whose requests wait in a queue delay requests instead, where it is known how long they
@@ -208,4 +203,10 @@ impl RuleSet {
             (one.unit_cost, one.check.cost, one.surcharge) = (cost.unit_cost, cost.admitted, cost.surcharge);
         }
     }
+}
+
+/// Yields the limits among these checks that follow the provider, wherever they are counted.
+fn followed_limits(checks: &[PlannedCheck]) -> impl Iterator<Item = LimitHandle> + '_ {
+    let limits = checks.iter().filter(|planned| planned.role().reported_limit().is_some());
+    limits.flat_map(PlannedCheck::handles)
 }

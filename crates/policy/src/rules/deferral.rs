@@ -116,7 +116,7 @@ impl RuleSet {
 
     /// Whether the rule at `index` defers requests, so that only stored requests are subject to its limits.
     pub fn is_deferral(&self, index: RuleIndex) -> bool {
-        self.has_deferrals && self.plans.get(index.0).is_some_and(|plan| plan.kind == ActionKind::Defer)
+        self.has_deferrals && self.bound.get(index.0).is_some_and(|rule| rule.kind == ActionKind::Defer)
     }
 
     /// Yields the rules that defer requests.

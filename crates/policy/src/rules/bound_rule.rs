@@ -1,7 +1,9 @@
-//! What the selection of limits reads of each rule.
+//! A rule bound to its limits: what the selection reads of it, and the state of limits that change.
 //!
-//! It is computed once per configuration, and kept apart from the rule, which is larger: a request that many rules apply
-//! to reads few cache lines of each.
+//! It is computed once per configuration, and kept apart from the rule as configured, which is larger: a request that many
+//! rules apply to reads few cache lines of each.
+
+use std::sync::Arc;
 
 use foldhash::HashMap;
 use smallvec::SmallVec;
@@ -11,6 +13,8 @@ use super::key::KeyTemplate;
 use super::planned_checks::PlannedCheck;
 use super::rule::{Action, LimitAction, LimitSource, Rule};
 use super::selection::SelectedCheck;
+use weir_limiter::adaptive::limits::AdaptiveLimits;
+use weir_limiter::feedback::states::RuleFeedback;
 use weir_limiter::key::KeyHash;
 
 /// Number of keys of one request that are remembered.
@@ -26,9 +30,9 @@ pub(super) enum ActionKind {
     Defer,
 }
 
-/// What the selection reads of a rule.
+/// Everything that one configuration generation keeps of a rule, beside the rule as configured.
 #[derive(Debug)]
-pub(super) struct RulePlan {
+pub(super) struct BoundRule {
     pub(super) kind: ActionKind,
     /// Whether the rule applies to every request.
     pub(super) applies_to_all: bool,
@@ -38,8 +42,13 @@ pub(super) struct RulePlan {
     pub(super) key: Option<KeyId>,
     /// Whether the checks of all requests differ in nothing but the key, which has an id.
     is_constant: bool,
-    /// The checks that the rule makes. Most rules make one, which is here: the plans are read in a row.
+    /// The checks that the rule makes. Most rules make one, which is here: bound rules are read in a row.
     pub(super) checks: SmallVec<[PlannedCheck; 1]>,
+    // Few rules have what follows, and a selection of other rules does not read it.
+    /// State of the adaptive concurrency limit.
+    pub(super) adaptive_limits: Option<Arc<AdaptiveLimits>>,
+    /// Signals of the provider that the rule follows.
+    pub(super) feedback: Option<Arc<RuleFeedback>>,
 }
 
 /// Identifies a key among those of a configuration. A request has the same key under all rules with the same id.
@@ -75,25 +84,27 @@ impl KeyMemo {
     }
 }
 
-impl RulePlan {
-    /// Returns the plans of `rules`, which make these `checks`.
-    pub(super) fn of_rules(rules: &[Rule], checks: Box<[Box<[PlannedCheck]>]>) -> Box<[Self]> {
+impl BoundRule {
+    /// Binds `rules`, which make these `checks`.
+    pub(super) fn bind_all(rules: &[Rule], checks: Box<[Box<[PlannedCheck]>]>) -> Box<[Self]> {
         let mut ids = KeyIds::default();
-        let mut plans = Vec::with_capacity(rules.len());
+        let mut bound = Vec::with_capacity(rules.len());
         for (rule, checks) in rules.iter().zip(checks) {
             let limiting = rule.action.limiting();
-            let mut plan = Self {
+            let mut rule = Self {
                 kind: ActionKind::of(&rule.action),
                 applies_to_all: rule.except.is_empty() && rule.matcher.holds_for_all(),
                 is_enforced: limiting.map_or(Some(true), LimitAction::constant_enforcement),
                 key: limiting.and_then(|limiting| ids.get_or_insert(limiting)),
                 is_constant: false,
                 checks: checks.into_vec().into(),
+                adaptive_limits: None,
+                feedback: None,
             };
-            plan.is_constant = limiting.is_some_and(|limiting| plan.is_constant_for(limiting));
-            plans.push(plan);
+            rule.is_constant = limiting.is_some_and(|limiting| rule.is_constant_for(limiting));
+            bound.push(rule);
         }
-        plans.into()
+        bound.into()
     }
 
     /// Whether the checks of all requests under the rule with these settings differ in nothing but the key.
