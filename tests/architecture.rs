@@ -154,11 +154,13 @@ fn rls_decisions_are_pure_except_for_servers_and_sources() {
 
 #[test]
 fn limits_are_pure_except_for_remote_and_store_access() {
-    // `view` holds the connections to them, `tables` the metrics, and requests wait for the store and in queues.
+    // `view` holds the connections to them, `tables` and its recorders the metrics, and requests wait for the store and
+    // in queues.
     assert_pure_except(
         "crates/limits/",
         &[
             "crates/limits/src/remote",
+            "crates/limits/src/rule_recorder",
             "crates/limits/src/leases",
             "crates/limits/src/view",
             "crates/limits/src/tables",

@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::quota_policies::QuotaPolicies;
+use super::quota_policies::RulePolicies;
 use weir_limiter::key::KeyHasher;
 use weir_policy::engine::Policy;
-use weir_policy::response::LimitHeaderSettings;
+use weir_policy::response::ietf::QuotaPolicy;
 use weir_policy::response::rate_limit_headers::Notation;
+use weir_policy::response::rejection::PreparedHeaders;
+use weir_policy::response::{LimitHeaderSettings, Visibility};
+use weir_policy::rules::RuleIndex;
 use weir_policy::rules::rule::{Rule, RuleLimit};
 use weir_policy::rules::selection::SelectedCheck;
 
@@ -15,27 +18,66 @@ use weir_policy::rules::selection::SelectedCheck;
 pub struct HeaderTables {
     /// Which headers are sent.
     pub(super) settings: LimitHeaderSettings,
-    /// Notation of each rule's limits in `x-ratelimit-*`.
-    pub(super) notations: Box<[Box<[Notation]>]>,
+    /// By rule, in file order.
+    rules: Box<[RuleHeaders]>,
+    /// Computes pseudonyms of partitions.
+    hasher: KeyHasher,
+}
+
+/// How headers describe the limits of one rule.
+#[derive(Debug)]
+struct RuleHeaders {
+    /// Notation of each limit in `x-ratelimit-*`.
+    notations: Box<[Notation]>,
     /// The quota policies of the IETF headers.
-    pub(super) quota_policies: QuotaPolicies,
+    policies: RulePolicies,
+    /// Precomputed headers of rejections, if possible.
+    prepared: Option<PreparedHeaders>,
 }
 
 impl HeaderTables {
     /// Creates the tables of `policy`, whose keys are hashed by `hasher`.
     pub fn new(policy: &Policy, hasher: KeyHasher) -> Self {
         let rules = policy.rules.rules();
-        let mut notations: Box<[Box<[Notation]>]> = rules.iter().map(notations).collect();
-        Notation::join(notations.iter_mut().flatten());
-        Self {
-            settings: policy.response.clone(),
-            notations,
-            quota_policies: QuotaPolicies::new(rules, hasher),
+        let headers = |(rule, policies)| RuleHeaders { notations: notations(rule), policies, prepared: None };
+        let mut rules: Box<[_]> = rules.iter().zip(RulePolicies::of_rules(rules)).map(headers).collect();
+        Notation::join(rules.iter_mut().flat_map(|headers| &mut headers.notations));
+        Self { settings: policy.response.clone(), rules, hasher }
+    }
+
+    /// Precomputes the headers of rejections by rules with one limit that does not change.
+    pub(super) fn prepare_rejections(&mut self, policy: &Policy) {
+        let LimitHeaderSettings { ratelimit_headers, ietf_headers, names } = &self.settings;
+        if *ratelimit_headers == Visibility::Off || *ietf_headers {
+            return;
+        }
+        for (rule, headers) in policy.rules.rules().iter().zip(&mut self.rules) {
+            if let [only] = &*headers.notations
+                && !rule.is_elastic()
+                && rule.feedback().is_none()
+            {
+                headers.prepared = PreparedHeaders::new(&rule.rejection.headers, only, names);
+            }
         }
     }
 
     pub(super) fn notation(&self, selected: &SelectedCheck) -> Option<&Notation> {
-        self.notations.get(selected.rule.0)?.get(selected.role.reported_limit()?)
+        self.rules.get(selected.rule.0)?.notations.get(selected.role.reported_limit()?)
+    }
+
+    /// Returns the quota policy of a check; `None` if the check is not a limit or its margin.
+    pub(super) fn quota_policy(&self, selected: &SelectedCheck) -> Option<&QuotaPolicy> {
+        self.rules.get(selected.rule.0)?.policies.policy(selected.role)
+    }
+
+    /// Returns the pseudonym of the check's key, if its rule has a key.
+    pub(super) fn partition(&self, selected: &SelectedCheck) -> Option<[u8; 8]> {
+        self.rules.get(selected.rule.0)?.policies.partition(selected.check.key, self.hasher)
+    }
+
+    /// Returns the precomputed headers of rejections by a rule.
+    pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&PreparedHeaders> {
+        self.rules.get(rule.0)?.prepared.as_ref()
     }
 }
 

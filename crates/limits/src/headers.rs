@@ -171,11 +171,11 @@ impl AppliedLimits {
                 let more = closed.or_else(|| verdict.time_until_more(selected.unit_cost, self.decided_at));
                 let usage = self.shown_usage(verdict.usage(self.decided_at)?, selected, verdict);
                 Some(ServiceLimit {
-                    policy: tables.quota_policies.policy(selected)?,
+                    policy: tables.quota_policy(selected)?,
                     in_force: limit_in_force(selected, verdict),
                     remaining: usage.remaining,
                     time_until_more: fitting(more, rejects),
-                    partition: tables.quota_policies.partition(selected),
+                    partition: tables.partition(selected),
                 })
             })
             .chain(remote)

@@ -19,6 +19,7 @@ mod provider_signals;
 mod quota_policies;
 mod record;
 mod remote;
+mod rule_recorder;
 mod settlement;
 mod summary;
 mod tables;

@@ -6,49 +6,41 @@
 
 use std::collections::{HashMap, HashSet};
 
-use weir_limiter::key::KeyHasher;
+use weir_limiter::key::{KeyHash, KeyHasher};
 use weir_policy::response::ietf::{QuotaPolicy, QuotaUnit};
 use weir_policy::rules::cost::Cost;
 use weir_policy::rules::rule::{Action, Rule, RuleLimit};
-use weir_policy::rules::selection::{CheckRole, SelectedCheck};
+use weir_policy::rules::selection::CheckRole;
 
-/// The quota policies, in the order of the rules.
-#[derive(Debug)]
-pub(super) struct QuotaPolicies {
-    rules: Box<[RulePolicies]>,
-    /// Computes pseudonyms of partitions.
-    hasher: KeyHasher,
-}
-
+/// The quota policies of one rule.
 #[derive(Debug, Default)]
-struct RulePolicies {
+pub(super) struct RulePolicies {
     limits: Box<[QuotaPolicy]>,
     permits: Option<QuotaPolicy>,
     /// The counter's name, if the rule has a key and so several partitions.
     partitioned: Option<Box<str>>,
 }
 
-impl QuotaPolicies {
-    pub(super) fn new(rules: &[Rule], hasher: KeyHasher) -> Self {
+impl RulePolicies {
+    /// Returns the policies of each of `rules`.
+    pub(super) fn of_rules(rules: &[Rule]) -> impl Iterator<Item = Self> {
         // Names of counters take precedence over derived names.
         let taken = rules.iter().map(|rule| rule.counter().to_owned()).collect();
         let mut counters = CounterPolicies { taken, limits: HashMap::new(), permits: HashMap::new() };
-        Self { rules: rules.iter().map(|rule| rule_policies(rule, &mut counters)).collect(), hasher }
+        rules.iter().map(move |rule| rule_policies(rule, &mut counters))
     }
 
     /// Returns the policy of a check; `None` if the check is not a limit or its margin.
-    pub(super) fn policy(&self, selected: &SelectedCheck) -> Option<&QuotaPolicy> {
-        let of_rule = self.rules.get(selected.rule.0)?;
-        match selected.role {
-            CheckRole::Permit => of_rule.permits.as_ref(),
-            part => of_rule.limits.get(part.reported_limit()?),
+    pub(super) fn policy(&self, role: CheckRole) -> Option<&QuotaPolicy> {
+        match role {
+            CheckRole::Permit => self.permits.as_ref(),
+            role => self.limits.get(role.reported_limit()?),
         }
     }
 
-    /// Returns the pseudonym of the check's key, if its rule has a key.
-    pub(super) fn partition(&self, selected: &SelectedCheck) -> Option<[u8; 8]> {
-        let name = self.rules.get(selected.rule.0)?.partitioned.as_ref()?;
-        Some(self.hasher.opaque_id(selected.check.key, name))
+    /// Returns the pseudonym that `hasher` computes of a key, if the rule has a key.
+    pub(super) fn partition(&self, key: KeyHash, hasher: KeyHasher) -> Option<[u8; 8]> {
+        Some(hasher.opaque_id(key, self.partitioned.as_ref()?))
     }
 }
 
@@ -137,8 +129,8 @@ mod tests {
             rule("a/s", &[TimeUnit::Minute], None),
             rule("b", &[], Some(3)),
         ];
-        let all = QuotaPolicies::new(&rules, KeyHasher::new([1, 2]));
-        let policies = all.rules.iter().flat_map(|of_rule| of_rule.limits.iter().chain(&of_rule.permits));
+        let all: Vec<_> = RulePolicies::of_rules(&rules).collect();
+        let policies = all.iter().flat_map(|of_rule| of_rule.limits.iter().chain(&of_rule.permits));
         let names: Vec<_> = policies.map(QuotaPolicy::name).collect();
         assert_eq!(names, ["a/s.2", "a/d", "a/d.2", "a/in_flight", "a/s", "b"]);
     }
@@ -152,12 +144,12 @@ mod tests {
             rule
         };
         let rules = [sharing("a", None), sharing("b", Some(3)), sharing("c", Some(3))];
-        let all = QuotaPolicies::new(&rules, KeyHasher::new([1, 2]));
+        let all: Vec<_> = RulePolicies::of_rules(&rules).collect();
         let names = |of_rule: &RulePolicies| -> Vec<String> {
             of_rule.limits.iter().chain(&of_rule.permits).map(|policy| policy.name().to_owned()).collect()
         };
-        assert_eq!(names(&all.rules[0]), ["budget/s", "budget/d"]);
-        assert_eq!(names(&all.rules[1]), ["budget/s", "budget/d", "budget/in_flight"]);
-        assert_eq!(names(&all.rules[2]), names(&all.rules[1]));
+        assert_eq!(names(&all[0]), ["budget/s", "budget/d"]);
+        assert_eq!(names(&all[1]), ["budget/s", "budget/d", "budget/in_flight"]);
+        assert_eq!(names(&all[2]), names(&all[1]));
     }
 }

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::tables::{LimitTables, RuleSketchTable};
+use super::rule_recorder::{RuleRecorder, RuleRecorders};
+use super::tables::LimitTables;
 use weir_limiter::Limiter;
 use weir_limiter::key::KeyHash;
 use weir_limiter::timestamp::Timestamp;
@@ -19,7 +20,7 @@ use weir_policy::rules::rule::{Action, LimitSource};
 use weir_store::handle::StoreHandle;
 use weir_store::remote::service::{self, RemoteService};
 use weir_telemetry::metrics::{Metrics, WaitMetrics};
-use weir_telemetry::observe::top_keys::{LockedSketches, TopKeys, WorkerId};
+use weir_telemetry::observe::top_keys::{LockedSketches, TopKeys, WorkerId, WorkerSketch};
 
 /// The limits of one configuration generation, as a worker uses them.
 #[derive(Debug)]
@@ -31,8 +32,8 @@ pub struct LimitsView {
     pub(super) store: Option<StoreHandle>,
     /// What all workers share.
     pub(super) tables: Arc<LimitTables>,
-    /// Heaviest keys of each rule with a key, on this worker.
-    sketches: RuleSketchTable,
+    /// Where this worker records the decisions of each rule.
+    recorders: RuleRecorders,
     services: Box<[Rc<RemoteService>]>,
     default_rejection: RejectionResponse,
 }
@@ -71,7 +72,7 @@ impl LimitsView {
             known.find(|kept| kept.settings() == settings).map_or_else(connect, Rc::clone)
         };
         Self {
-            sketches: tables.sketches(policy, top_keys, worker),
+            recorders: tables.recorders(policy, top_keys, worker),
             tables: Arc::clone(tables),
             services: services.iter().map(service).collect(),
             default_rejection: RejectionResponse::default(),
@@ -82,15 +83,20 @@ impl LimitsView {
         }
     }
 
+    /// Returns where the decisions of a rule are recorded.
+    pub(super) fn recorder(&self, rule: RuleIndex) -> Option<&RuleRecorder> {
+        self.recorders.get(rule.0)
+    }
+
     pub fn record(&self, rule: RuleIndex, outcome: DecisionOutcome) {
-        if let Some(metrics) = self.tables.metrics.get(rule.0) {
-            metrics.record(outcome);
+        if let Some(recorder) = self.recorder(rule) {
+            recorder.metrics.record(outcome);
         }
     }
 
     /// Returns the metrics of a rule's queues, if it has some.
     pub(super) fn wait_metrics(&self, rule: RuleIndex) -> Option<&Arc<WaitMetrics>> {
-        self.tables.waits.get(rule.0)?.as_ref()
+        self.recorder(rule)?.waits.as_ref()
     }
 
     /// Counts the decision among those of its key. `text` is called only if the key becomes one of the heaviest. `locked`
@@ -105,18 +111,22 @@ impl LimitsView {
         now: Timestamp,
         text: impl FnOnce() -> Arc<str>,
     ) {
-        if let Some(Some(sketch)) = self.sketches.get(rule.0) {
+        if let Some(sketch) = self.sketch(rule) {
             locked.get_or_insert_with(|| sketch.lock_worker(now)).record(sketch, key, outcome, text);
         }
     }
 
     /// Counts a decision on a request without a complete key, for a rule that has a key.
     pub(super) fn record_incomplete_key(&self, rule: RuleIndex, outcome: DecisionOutcome, now: Timestamp) {
-        if let Some(Some(sketch)) = self.sketches.get(rule.0) {
+        if let Some(sketch) = self.sketch(rule) {
             let text = || self.tables.key_writer.incomplete_key().into();
             let key = incomplete_key(self.limiter.hasher());
             sketch.lock_worker(now).record(sketch, key, outcome, text);
         }
+    }
+
+    fn sketch(&self, rule: RuleIndex) -> Option<&Arc<WorkerSketch>> {
+        self.recorder(rule)?.sketch.as_ref()
     }
 
     /// Whether operators see keys at all.
@@ -140,7 +150,7 @@ impl LimitsView {
     }
 
     pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&PreparedHeaders> {
-        self.tables.prepared.get(rule.0)?.as_ref()
+        self.tables.header_tables.prepared(rule)
     }
 
     /// Returns the rule's remote limit and its service, if it has one.

@@ -48,7 +48,7 @@ impl LimitsView {
 
     /// Whether a request with these checks may have to wait.
     pub(super) fn may_wait(&self, selected: &[SelectedCheck]) -> bool {
-        !self.tables.waits.is_empty() && selected.iter().any(|one| self.wait_for(one).is_some())
+        self.tables.has_queues && selected.iter().any(|one| self.wait_for(one).is_some())
     }
 
     /// Returns the pace of the limit of a check, if its rule has one and no shorter limit.
