@@ -180,7 +180,7 @@ struct MetricTotals<'a> {
     counts: WorkerCounts,
     upstreams: Vec<(Box<str>, UpstreamCounts)>,
     clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
-    rules: Vec<(Box<str>, DecisionCounts)>,
+    rules: MutexGuard<'a, RuleRegistry>,
     waits: MutexGuard<'a, WaitRegistry>,
 }
 
@@ -350,7 +350,6 @@ impl Metrics {
     }
 
     fn totals(&self) -> MetricTotals<'_> {
-        let rules = self.rules.lock().decisions();
         let workers = self.workers.lock();
         let mut counts = WorkerCounts::new(self.listeners.len());
         workers.iter().for_each(|worker| counts.merge(worker));
@@ -363,7 +362,7 @@ impl Metrics {
             counts,
             upstreams: upstream_totals,
             clusters,
-            rules,
+            rules: self.rules.lock(),
             waits: self.waits.lock(),
         }
     }

@@ -134,7 +134,7 @@ pub(super) fn all_stats(totals: &MetricTotals<'_>, scrape: &Scrape, filter: &Sta
     stats.extend(totals.listeners().flat_map(|(name, listener)| listener_stats(name, listener)));
     stats.extend(totals.upstreams.iter().flat_map(|(name, upstream)| cluster_stats(name, upstream)));
     stats.extend(scrape.clusters.iter().flat_map(membership_stats));
-    stats.extend(totals.rules.iter().flat_map(|(rule, decisions)| rule_stats(rule, decisions)));
+    stats.extend(totals.rules.decisions().iter().flat_map(|(rule, decisions)| rule_stats(rule, decisions)));
     stats.retain(|stat| filter.matches(stat));
     stats.sort_by(|one, other| one.name.cmp(&other.name));
     EnvoyStats(stats)

@@ -201,14 +201,8 @@ impl MetricRegistry {
         self.set_certificates(scrape);
         self.set_unserved(totals);
         self.set_gauge(&families::REQUESTS_DELAYED, &[], totals.counts.delayed() as f64);
-        for (rule, decisions) in &totals.rules {
-            for (outcome, count) in decisions.iter() {
-                self.set_counter(
-                    &families::DECISIONS,
-                    &[("rule", rule), ("outcome", outcome.as_str())],
-                    count,
-                );
-            }
+        totals.rules.fill(self);
+        for rule in totals.rules.names() {
             let keys = scrape.keys_per_rule.get(rule).copied().unwrap_or(0);
             self.set_gauge(&families::LIMITER_KEYS, &[("rule", rule)], keys as f64);
         }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::exporter::MetricRegistry;
+use super::families;
 use crate::atomic_counter::AtomicCounter;
 pub use weir_policy::rules::outcome::DecisionOutcome;
 
@@ -93,6 +95,20 @@ impl RuleRegistry {
 
     pub(super) fn get(&self, name: &str) -> Option<&RuleMetrics> {
         self.0.get(name)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|name| &**name)
+    }
+
+    /// Sets the counters of all rules.
+    pub(super) fn fill(&self, sums: &MetricRegistry) {
+        for (name, rule) in &self.0 {
+            let name = ("rule", &**name);
+            for (outcome, count) in rule.decisions().iter() {
+                sums.set_counter(&families::DECISIONS, &[name, ("outcome", outcome.as_str())], count);
+            }
+        }
     }
 
     pub(super) fn decisions(&self) -> Vec<(Box<str>, DecisionCounts)> {
