@@ -1,5 +1,6 @@
 //! The command line: its subcommands and options, without their implementation.
 
+mod import_args;
 mod manual;
 
 use std::ffi::{OsStr, OsString};
@@ -10,6 +11,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub use self::import_args::ImportArgs;
 pub use self::manual::{command, manual_page, manual_pages};
 
 /// Configuration file of `weir run` without `-c`.
@@ -122,7 +124,7 @@ pub enum Command {
     Import {
         /// The format to import.
         #[command(subcommand)]
-        from: ImportFormat,
+        from: ImportArgs,
     },
     /// Explain what would happen to a request: which rules match, with which key, and what their counters say.
     ///
@@ -245,29 +247,6 @@ pub enum OutputFormat {
     Text,
     /// JSON.
     Json,
-}
-
-/// Formats that can be imported.
-#[derive(Debug, Subcommand)]
-pub enum ImportFormat {
-    /// Files of envoyproxy/ratelimit, as rules for Envoy's calls in their domains.
-    EnvoyRatelimit {
-        /// Files to import; a domain may be in several. `-` is standard input.
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
-    /// Envoy's local rate limit filter, anywhere in a configuration file of Envoy, in YAML or JSON.
-    LocalRatelimit {
-        /// File to import; `-` is standard input.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-    },
-    /// The limits of nginx: `limit_req`, `limit_conn`, `allow` and `deny`, with all included files.
-    Nginx {
-        /// File to import: nginx.conf, a part of it, or the output of `nginx -T`. `-` is standard input.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-    },
 }
 
 /// Name of the reference's executable, which manifests run by its path.

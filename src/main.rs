@@ -11,7 +11,7 @@ use weir::admin_client::AdminClient;
 use weir::app;
 use weir::cli;
 use weir::cli::{
-    AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportFormat, LogFormatArg, OutputFormat,
+    AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportArgs, LogFormatArg, OutputFormat,
     RecordedFormatArg, ReplayArgs,
 };
 use weir::explain_command::{self, ExplainArgs, ExplainError};
@@ -19,7 +19,7 @@ use weir::top::{self, TopOptions};
 use weir_config as config;
 use weir_config::check::{self, CheckStatus};
 use weir_config::environment;
-use weir_import as import;
+use weir_import::ImportSource;
 use weir_replay as replay;
 use weir_replay::format::LogFormat;
 use weir_replay::report::ReportFile;
@@ -224,27 +224,16 @@ fn replay_rules<'a>(path: &Path, config: &'a config::Config) -> ReplayRules<'a> 
     ReplayRules { name: path.display().to_string(), policy: &config.policy, max_keys: config.max_keys }
 }
 
-fn import_rules(from: &ImportFormat) -> ExitCode {
-    let files = match from {
-        ImportFormat::EnvoyRatelimit { files } => files.as_slice(),
-        ImportFormat::LocalRatelimit { file } | ImportFormat::Nginx { file } => std::slice::from_ref(file),
-    };
-    let (mut texts, mut problems) = (Vec::new(), Vec::new());
+fn import_rules(ImportArgs { importer, files }: &ImportArgs) -> ExitCode {
+    let (mut sources, mut problems) = (Vec::new(), Vec::new());
     for file in files {
+        let (path, name) = (file.clone(), file.display().to_string());
         match read_import(file) {
-            Ok(text) => texts.push((file.display().to_string(), text)),
-            Err(error) => problems.push(format!("{}: not readable: {error}", file.display())),
+            Ok(text) => sources.push(ImportSource { path, name, text }),
+            Err(error) => problems.push(format!("{name}: not readable: {error}")),
         }
     }
-    let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    let imported = match (from, texts.as_slice()) {
-        _ if !problems.is_empty() => Err(Vec::new()),
-        (ImportFormat::LocalRatelimit { .. }, [(name, text)]) => import::local_ratelimit::import(name, text),
-        (ImportFormat::Nginx { file }, [(name, text)]) => {
-            import::nginx::import(name, text, &|pattern| import::nginx::read_files(file, pattern))
-        }
-        (_, texts) => import::envoy_ratelimit::import(texts),
-    };
+    let imported = if problems.is_empty() { importer.import(&sources) } else { Err(Vec::new()) };
     match imported {
         Ok(imported) => {
             print_lines(&mut std::io::stderr(), &imported.warnings);

@@ -8,8 +8,10 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::Cli;
+use weir_import::IMPORTERS;
 
 /// Sections of one command.
+#[derive(Clone, Copy)]
 struct Sections {
     /// Name of the command, with those above it; empty for the program.
     command: &'static str,
@@ -21,6 +23,9 @@ struct Sections {
 
 const CONFIG_FILE: (&str, &str) = ("/etc/weir/weir.yaml", "configuration of `weir run` without -c");
 const USAGE: (&str, &str) = ("2", "bad usage, or an invalid configuration");
+
+const IMPORT_EXIT: &[(&str, &str)] =
+    &[("0", "success"), ("1", "the rules cannot be printed"), ("2", "a file is invalid or unreadable")];
 
 const SECTIONS: &[Sections] = &[
     Sections {
@@ -111,44 +116,7 @@ const SECTIONS: &[Sections] = &[
             ("weir import nginx /etc/nginx/nginx.conf", "the limits of nginx"),
             ("weir import envoy-ratelimit config/*.yaml", "the files of envoyproxy/ratelimit"),
         ],
-        exit: &[
-            ("0", "success"),
-            ("1", "the rules cannot be printed"),
-            ("2", "a file is invalid or unreadable"),
-        ],
-        files: &[],
-    },
-    Sections {
-        command: "import envoy-ratelimit",
-        examples: &[("weir import envoy-ratelimit config/*.yaml > rules.yaml", "all domains")],
-        exit: &[
-            ("0", "success"),
-            ("1", "the rules cannot be printed"),
-            ("2", "a file is invalid or unreadable"),
-        ],
-        files: &[],
-    },
-    Sections {
-        command: "import local-ratelimit",
-        examples: &[(
-            "weir import local-ratelimit envoy.yaml",
-            "the filter, anywhere in a configuration of Envoy",
-        )],
-        exit: &[
-            ("0", "success"),
-            ("1", "the rules cannot be printed"),
-            ("2", "a file is invalid or unreadable"),
-        ],
-        files: &[],
-    },
-    Sections {
-        command: "import nginx",
-        examples: &[("weir import nginx /etc/nginx/nginx.conf > rules.yaml", "with all included files")],
-        exit: &[
-            ("0", "success"),
-            ("1", "the rules cannot be printed"),
-            ("2", "a file is invalid or unreadable"),
-        ],
+        exit: IMPORT_EXIT,
         files: &[],
     },
     Sections {
@@ -197,8 +165,15 @@ fn with_help(command: Command, path: &str) -> Command {
     })
 }
 
-fn sections(path: &str) -> Option<&'static Sections> {
-    SECTIONS.iter().find(|sections| sections.command == path)
+fn sections(path: &str) -> Option<Sections> {
+    let written = SECTIONS.iter().find(|sections| sections.command == path).copied();
+    written.or_else(|| import_sections(path.strip_prefix("import ")?))
+}
+
+/// Returns the sections of the import of a format.
+fn import_sections(format: &str) -> Option<Sections> {
+    let importer = IMPORTERS.iter().find(|importer| importer.name == format)?;
+    Some(Sections { command: importer.name, examples: importer.examples, exit: IMPORT_EXIT, files: &[] })
 }
 
 /// A headline, and rows of a name and its meaning.
@@ -243,9 +218,10 @@ impl Sections {
 /// # Errors
 /// Returns an error if the page cannot be written to memory.
 pub fn manual_page(command: &Command) -> io::Result<Vec<u8>> {
-    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).replace('-', " ");
-    let path = name.strip_prefix("weir").unwrap_or(&name).trim();
-    let sections = SECTIONS.iter().find(|sections| sections.command.replace('-', " ") == path);
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    // Levels of commands are joined by `-`, which names of formats may contain.
+    let path = name.strip_prefix("weir").unwrap_or(name).trim_start_matches(['-', ' ']);
+    let sections = sections(&path.replacen("import-", "import ", 1));
     // The sections take the place of the text that the help shows.
     let man = Man::new(command.clone().after_help(None::<&str>));
     let (mut page, mut roff) = (Vec::new(), Roff::new());
@@ -299,7 +275,7 @@ mod tests {
                 "{path}"
             );
         }
-        assert_eq!(paths.len(), SECTIONS.len());
+        assert_eq!(paths.len(), SECTIONS.len() + IMPORTERS.len());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! first.
 
 use super::ImportError;
+use super::importer::{Conversion, Importer};
 use super::ledger::{Ledger, Message};
 use super::output::Imported;
 use super::remark::{Effect, Remark};
@@ -17,6 +18,18 @@ use weir_rls::document::{DescriptorDocument, DomainDocument, LimitDocument, Load
 use weir_rls::rules::DescriptorRules;
 use weir_rls::unit::RlsUnit;
 use weir_yaml::Node;
+
+/// The format on the command line.
+pub static IMPORTER: Importer = Importer {
+    name: "envoy-ratelimit",
+    about: "Files of envoyproxy/ratelimit, as rules for Envoy's calls in their domains",
+    files: "Files to import; a domain may be in several. `-` is standard input",
+    examples: &[("weir import envoy-ratelimit config/*.yaml > rules.yaml", "all domains")],
+    convert: Conversion::Files(|sources| {
+        let files: Vec<_> = sources.iter().map(|source| (&*source.name, &*source.text)).collect();
+        import(&files)
+    }),
+};
 
 /// Maximum count of a limit per second.
 const MAX_PER_SECOND: u32 = 1_000_000_000;

@@ -6,13 +6,15 @@
 //! `ledger` what the rules express, and gives reasons for the rest; the ledger turns every other value into a remark. What
 //! changes which requests are admitted is a warning, too (`remark`). `output` checks the rules as a configuration. A test
 //! deletes and changes each leaf of the samples in `tests/rls/imports` and expects other rules or comments, so a new
-//! importer needs its samples there, and its fields as a `Message`.
+//! importer needs its samples there, and its fields as a `Message`. An [`Importer`] in [`IMPORTERS`] is all that the
+//! command line needs to know.
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod envoy_ratelimit;
 pub mod local_ratelimit;
 pub mod nginx;
 
+mod importer;
 mod ledger;
 mod meet;
 mod network;
@@ -26,7 +28,12 @@ mod tree;
 
 use std::fmt;
 
+pub use self::importer::{Conversion, ImportSource, Importer};
 pub use self::output::Imported;
+
+/// All formats, in the order of the help.
+pub static IMPORTERS: &[&Importer] =
+    &[&envoy_ratelimit::IMPORTER, &local_ratelimit::IMPORTER, &nginx::IMPORTER];
 
 /// Why a file cannot be imported, e.g. `limits.yaml:3:5: descriptor has empty key`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,10 +19,23 @@ mod units;
 use self::discover::Discovery;
 use self::rules::FilterRuleWriter;
 use super::ImportError;
+use super::importer::{Conversion, Importer};
 use super::ledger::Ledger;
 use super::output::Imported;
 use super::remark::{Effect, Remark};
 use super::tree::read_documents;
+
+/// The format on the command line.
+pub static IMPORTER: Importer = Importer {
+    name: "local-ratelimit",
+    about: "Envoy's local rate limit filter, anywhere in a configuration file of Envoy, in YAML or JSON",
+    files: "File to import; `-` is standard input",
+    examples: &[(
+        "weir import local-ratelimit envoy.yaml",
+        "the filter, anywhere in a configuration of Envoy",
+    )],
+    convert: Conversion::OneFile(|source| import(&source.name, &source.text)),
+};
 
 /// Converts the filter's configurations in all documents of `text` to rules.
 ///

@@ -34,8 +34,20 @@ use self::level::has_limits;
 use self::rules::RuleWriter;
 pub use self::syntax::{IncludeReader, IncludedFile};
 use super::ImportError;
+use super::importer::{Conversion, Importer};
 use super::output::Imported;
 use super::rule_text::RuleListItem;
+
+/// The format on the command line.
+pub static IMPORTER: Importer = Importer {
+    name: "nginx",
+    about: "The limits of nginx: `limit_req`, `limit_conn`, `allow` and `deny`, with all included files",
+    files: "File to import: nginx.conf, a part of it, or the output of `nginx -T`. `-` is standard input",
+    examples: &[("weir import nginx /etc/nginx/nginx.conf > rules.yaml", "with all included files")],
+    convert: Conversion::OneFile(|source| {
+        import(&source.name, &source.text, &|pattern| read_files(&source.path, pattern))
+    }),
+};
 
 /// Converts the limits of nginx's configuration to rules; `read` returns the files that an `include` names. The text may
 /// be the output of `nginx -T`, which has all files.
