@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::header::HOST;
 use http::{HeaderName, HeaderValue};
 
 use super::membership::Plans;
@@ -131,6 +132,11 @@ impl Attribute {
         self.words().0
     }
 
+    /// Returns the attribute's parameter in the configuration, such as the name of a header.
+    pub fn parameter(&self) -> Option<String> {
+        self.words().1
+    }
+
     /// Returns where the attribute comes from.
     pub fn source(&self) -> AttributeSource<'_> {
         match self {
@@ -147,6 +153,27 @@ impl Attribute {
             Self::Jwt(_) => AttributeSource::Token,
             Self::Certificate(name) => AttributeSource::Certificate(*name),
             Self::Descriptor(key) => AttributeSource::Descriptor(key),
+        }
+    }
+
+    /// Whether clients choose to send the attribute or not.
+    pub fn is_chosen_by_client(&self) -> bool {
+        match self {
+            // Required by RFC 9112 section 3.2.
+            Self::Header(name) => *name != HOST,
+            Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Certificate(_) => true,
+            Self::ClientIp
+            | Self::ClientNetwork { .. }
+            | Self::Country
+            | Self::Continent
+            | Self::System
+            | Self::Plan(_)
+            | Self::Route
+            | Self::Path
+            | Self::Method
+            | Self::Host
+            | Self::Listener
+            | Self::Descriptor(_) => false,
         }
     }
 

@@ -1,8 +1,6 @@
 //! Parts of keys whose absence means unlimited: a rule by a header does not apply to requests without it, unless
 //! `on_missing` says otherwise.
 
-use http::header::HOST;
-
 use super::wide_rules::WideRules;
 use super::{RuleEntry, map_items, single_path_matchers};
 use crate::at::At;
@@ -34,7 +32,7 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: At<'_>) {
         let (rule_at, mut parts) = (entry.position(&at), limiting.key.0.iter());
         map_items(key, rule_at.key("key"), |_, at| {
             let part = parts.next()?;
-            if !is_chosen_by_client(part) || considered.contains(&part) || is_implied(entry, part) {
+            if !part.is_chosen_by_client() || considered.contains(&part) || is_implied(entry, part) {
                 return None;
             }
             let lacking = entry.rule.matcher.without(part);
@@ -52,49 +50,20 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: At<'_>) {
 }
 
 fn missing_part_note(part: &Attribute) -> ValueError {
-    let what = match part {
-        Attribute::Header(name) => format!("the header {}", backquoted(name.as_str())),
-        Attribute::Cookie(name) => format!("the cookie {}", backquoted(name)),
-        Attribute::Query(name) => format!("the query parameter {}", backquoted(name)),
-        Attribute::Jwt(claim) => format!("a valid token with the claim {}", backquoted(&claim.to_string())),
-        Attribute::Certificate(_)
-        | Attribute::ClientIp
-        | Attribute::ClientNetwork { .. }
-        | Attribute::Country
-        | Attribute::Continent
-        | Attribute::System
-        | Attribute::Plan(_)
-        | Attribute::Route
-        | Attribute::Path
-        | Attribute::Method
-        | Attribute::Host
-        | Attribute::Listener
-        | Attribute::Descriptor(_) => format!("a value for `{part}`"),
+    let thing = match part.word() {
+        "header" => Some("the header"),
+        "cookie" => Some("the cookie"),
+        "query" => Some("the query parameter"),
+        "jwt" => Some("a valid token with the claim"),
+        _ => None,
+    };
+    let what = match thing.zip(part.parameter()) {
+        Some((thing, name)) => format!("{thing} {}", backquoted(&name)),
+        None => format!("a value for `{part}`"),
     };
     ValueError::new(format!("requests without {what} are not limited, by this rule or another")).with_hint(
         "add `on_missing: shared` to limit them together, `deny` to reject them, or `skip` if this is intended",
     )
-}
-
-/// Whether clients choose to send the attribute or not.
-fn is_chosen_by_client(part: &Attribute) -> bool {
-    match part {
-        // Required by RFC 9112 section 3.2.
-        Attribute::Header(name) => *name != HOST,
-        Attribute::Cookie(_) | Attribute::Query(_) | Attribute::Jwt(_) | Attribute::Certificate(_) => true,
-        Attribute::ClientIp
-        | Attribute::ClientNetwork { .. }
-        | Attribute::Country
-        | Attribute::Continent
-        | Attribute::System
-        | Attribute::Plan(_)
-        | Attribute::Route
-        | Attribute::Path
-        | Attribute::Method
-        | Attribute::Host
-        | Attribute::Listener
-        | Attribute::Descriptor(_) => false,
-    }
 }
 
 /// Whether the rule applies only to requests that have the part.
@@ -120,7 +89,7 @@ fn is_caught_by(entry: &RuleEntry<'_>, part: &Attribute, lacking: &Matcher, othe
         Action::Allow | Action::Deny => is_match(),
         Action::Limit(limiting) => {
             let has_value =
-                |own: &Attribute| own != part && (!is_chosen_by_client(own) || lacking.requires(own));
+                |own: &Attribute| own != part && (!own.is_chosen_by_client() || lacking.requires(own));
             other.is_enforced()
                 && (limiting.on_missing != OnMissing::Skip || limiting.key.0.iter().all(has_value))
                 && is_match()
