@@ -8,23 +8,11 @@ use crate::at::At;
 use crate::diagnostic::{Diagnostics, ValueError};
 use crate::raw;
 use weir_policy::response::ietf::{RATELIMIT, RATELIMIT_POLICY};
-use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
-use weir_policy::response::rejection::X_ENVOY_RATELIMITED;
-use weir_policy::response::{LimitHeaderNames, LimitHeaderSettings, Visibility};
+use weir_policy::response::{FIXED_HEADERS, LimitHeaderNames, LimitHeaderSettings, Visibility};
 
 /// Headers with another meaning.
-const TAKEN: [HeaderName; 10] = [
-    CONNECTION,
-    CONTENT_LENGTH,
-    CONTENT_TYPE,
-    DATE,
-    RETRY_AFTER,
-    TRANSFER_ENCODING,
-    RATELIMIT,
-    RATELIMIT_POLICY,
-    X_WEIR_OVER_LIMIT,
-    X_ENVOY_RATELIMITED,
-];
+const TAKEN: [HeaderName; 6] =
+    [CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, RETRY_AFTER, TRANSFER_ENCODING];
 
 pub(super) fn compile(raw: &raw::Root, report: &Diagnostics<'_>) -> LimitHeaderSettings {
     let error = ValueError::new("expected one of full, limited, off, got true").with_suggestion(Some("full"));
@@ -66,7 +54,7 @@ fn compile_names(raw: &raw::HeaderNames, at: At<'_>) -> LimitHeaderNames {
 
 fn parse_name(text: &str) -> Result<HeaderName, ValueError> {
     let name = parse_header_name(text)?;
-    if TAKEN.contains(&name) {
+    if TAKEN.contains(&name) || FIXED_HEADERS.contains(&name) {
         let error = ValueError::new(format!("header `{name}` has another meaning"));
         let is_ietf = [RATELIMIT, RATELIMIT_POLICY].contains(&name);
         return Err(if is_ietf { error.with_hint("`ietf_headers: true` sends it") } else { error });
