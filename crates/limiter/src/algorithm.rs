@@ -108,6 +108,21 @@ impl StoreAlgorithm {
     }
 }
 
+/// How the units of a limit become free again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refill {
+    /// One by one at the limit's rate, up to a burst.
+    Continuous,
+    /// The limit's count at once, after each period, up to a burst.
+    Batches,
+    /// All at the end of a window.
+    Window,
+    /// Each at some time in the period after it was charged, or in the one after that.
+    Sliding,
+    /// Not with time alone.
+    None,
+}
+
 /// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
@@ -175,18 +190,21 @@ impl Algorithm {
         }
     }
 
+    /// Returns how units become free in this process; those of leases come from the store.
+    pub(crate) const fn refill(self) -> Refill {
+        match self {
+            Self::Gcra | Self::TokenBucket | Self::LeakyBucket => Refill::Continuous,
+            Self::RefillBucket => Refill::Batches,
+            Self::FixedWindow => Refill::Window,
+            Self::SlidingWindow | Self::SlidingLog => Refill::Sliding,
+            Self::InFlight | Self::Ban | Self::Lease(_) => Refill::None,
+        }
+    }
+
     /// Whether units return one by one during the period, so that more than the limit can pass in one period.
     pub const fn refills_continuously(self) -> bool {
-        match self {
-            Self::Gcra | Self::TokenBucket | Self::LeakyBucket => true,
-            Self::RefillBucket
-            | Self::FixedWindow
-            | Self::SlidingWindow
-            | Self::SlidingLog
-            | Self::InFlight
-            | Self::Ban => false,
-            Self::Lease(origin) => origin.algorithm().refills_continuously(),
-        }
+        let counted_by = if let Self::Lease(origin) = self { origin.algorithm() } else { self };
+        matches!(counted_by.refill(), Refill::Continuous)
     }
 
     /// Returns the algorithm for leases on a limit that the store counts by this one; `None` for bans.

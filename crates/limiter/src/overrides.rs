@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::algorithm::Algorithm;
+use super::algorithm::Refill;
 use super::key::KeyHash;
 use super::quota::{Quota, QuotaChange};
 use super::registry::LimitHandle;
@@ -50,7 +50,10 @@ impl Limiter {
         let key = key.salted(limit.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.set_pause(key, limit.id, until);
-        let Some(quota) = shard.quota_of(key, limit.id).filter(|quota| refills(quota.algorithm())).copied()
+        let Some(quota) = shard
+            .quota_of(key, limit.id)
+            .filter(|quota| quota.algorithm().refill() == Refill::Continuous)
+            .copied()
         else {
             return;
         };
@@ -103,20 +106,6 @@ impl Limiter {
         let key = key.salted(limit.salt);
         let held = self.table.lock(self.table.shard_of(key)).held_of(key, limit.id);
         Some(usage.with_held(u32::try_from(held).unwrap_or(u32::MAX)))
-    }
-}
-
-/// Whether a quota is refilled continuously, and not at the end of a window.
-const fn refills(algorithm: Algorithm) -> bool {
-    match algorithm {
-        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
-        Algorithm::RefillBucket
-        | Algorithm::FixedWindow
-        | Algorithm::SlidingWindow
-        | Algorithm::SlidingLog
-        | Algorithm::InFlight
-        | Algorithm::Ban
-        | Algorithm::Lease(_) => false,
     }
 }
 

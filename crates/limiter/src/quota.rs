@@ -21,7 +21,7 @@ pub use self::boost::{BoostFactor, QuotaChange};
 pub use self::builder::{InvalidQuota, QuotaBuilder};
 use self::period::DAY;
 pub use self::period::{Limit, Period, TimeUnit};
-use super::algorithm::{self, Algorithm};
+use super::algorithm::{self, Algorithm, Refill};
 use super::elastic::{ElasticCosts, ElasticRange};
 use super::feedback;
 use super::percent::Percent;
@@ -312,19 +312,21 @@ impl Quota {
         if instances == NonZeroU32::MIN {
             return self;
         }
-        let divided = match self.algorithm {
-            Algorithm::InFlight => return Self::in_flight(part(self.burst())),
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+        if self.algorithm == Algorithm::InFlight {
+            return Self::in_flight(part(self.burst()));
+        }
+        let divided = match self.algorithm.refill() {
+            Refill::Continuous => {
                 let longer = period.count().checked_mul(instances);
                 longer.and_then(|longer| {
                     whole(count, Period::new(longer, period.unit()), Some(part(self.burst())))
                 })
             }
-            Algorithm::RefillBucket => whole(part(count), period, Some(part(self.burst()))),
-            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {
+            Refill::Batches => whole(part(count), period, Some(part(self.burst()))),
+            Refill::Window | Refill::Sliding => {
                 whole(part(count), period, None).map(|quota| quota.with_params(self.params()))
             }
-            Algorithm::Ban | Algorithm::Lease(_) => None,
+            Refill::None => None,
         };
         divided.and_then(|quota| quota.in_finer_units(self.units_per_request)).unwrap_or(self)
     }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, CounterState, CounterUsage, Outcome, fixed_window};
+use super::{CounterState, CounterUsage, Outcome, Refill, fixed_window};
 use crate::quota::Quota;
 use crate::timestamp::Timestamp;
 
@@ -130,15 +130,12 @@ pub(crate) fn time_until_more(
     lacking: u32,
     now: Timestamp,
 ) -> Option<Duration> {
-    match (LeaseState::from_counter(state), quota.store_quota().algorithm()) {
+    match (LeaseState::from_counter(state), quota.store_quota().algorithm().refill()) {
         (LeaseState::Exhausted { until, .. }, _) if until > now => Some(until.since(now)),
-        (_, Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
-            Some(drained(quota, lacking))
-        }
-        (_, Algorithm::FixedWindow) => Some(time_until_full(&quota.store_quota(), used, now)),
+        (_, Refill::Continuous) => Some(drained(quota, lacking)),
+        (_, Refill::Window) => Some(time_until_full(&quota.store_quota(), used, now)),
         // Only the store has the times at which the next units return.
-        (_, Algorithm::RefillBucket | Algorithm::SlidingWindow | Algorithm::SlidingLog) => None,
-        (_, Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_)) => None,
+        (_, Refill::Batches | Refill::Sliding | Refill::None) => None,
     }
 }
 
@@ -149,15 +146,15 @@ fn time_until_full(quota: &Quota, used: u32, now: Timestamp) -> Duration {
         return Duration::ZERO;
     }
     let period = quota.window().duration();
-    match quota.algorithm() {
-        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => drained(quota, used),
-        Algorithm::RefillBucket => {
+    match quota.algorithm().refill() {
+        Refill::Continuous => drained(quota, used),
+        Refill::Batches => {
             let refills = u64::from(used).div_ceil(quota.count());
             period.saturating_mul(u32::try_from(refills).unwrap_or(u32::MAX))
         }
-        Algorithm::FixedWindow => Timestamp::from_nanos(fixed_window::window_end(quota, now)).since(now),
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => period,
-        Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => Duration::ZERO,
+        Refill::Window => Timestamp::from_nanos(fixed_window::window_end(quota, now)).since(now),
+        Refill::Sliding => period,
+        Refill::None => Duration::ZERO,
     }
 }
 
@@ -177,6 +174,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
+    use crate::algorithm::Algorithm;
     use crate::quota::{Limit, Period, TimeUnit};
 
     const fn at(millis: u64) -> Timestamp {

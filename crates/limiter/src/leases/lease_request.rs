@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{LeasePolicy, LeaseResponse, SharedCounter};
-use crate::algorithm::{Algorithm, fixed_window};
+use crate::algorithm::{Refill, fixed_window};
 use crate::quota::Quota;
 use crate::timestamp::Timestamp;
 
@@ -149,19 +149,19 @@ impl StoreCounterKind {
     pub(super) fn from_quota(quota: &Quota, in_use: u64) -> Self {
         let quota = quota.store_quota();
         let count = u32::try_from(quota.count()).unwrap_or(u32::MAX);
-        match quota.algorithm() {
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket {
+        match quota.algorithm().refill() {
+            Refill::Continuous => Self::Bucket {
                 interval: quota.period_nanos() as f64 / 1000.0 / f64::from(count),
                 burst: quota.capacity(),
             },
-            Algorithm::RefillBucket => {
+            Refill::Batches => {
                 Self::Refill { count, every: quota.window().duration(), burst: quota.capacity() }
             }
-            Algorithm::FixedWindow => Self::Window { count, quota },
-            Algorithm::SlidingWindow | Algorithm::SlidingLog => {
+            Refill::Window => Self::Window { count, quota },
+            Refill::Sliding => {
                 Self::Sliding { count, length: quota.window().duration(), sub_windows: SUB_WINDOWS }
             }
-            Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => {
+            Refill::None => {
                 let used = u32::try_from(in_use).unwrap_or(u32::MAX);
                 Self::Permits { count: quota.capacity(), used, held: 0 }
             }

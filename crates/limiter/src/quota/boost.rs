@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use super::{Limit, MAX_LOGGED_UNITS, Quota};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Refill};
 
 /// Hundredths in a factor of 1.
 const HUNDREDTHS_IN_ONE: u32 = 100;
@@ -79,20 +79,14 @@ impl Quota {
     fn with_requests(&self, limit: Limit, burst: NonZeroU32) -> Option<Self> {
         let shares = NonZeroU32::from(self.units_per_request);
         let (count, burst) = (limit.count.checked_mul(shares)?, burst.checked_mul(shares)?);
-        match self.algorithm {
-            Algorithm::Ban | Algorithm::Lease(_) => return None,
-            Algorithm::InFlight => return Some(Self { count: burst, burst, ..*self }),
-            Algorithm::SlidingLog if count.get() > MAX_LOGGED_UNITS => return None,
-            Algorithm::RefillBucket if burst < count => return None,
-            Algorithm::Gcra
-            | Algorithm::TokenBucket
-            | Algorithm::RefillBucket
-            | Algorithm::LeakyBucket
-            | Algorithm::FixedWindow
-            | Algorithm::SlidingWindow
-            | Algorithm::SlidingLog => {}
+        if self.algorithm == Algorithm::InFlight {
+            return Some(Self { count: burst, burst, ..*self });
         }
-        if u64::from(count.get()) > limit.period.nanos() {
+        let is_invalid = self.algorithm.refill() == Refill::None
+            || (self.algorithm == Algorithm::SlidingLog && count.get() > MAX_LOGGED_UNITS)
+            || (self.algorithm == Algorithm::RefillBucket && burst < count)
+            || u64::from(count.get()) > limit.period.nanos();
+        if is_invalid {
             return None;
         }
         let raised = Self::from_units(self.algorithm, limit.period, count, burst, self.units_per_request)?;

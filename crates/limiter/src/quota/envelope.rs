@@ -5,7 +5,7 @@
 //! comparison is sufficient and not necessary: `false` means "not proven".
 
 use super::{Quota, TimeUnit};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Refill};
 
 /// Upper bound on the units admitted in any span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,37 +48,36 @@ impl Quota {
         // Room for the request itself, and a unit for buckets that count in whole units.
         let needed = passed.units.saturating_add(units.into()).saturating_add(1);
         let fits_into = |nanos: u128| passed.units_in(nanos).saturating_add(units.into()) <= count;
-        match self.algorithm() {
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                needed <= burst && passed.is_at_most(count, nominal)
-            }
+        match self.algorithm().refill() {
+            Refill::Continuous => needed <= burst && passed.is_at_most(count, nominal),
             // A refill may be up to one period late, compared with a continuous one.
-            Algorithm::RefillBucket => {
-                needed.saturating_add(count) <= burst && passed.is_at_most(count, nominal)
-            }
-            Algorithm::FixedWindow => fits_into(self.period_length().max),
-            Algorithm::SlidingLog => fits_into(nominal),
+            Refill::Batches => needed.saturating_add(count) <= burst && passed.is_at_most(count, nominal),
+            Refill::Window => fits_into(self.period_length().max),
+            Refill::Sliding if self.is_exact() => fits_into(nominal),
             // The estimate is at most what was admitted in the current window and the one before.
-            Algorithm::SlidingWindow => fits_into(nominal.saturating_mul(2)),
-            Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => false,
+            Refill::Sliding => fits_into(nominal.saturating_mul(2)),
+            Refill::None => false,
         }
     }
 
     fn envelope(&self) -> Option<Envelope> {
         let (count, burst) = (u128::from(self.limit().count.get()), u128::from(self.burst().get()));
-        let (units, nanos) = match self.algorithm() {
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                (burst, u128::from(self.period_nanos()))
-            }
+        let (units, nanos) = match self.algorithm().refill() {
+            Refill::Continuous => (burst, u128::from(self.period_nanos())),
             // The first refill may come at once.
-            Algorithm::RefillBucket => (burst.saturating_add(count), u128::from(self.period_nanos())),
+            Refill::Batches => (burst.saturating_add(count), u128::from(self.period_nanos())),
             // A span begins and ends inside windows.
-            Algorithm::FixedWindow => (count.saturating_mul(2), self.period_length().min),
-            Algorithm::SlidingWindow => (count.saturating_mul(2), self.lookback_nanos()),
-            Algorithm::SlidingLog => (count, u128::from(self.period_nanos())),
-            Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => return None,
+            Refill::Window => (count.saturating_mul(2), self.period_length().min),
+            Refill::Sliding if self.is_exact() => (count, u128::from(self.period_nanos())),
+            Refill::Sliding => (count.saturating_mul(2), self.lookback_nanos()),
+            Refill::None => return None,
         };
         Some(Envelope { units, count, nanos })
+    }
+
+    /// Whether any span of one period has at most the limit's count, which a sliding window only estimates.
+    fn is_exact(&self) -> bool {
+        self.algorithm() == Algorithm::SlidingLog
     }
 
     /// Returns the time in which a sliding window surely admits at most its count: without its oldest sub-window,

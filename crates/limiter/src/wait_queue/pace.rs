@@ -15,7 +15,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::Refill;
 use crate::quota::Quota;
 use crate::timestamp::{Timestamp, saturating_nanos};
 
@@ -61,8 +61,7 @@ impl Pace {
             expected: share,
             cost: f64::from(cost.max(1)),
             window: Duration::from_nanos(quota.limit().period.nanos()),
-            is_refilled: quota.algorithm().refills_continuously()
-                || matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::SlidingLog),
+            is_refilled: matches!(quota.algorithm().refill(), Refill::Continuous | Refill::Sliding),
         }
     }
 }

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::algorithm::Algorithm;
 use crate::quota::{Limit, Period, TimeUnit};
 use crate::wait_queue::tests::charged_ahead;
 use crate::{Check, Limiter};

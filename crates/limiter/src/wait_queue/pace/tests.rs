@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::algorithm::Algorithm;
 use crate::feedback::LimitShare;
 use crate::quota::{Limit, Period, TimeUnit};
 
