@@ -3,8 +3,8 @@
 
 use super::source::{Source, Token, line_of};
 
-const EXHAUSTIVE_ENUMS: [&str; 6] =
-    ["Action", "Algorithm", "Attribute", "AttributeSource", "Counts", "Params"];
+const EXHAUSTIVE_ENUMS: [&str; 7] =
+    ["Action", "Algorithm", "Attribute", "AttributeSource", "Counts", "Params", "Refill"];
 
 /// Returns every wildcard arm in a `match` over one of the [`EXHAUSTIVE_ENUMS`].
 pub(super) fn wildcard_arms(source: &Source) -> Vec<String> {
