@@ -81,22 +81,9 @@ pub struct LabeledKeyPart {
 impl Attribute {
     /// Returns the label in a key as text: the keyword, with its parameter after a dot.
     pub fn label(&self) -> String {
-        match self {
-            Self::ClientIp
-            | Self::ClientNetwork { .. }
-            | Self::Country
-            | Self::Continent
-            | Self::System
-            | Self::Plan(_)
-            | Self::Route
-            | Self::Path
-            | Self::Method
-            | Self::Host
-            | Self::Listener => self.word().to_owned(),
-            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Certificate(_) => {
-                format!("{}.{}", self.word(), self.entry_key())
-            }
-            Self::Descriptor(key) => format!("descriptor.{key}"),
+        match self.parameter().filter(|_| !self.is_address()) {
+            Some(parameter) => format!("{}.{parameter}", self.word()),
+            None => self.word().to_owned(),
         }
     }
 
