@@ -14,7 +14,7 @@ use weir_http::headers::FieldLines;
 use weir_limiter::timestamp::Timestamp;
 use weir_limits::{DecisionSummary, PendingLimits, QueueArrival};
 use weir_policy::engine::Policy;
-use weir_policy::identify::{Attributes, MalformedPath, identify};
+use weir_policy::identify::{Attributes, ConnectionAttributes, MalformedPath, identify};
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::deferral::DeferredRequest;
 use weir_policy::rules::selection::{Denial, Selection};
@@ -64,7 +64,8 @@ pub(super) fn identify_request<'a>(
 ) -> Result<Attributes<'a>, MalformedPath> {
     let (settings, civil) = (&view.policy.identify, connection.worker.shared.clock.civil_time_at(now));
     let mut attributes = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil)?;
-    (attributes.certificate, attributes.listener) = (connection.certificate(), connection.listener_name());
+    attributes.connection =
+        ConnectionAttributes { certificate: connection.certificate(), listener: connection.listener_name() };
     Ok(attributes)
 }
 

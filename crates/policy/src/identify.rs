@@ -87,15 +87,21 @@ pub struct Attributes<'a> {
     pub now: Timestamp,
     /// Number of the client's plan, cached on first use. The numbers are defined by `rules::membership`.
     pub plan: OnceCell<Result<Option<u16>, Ambiguity>>,
-    /// Names in the client's certificate, if it presented a valid one.
-    pub certificate: Option<&'a ClientCertificate>,
-    /// Name of the listener that received the request; `None` if it is unknown.
-    pub listener: Option<&'a str>,
+    pub connection: ConnectionAttributes<'a>,
     /// Entries of the Envoy descriptor, if the request was not proxied here.
     pub descriptor: Option<Entries<'a>>,
     client_is_known: bool,
     geo_lookup: GeoLookup<'a>,
     token: jwt::RequestToken<'a>,
+}
+
+/// What is known of the connection on which a request arrived; nothing by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnectionAttributes<'a> {
+    /// Names in the client's certificate, if it presented a valid one.
+    pub certificate: Option<&'a ClientCertificate>,
+    /// Name of the listener that received the request; `None` if it is unknown.
+    pub listener: Option<&'a str>,
 }
 
 impl Attributes<'_> {
@@ -164,8 +170,7 @@ pub fn identify<'a>(
         client,
         now,
         plan: OnceCell::new(),
-        certificate: None,
-        listener: None,
+        connection: ConnectionAttributes::default(),
         descriptor: None,
         client_is_known: true,
         geo_lookup: GeoLookup::new(&settings.geo),

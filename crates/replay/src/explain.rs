@@ -75,7 +75,7 @@ pub fn explain(request: &RequestDescription, context: &ExplainContext<'_>) -> Ex
             let RequestDescription { method, uri, headers, peer, .. } = request;
             match identify(method, uri, headers, *peer, settings, time) {
                 Ok(mut attributes) => {
-                    attributes.listener = request.listener.as_deref();
+                    attributes.connection.listener = request.listener.as_deref();
                     attributes
                 }
                 Err(error) => {

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::client_ip::{self, ClientAddress};
 use super::geo::GeoLookup;
 use super::host::RequestHost;
-use super::{Attributes, IdentifySettings, jwt, path};
+use super::{Attributes, ConnectionAttributes, IdentifySettings, jwt, path};
 use weir_limiter::timestamp::Timestamp;
 
 const CLIENT: [&str; 1] = ["remote_address"];
@@ -72,8 +72,7 @@ impl<'a> ParsedDescriptor<'a> {
             client_network: client_ip::network(ip, 32, settings.ipv6_prefix),
             now,
             plan: OnceCell::new(),
-            certificate: None,
-            listener: None,
+            connection: ConnectionAttributes::default(),
             descriptor: Some(Entries(&self.entries)),
             client_is_known: self.client.is_some(),
             geo_lookup: GeoLookup::new(&settings.geo),

@@ -10,7 +10,7 @@ use http::{HeaderMap, Method};
 use super::client_ip::{self, ClientAddress};
 use super::geo::GeoLookup;
 use super::host::RequestHost;
-use super::{Attributes, IdentifySettings, MalformedPath, jwt, path};
+use super::{Attributes, ConnectionAttributes, IdentifySettings, MalformedPath, jwt, path};
 use weir_limiter::timestamp::Timestamp;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,8 +64,7 @@ impl<'a> RecordedRequest<'a> {
             client,
             now,
             plan: OnceCell::new(),
-            certificate: None,
-            listener: None,
+            connection: ConnectionAttributes::default(),
             descriptor: None,
             client_is_known: self.address != RecordedAddress::Unknown,
             geo_lookup: GeoLookup::new(&settings.geo),

@@ -204,7 +204,7 @@ impl Attribute {
             Self::Method => then(request.method.ok_or(Missing)?.as_str().as_bytes()),
             Self::Host if request.host.as_str().is_empty() => return Err(Missing),
             Self::Host => then(request.host.as_str().as_bytes()),
-            Self::Listener => then(request.listener.ok_or(Missing)?.as_bytes()),
+            Self::Listener => then(request.connection.listener.ok_or(Missing)?.as_bytes()),
             Self::Header(name) => then(&lookup::header(request.headers, name)?.ok_or(Missing)?),
             Self::Cookie(name) => then(&cookie::canonical_value(request.headers, name)?.ok_or(Missing)?),
             Self::Query(name) => {
@@ -391,7 +391,7 @@ fn any<'v, V: Iterator<Item = &'v [u8]>>(patterns: &[HeaderPattern], values: imp
 }
 
 fn names<'a>(request: &Attributes<'a>, name: CertificateName) -> &'a [Box<str>] {
-    request.certificate.map_or(&[][..], |certificate| certificate.names(name))
+    request.connection.certificate.map_or(&[][..], |certificate| certificate.names(name))
 }
 
 fn prefixes(ipv4: Option<u8>, ipv6: Option<u8>) -> String {
