@@ -5,6 +5,7 @@ mod client;
 mod document_limits;
 mod endpoints;
 mod envoy;
+mod framing;
 mod health;
 mod modes;
 mod native;
