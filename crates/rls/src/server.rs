@@ -5,12 +5,12 @@ mod call;
 mod calls;
 mod connection;
 mod connection_limiter;
+mod grpc;
 mod health;
 mod incomplete_timer;
 mod message_reader;
 mod quota;
 mod ratelimit;
-mod relayed_body;
 mod report_reader;
 mod response_queue;
 mod wire;
@@ -23,11 +23,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::RateLimitQuotaServiceServer;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
-use tonic_health::pb::health_server::HealthServer;
 
 use self::calls::WorkerCalls;
 use self::connection_limiter::ConnectionLimiter;
@@ -80,14 +77,12 @@ pub struct PortSecurity {
     pub client_names: Arc<[Box<str>]>,
 }
 
-/// The gRPC services of a connection.
-#[derive(Clone, Debug)]
+/// The gRPC services of a worker.
+#[derive(Debug)]
 struct GrpcServices {
-    /// Decides most requests, without the general service below.
-    decider: GrpcRateLimit,
-    rate_limit: RateLimitServiceServer<GrpcRateLimit>,
-    quota: RateLimitQuotaServiceServer<GrpcQuota>,
-    health: HealthServer<GrpcHealth>,
+    rate_limit: GrpcRateLimit,
+    quota: GrpcQuota,
+    health: GrpcHealth,
     /// Total size of incomplete messages of all streams, in bytes.
     incomplete_bytes: Arc<AtomicUsize>,
 }
@@ -125,23 +120,20 @@ impl GrpcPort {
     }
 
     fn services(&self, worker: WorkerId) -> GrpcServices {
-        let decider = GrpcRateLimit { handler: Arc::clone(&self.handler), worker };
+        let (handler, streams) = (&self.handler, &self.quota_streams);
         GrpcServices {
-            rate_limit: RateLimitServiceServer::new(decider.clone()),
-            decider,
-            quota: RateLimitQuotaServiceServer::new(GrpcQuota {
-                handler: Arc::clone(&self.handler),
-                streams: Arc::clone(&self.quota_streams),
-            }),
+            rate_limit: GrpcRateLimit { handler: Arc::clone(handler), worker },
+            quota: GrpcQuota { handler: Arc::clone(handler), streams: Arc::clone(streams) },
+            health: GrpcHealth(Arc::clone(handler)),
             incomplete_bytes: Arc::clone(&self.incomplete_bytes),
-            health: HealthServer::new(GrpcHealth(Arc::clone(&self.handler))),
         }
     }
 }
 
 /// State that the connections of one worker share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct GrpcWorker {
+    services: GrpcServices,
     handshake_limiter: HandshakeLimiter,
     message_reader: MessageReader,
     calls: Rc<WorkerCalls>,
@@ -152,7 +144,6 @@ struct GrpcWorker {
 struct GrpcOpener {
     port: Arc<GrpcPort>,
     worker: Rc<GrpcWorker>,
-    services: GrpcServices,
     connections: RefCell<JoinSet<()>>,
 }
 
@@ -201,15 +192,20 @@ pub async fn run(
 
 impl GrpcOpener {
     fn new(port: Arc<GrpcPort>, worker: WorkerId) -> Self {
-        let services = port.services(worker);
-        Self { port, worker: Rc::default(), services, connections: RefCell::default() }
+        let worker = Rc::new(GrpcWorker {
+            services: port.services(worker),
+            handshake_limiter: HandshakeLimiter::default(),
+            message_reader: MessageReader::default(),
+            calls: Rc::default(),
+        });
+        Self { port, worker, connections: RefCell::default() }
     }
 
     /// Serves a connection on this thread, in a task of its own.
     fn open(&self, assigned: AssignedConnection<GrpcConnectionPermit>) {
         let AssignedConnection { accepted, permit, place } = assigned;
         let (port, worker) = (Arc::clone(&self.port), Rc::clone(&self.worker));
-        let serving = connection::serve(port, worker, self.services.clone(), accepted, permit);
+        let serving = connection::serve(port, worker, accepted, permit);
         let mut connections = self.connections.borrow_mut();
         while connections.try_join_next().is_some() {}
         connections.spawn_local(async move {

@@ -1,10 +1,6 @@
-//! One call: reads its message, calls the service in the path, and sends the response.
-//!
-//! `ShouldRateLimit` is decoded, decided and encoded here; the generated service only returns the errors of messages that
-//! are not one uncompressed message. The header `grpc-encoding` is not read, since the prefix of a message states whether
-//! it is compressed. A panic ends the calls of its connection.
+//! One call: reads its message, calls the service in the path, and sends the response. A panic ends the calls of its
+//! connection.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -12,31 +8,43 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
-use http_body_util::{Empty, Full};
-use hyper::body::Body as _;
-use tonic::body::Body;
-use tonic::codegen::Service as _;
+use http::request::Parts;
+use http::{Method, Request};
 use tonic::{Code, Status};
 
-use super::calls::CallGuard;
+use super::calls::UnaryCall;
 use super::connection::GrpcConnection;
-use super::ratelimit::SHOULD_RATE_LIMIT;
-use super::relayed_body::RelayedBody;
-use super::report_reader::{ReportHandover, ReportReader};
+use super::grpc;
+use super::quota::QuotaStream;
+use super::report_reader::ReportReader;
 use weir_http::http2::{Http2Error, Reason, ReceiveStream, Responder};
 use weir_net::transport::{Http2Body, SentBody};
 use weir_telemetry::metrics::UnservedReason;
 
-/// The response to a call.
-enum CallResponse {
-    /// Success, with this message and its prefix.
-    Message(Bytes),
-    /// Any response.
-    Http(Response<Body>),
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const STREAM_QUOTAS: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+const CHECK_HEALTH: &str = "/grpc.health.v1.Health/Check";
+const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
+
+/// Why a call has no complete response.
+pub(super) enum CallError {
+    /// The call has failed with this status.
+    Status(Status),
+    /// The client has cancelled the call, or the connection has ended.
+    Ended(Http2Error),
 }
 
-type CallResult = Result<(CallResponse, CallGuard), Status>;
+impl From<Status> for CallError {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<Http2Error> for CallError {
+    fn from(error: Http2Error) -> Self {
+        Self::Ended(error)
+    }
+}
 
 /// Serves a call. Most calls need no task, because their message and their decision are available at once.
 pub(super) fn start(
@@ -59,43 +67,103 @@ pub(super) fn start(
 async fn serve(connection: Rc<GrpcConnection>, request: Request<ReceiveStream>, mut responder: Responder) {
     let (head, stream) = request.into_parts();
     let body = Http2Body::new(&head.headers, stream);
-    let mut handling = pin!(connection.dispatch(Request::from_parts(head, body)));
-    let result = poll_fn(|cx| match handling.as_mut().poll(cx) {
-        Poll::Ready(result) => Poll::Ready(Some(result)),
-        // The client may have cancelled the call.
-        Poll::Pending => responder.poll_reset(cx).map(|_| None),
-    });
-    let Some(result) = result.await else { return };
-    connection.record_failure(&result);
-    let failed = |status: Status| (CallResponse::Http(status.into_http()), CallGuard::default());
-    // The guard is held until the client has received the response.
-    let (response, _guard) = result.unwrap_or_else(failed);
-    if let Err(error) = send(response, &mut responder).await {
+    let served = match head.uri.path() {
+        SHOULD_RATE_LIMIT | CHECK_HEALTH => connection.serve_unary(&head, body, &mut responder).await,
+        STREAM_QUOTAS => Box::pin(connection.stream_quotas(&head, body, &mut responder)).await,
+        WATCH_HEALTH => Box::pin(connection.watch_health(&head, body, &mut responder)).await,
+        _ => Err(Status::unimplemented("no such service or method").into()),
+    };
+    let ended = match served {
+        Err(CallError::Status(status)) => {
+            connection.record_failure(&status);
+            responder.send_response(&status.into_http(), true).map(drop)
+        }
+        Err(CallError::Ended(error)) => Err(error),
+        Ok(()) => Ok(()),
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "call ended");
     }
 }
 
 impl GrpcConnection {
-    /// Calls the service in the path, within the bounds of the worker.
-    async fn dispatch(&self, request: Request<Http2Body>) -> CallResult {
-        match (service_name(request.uri().path()), request.uri().path()) {
-            (_, SHOULD_RATE_LIMIT) => self.call_rate_limit(request).await,
-            ("envoy.service.rate_limit_quota.v3.RateLimitQuotaService", _) => {
-                Box::pin(self.stream_quota(request)).await
+    /// Serves a call with one message in each direction.
+    async fn serve_unary(
+        &self,
+        head: &Parts,
+        body: Http2Body,
+        responder: &mut Responder,
+    ) -> Result<(), CallError> {
+        let mut calling = pin!(self.call_unary(head, body));
+        let called = poll_fn(|cx| match calling.as_mut().poll(cx) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(CallError::Status)),
+            // The client may have cancelled the call.
+            Poll::Pending => responder.poll_reset(cx).map(|error| Err(error.into())),
+        });
+        // The call is in flight until the client has received the response.
+        let (mut message, _call) = called.await?;
+        let mut stream = responder.send_response(&grpc::RESPONSE_HEAD, false)?;
+        poll_fn(|cx| stream.poll_send(&mut message, false, cx)).await?;
+        Ok(stream.send_trailers(&grpc::OK_TRAILERS)?)
+    }
+
+    /// Returns the response to a call, encoded.
+    async fn call_unary(&self, head: &Parts, body: Http2Body) -> Result<(Bytes, UnaryCall), Status> {
+        let services = &self.worker.services;
+        let body = self.read_body(head, body).await?;
+        let call = self.calls.start_call()?;
+        let response = match head.uri.path() {
+            CHECK_HEALTH => grpc::encode_message(&services.health.check(&grpc::decode_request(&body)?)?)?,
+            _ => {
+                let request = grpc::decode_request(&body)?;
+                grpc::encode_message(&services.rate_limit.decide(request).await?)?
             }
-            (_, "/grpc.health.v1.Health/Watch") => Box::pin(self.watch_health(request)).await,
-            _ => Box::pin(self.call_unary(request)).await,
-        }
+        };
+        Ok((response, call))
+    }
+
+    async fn watch_health(
+        &self,
+        head: &Parts,
+        body: Http2Body,
+        responder: &mut Responder,
+    ) -> Result<(), CallError> {
+        let request = grpc::decode_request(&self.read_body(head, body).await?)?;
+        let _stream = self.calls.start_stream()?;
+        let stream = responder.send_response(&grpc::RESPONSE_HEAD, false)?;
+        self.worker.services.health.watch(&request, stream).await
+    }
+
+    async fn stream_quotas(
+        &self,
+        head: &Parts,
+        body: Http2Body,
+        responder: &mut Responder,
+    ) -> Result<(), CallError> {
+        let _stream = self.calls.start_stream()?;
+        grpc::check_encoding(&head.headers)?;
+        let services = &self.worker.services;
+        let incomplete = Arc::clone(&services.incomplete_bytes);
+        let reports = ReportReader::new(body, incomplete, self.permit.activity().clone());
+        let (quotas, responses) = QuotaStream::open(&services.quota)?;
+        let mut sending = SentBody::new(responder.send_response(&grpc::RESPONSE_HEAD, false)?, responses);
+        // Drops the queue at its end, which ends the reading of reports.
+        let sending = async move { poll_fn(|cx| sending.poll(cx)).await };
+        let (result, sent) = tokio::join!(quotas.run(reports), sending);
+        result.inspect_err(|status| self.record_failure(status)).ok();
+        Ok(sent?)
+    }
+
+    /// Reads the body of a call with one message.
+    async fn read_body(&self, head: &Parts, body: Http2Body) -> Result<Bytes, Status> {
+        let body = self.worker.message_reader.read_message(body).await?;
+        self.permit.activity().record_call();
+        grpc::check_encoding(&head.headers)?;
+        Ok(body)
     }
 
     /// Counts and logs a call that fails.
-    fn record_failure(&self, result: &CallResult) {
-        let status = match result {
-            Ok((CallResponse::Message(_), _)) => return,
-            Ok((CallResponse::Http(response), _)) => Status::from_header_map(response.headers()),
-            Err(status) => Some(status.clone()),
-        };
-        let Some(status) = status else { return };
+    fn record_failure(&self, status: &Status) {
         let reason = match status.code() {
             // The client has cancelled the call, or asks for the health of another service.
             Code::Ok | Code::Cancelled | Code::NotFound => return,
@@ -106,123 +174,5 @@ impl GrpcConnection {
             _ => UnservedReason::Message,
         };
         self.record_unserved(reason, 1, &format_args!("{:?}: {}", status.code(), status.message()));
-    }
-
-    /// Decides a request directly. What is not a single uncompressed message is left to the general service, which returns
-    /// the error.
-    async fn call_rate_limit(&self, request: Request<Http2Body>) -> CallResult {
-        let (head, message) = self.read_message(request).await?.into_parts();
-        let call = self.calls.start_call()?;
-        if let Some(decided) = self.services.decider.call(&message).await {
-            return decided.map(|message| (CallResponse::Message(message), call.into()));
-        }
-        let request = Request::from_parts(head, Full::new(message));
-        http_response(Box::pin(self.services.rate_limit.clone().call(request)).await, call)
-    }
-
-    /// Calls any other service, of which only the one that the call needs is cloned.
-    async fn call_unary(&self, request: Request<Http2Body>) -> CallResult {
-        let request = self.read_message(request).await?.map(Full::new);
-        let call = self.calls.start_call()?;
-        let response = match service_name(request.uri().path()) {
-            "envoy.service.ratelimit.v3.RateLimitService" => {
-                self.services.rate_limit.clone().call(request).await
-            }
-            "grpc.health.v1.Health" => self.services.health.clone().call(request).await,
-            _ => Ok(unimplemented_response()),
-        };
-        http_response(response, call)
-    }
-
-    async fn watch_health(&self, request: Request<Http2Body>) -> CallResult {
-        let request = self.read_message(request).await?.map(Full::new);
-        let stream = self.calls.start_stream()?;
-        http_response(self.services.health.clone().call(request).await, stream)
-    }
-
-    async fn stream_quota(&self, request: Request<Http2Body>) -> CallResult {
-        let stream = self.calls.start_stream()?;
-        let (incomplete, activity) = (&self.services.incomplete_bytes, self.permit.activity());
-        let (mut head, body) = request.into_parts();
-        let reports = ReportReader::new(RelayedBody::new(body), Arc::clone(incomplete), activity.clone());
-        head.extensions.insert(ReportHandover::new(reports));
-        let request = Request::from_parts(head, Empty::<Bytes>::new());
-        http_response(self.services.quota.clone().call(request).await, stream)
-    }
-
-    /// Returns the request with its complete message.
-    async fn read_message(&self, request: Request<Http2Body>) -> Result<Request<Bytes>, Status> {
-        let (head, body) = request.into_parts();
-        let message = self.worker.message_reader.read_message(body).await?;
-        self.permit.activity().record_call();
-        Ok(Request::from_parts(head, message))
-    }
-}
-
-/// Returns the response of a generated service, with what counts the call.
-fn http_response(response: Result<Response<Body>, Infallible>, guard: impl Into<CallGuard>) -> CallResult {
-    response.map(|response| (CallResponse::Http(response), guard.into())).map_err(|never| match never {})
-}
-
-/// Sends a response to its end.
-async fn send(response: CallResponse, responder: &mut Responder) -> Result<(), Http2Error> {
-    match response {
-        CallResponse::Message(mut message) => {
-            let mut stream = responder.send_response(&message_head(), false)?;
-            poll_fn(|cx| stream.poll_send(&mut message, false, cx)).await?;
-            stream.send_trailers(&HeaderMap::from_iter([(GRPC_STATUS, OK)]))
-        }
-        CallResponse::Http(response) => {
-            let (head, body) = response.into_parts();
-            let has_body = !body.is_end_stream();
-            let stream = responder.send_response(&Response::from_parts(head, ()), !has_body)?;
-            if has_body {
-                let mut sending = SentBody::new(stream, body);
-                poll_fn(|cx| sending.poll(cx)).await?;
-            }
-            Ok(())
-        }
-    }
-}
-
-/// Returns the service of a path `/SERVICE/METHOD`.
-fn service_name(path: &str) -> &str {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    path.split_once('/').map_or("", |(service, _)| service)
-}
-
-/// Value of `content-type`.
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-/// Header with the status of a call.
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-/// Its value after a message.
-const OK: HeaderValue = HeaderValue::from_static("0");
-
-/// Returns the head of a response with a message (gRPC over HTTP/2, "Responses").
-fn message_head() -> Response<()> {
-    let mut head = Response::new(());
-    head.headers_mut().insert(http::header::CONTENT_TYPE, GRPC);
-    head
-}
-
-/// Returns a response with trailers only (gRPC over HTTP/2, "Responses").
-fn unimplemented_response() -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    let fields = response.headers_mut();
-    fields.insert(http::header::CONTENT_TYPE, GRPC);
-    fields.insert(GRPC_STATUS, HeaderValue::from_static("12"));
-    fields.insert("grpc-message", HeaderValue::from_static("no such service"));
-    response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn service_name_is_the_path_without_the_method() {
-        assert_eq!(service_name("/grpc.health.v1.Health/Check"), "grpc.health.v1.Health");
-        assert_eq!(service_name("/"), "");
-        assert_eq!(service_name("nothing"), "");
     }
 }

@@ -45,25 +45,6 @@ pub(super) struct UnaryCall {
 #[derive(Debug)]
 pub(super) struct StreamingCall(Rc<WorkerCalls>);
 
-/// A call of either kind; empty for a rejected call.
-#[derive(Debug, Default)]
-pub(super) struct CallGuard {
-    _call: Option<UnaryCall>,
-    _stream: Option<StreamingCall>,
-}
-
-impl From<UnaryCall> for CallGuard {
-    fn from(call: UnaryCall) -> Self {
-        Self { _call: Some(call), _stream: None }
-    }
-}
-
-impl From<StreamingCall> for CallGuard {
-    fn from(stream: StreamingCall) -> Self {
-        Self { _call: None, _stream: Some(stream) }
-    }
-}
-
 impl ConnectionCalls {
     /// Creates the calls of a connection of `worker`.
     pub(super) fn new(worker: Rc<WorkerCalls>) -> Rc<Self> {

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::calls::ConnectionCalls;
 use super::connection_limiter::GrpcConnectionPermit;
 use super::incomplete_timer::IncompleteTimer;
-use super::{GrpcPort, GrpcServices, GrpcWorker, call};
+use super::{GrpcPort, GrpcWorker, call};
 use weir_http::http2::{AcceptedOrigins, Http2Error, Http2Settings, MalformedStreams, ServerConnection};
 use weir_net::drain::DrainPhase;
 use weir_net::jitter::jittered;
@@ -70,9 +70,8 @@ enum CloseReason {
     Stuck,
 }
 
-/// The services and the shared state of one connection.
+/// The state of one connection.
 pub(super) struct GrpcConnection {
-    pub(super) services: GrpcServices,
     pub(super) worker: Rc<GrpcWorker>,
     pub(super) calls: Rc<ConnectionCalls>,
     pub(super) permit: GrpcConnectionPermit,
@@ -84,7 +83,6 @@ pub(super) struct GrpcConnection {
 pub(super) async fn serve(
     port: Arc<GrpcPort>,
     worker: Rc<GrpcWorker>,
-    services: GrpcServices,
     accepted: AcceptedConnection,
     permit: GrpcConnectionPermit,
 ) {
@@ -96,7 +94,7 @@ pub(super) async fn serve(
     };
     let Some(stream) = stream else { return };
     let calls = ConnectionCalls::new(Rc::clone(&worker.calls));
-    let connection = Rc::new(GrpcConnection { services, worker, calls, permit, port, client });
+    let connection = Rc::new(GrpcConnection { worker, calls, permit, port, client });
     let Some(mut serving) = connection.handshake(stream).await else { return };
     let reason = tokio::select! {
         // An error on one connection affects no other.

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tonic::Status;
 
+use super::grpc::MESSAGE_PREFIX_LEN;
 use crate::request::MAX_MESSAGE_BYTES;
 
 /// Maximum time from a call's headers to the end of its message. Envoy sends both at once, and times out after 20 ms by
@@ -29,10 +30,6 @@ const MAX_INCOMPLETE_CALLS: usize = 1024;
 
 /// Maximum bytes of incomplete messages of a worker.
 const MAX_INCOMPLETE_BYTES: usize = 16 << 20;
-
-/// Length of the compression flag and the message length before a message (gRPC over HTTP/2,
-/// "Length-Prefixed-Message").
-pub(super) const MESSAGE_PREFIX_LEN: usize = 5;
 
 /// Returns the status of a call whose message was incomplete after [`MESSAGE_TIMEOUT`].
 pub(super) fn incomplete_status() -> Status {

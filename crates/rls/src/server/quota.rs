@@ -9,7 +9,6 @@ use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_resp
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::bucket_action::{
     AbandonAction, BucketAction, QuotaAssignmentAction,
 };
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::RateLimitQuotaService;
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_usage_reports::BucketQuotaUsage;
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
     BucketId as WireBucket, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
@@ -18,9 +17,9 @@ use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strat
 use envoy_types::pb::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
 use envoy_types::pb::google::protobuf::UInt32Value;
 use parking_lot::Mutex;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::Status;
 
-use super::report_reader::{ReportHandover, ReportReader};
+use super::report_reader::ReportReader;
 use super::response_queue::{ResponseReceiver, ResponseSender, response_channel};
 use super::wire;
 use crate::handler::RlsHandler;
@@ -51,37 +50,22 @@ pub(super) struct QuotaStreams {
 }
 
 /// The quota service.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct GrpcQuota {
     pub(super) handler: Arc<RlsHandler>,
     pub(super) streams: Arc<Mutex<QuotaStreams>>,
 }
 
-#[tonic::async_trait]
-impl RateLimitQuotaService for GrpcQuota {
-    type StreamRateLimitQuotasStream = ResponseReceiver;
-
-    async fn stream_rate_limit_quotas(
-        &self,
-        request: Request<Streaming<RateLimitQuotaUsageReports>>,
-    ) -> Result<Response<ResponseReceiver>, Status> {
-        let reports = request.extensions().get().and_then(ReportHandover::take);
-        let reports = reports.ok_or_else(|| Status::internal("the call has no body"))?;
-        let (stream, responses) = QuotaStream::new(self.clone())?;
-        tokio::task::spawn(stream.run(reports));
-        Ok(Response::new(responses))
-    }
-}
-
 /// An open stream, removed on drop.
-struct QuotaStream {
-    service: GrpcQuota,
+pub(super) struct QuotaStream<'a> {
+    service: &'a GrpcQuota,
     id: StreamId,
     sender: ResponseSender,
 }
 
-impl QuotaStream {
-    fn new(service: GrpcQuota) -> Result<(Self, ResponseReceiver), Status> {
+impl<'a> QuotaStream<'a> {
+    /// Opens a stream with a queue of responses.
+    pub(super) fn open(service: &'a GrpcQuota) -> Result<(Self, ResponseReceiver), Status> {
         let mut streams = service.streams.lock();
         if streams.senders.len() >= MAX_STREAMS {
             return Err(Status::resource_exhausted("too many streams"));
@@ -94,15 +78,15 @@ impl QuotaStream {
         Ok((Self { service, id, sender }, responses))
     }
 
-    /// Processes reports until they end, then waits until the queue has been sent or dropped.
-    async fn run(self, reports: ReportReader) {
+    /// Processes reports until they end, or the queue does. Returns the status with which the stream ends.
+    pub(super) async fn run(&self, reports: ReportReader) -> Result<(), Status> {
         let result = tokio::select! {
             result = self.read_reports(reports) => result,
-            () = self.sender.ended() => Ok(()),
+            result = self.sender.ended() => result,
         };
         self.service.streams.lock().buckets.close_stream(self.id);
-        self.sender.end_stream(result);
-        self.sender.receiver_dropped().await;
+        self.sender.end_stream(result.clone());
+        result
     }
 
     async fn read_reports(&self, mut reports: ReportReader) -> Result<(), Status> {
@@ -182,7 +166,7 @@ impl QuotaStreams {
     }
 }
 
-impl Drop for QuotaStream {
+impl Drop for QuotaStream<'_> {
     fn drop(&mut self) {
         let mut streams = self.service.streams.lock();
         streams.senders.remove(&self.id);

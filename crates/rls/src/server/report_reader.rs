@@ -12,24 +12,21 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
 use http_body_util::BodyExt as _;
 use hyper::body::Body;
-use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use super::connection_limiter::ConnectionActivity;
-use super::message_reader::{MESSAGE_PREFIX_LEN, MESSAGE_TIMEOUT, cancelled_status, incomplete_status};
-use super::relayed_body::RelayedBody;
-
-/// Maximum size of a report in bytes, enough for 10 000 buckets.
-const MAX_REPORT_SIZE: usize = 1 << 20;
+use super::grpc::{self, MESSAGE_PREFIX_LEN};
+use super::message_reader::{MESSAGE_TIMEOUT, cancelled_status, incomplete_status};
+use weir_net::transport::Http2Body;
 
 /// Maximum total size of incomplete reports of all streams of the process, in bytes.
 const MAX_INCOMPLETE_BYTES: usize = 64 << 20;
 
 /// The reports of one stream.
 #[derive(Debug)]
-pub(super) struct ReportReader<B = RelayedBody> {
+pub(super) struct ReportReader<B = Http2Body> {
     body: B,
     buffer: BytesMut,
     /// Timer that runs while a report is incomplete.
@@ -38,22 +35,6 @@ pub(super) struct ReportReader<B = RelayedBody> {
     buffered_bytes: usize,
     total_buffered_bytes: Arc<AtomicUsize>,
     activity: ConnectionActivity,
-}
-
-/// Passes the reports to the service, next to a request with an empty body.
-#[derive(Clone, Debug)]
-pub(super) struct ReportHandover(Arc<Mutex<Option<ReportReader>>>);
-
-impl ReportHandover {
-    /// Stores reports, which can be taken once.
-    pub(super) fn new(reports: ReportReader) -> Self {
-        Self(Arc::new(Mutex::new(Some(reports))))
-    }
-
-    /// Takes the stored reports.
-    pub(super) fn take(&self) -> Option<ReportReader> {
-        self.0.lock().take()
-    }
 }
 
 impl<B: Body<Data = Bytes> + Unpin> ReportReader<B> {
@@ -110,23 +91,10 @@ impl<B: Body<Data = Bytes> + Unpin> ReportReader<B> {
 
     /// Returns the first report in the buffer, if it is complete.
     fn decode_buffered(&mut self) -> Result<Option<RateLimitQuotaUsageReports>, Status> {
-        let Some(&[flag, ref length @ ..]) = self.buffer.first_chunk::<MESSAGE_PREFIX_LEN>() else {
-            return Ok(None);
-        };
-        let length = u32::from_be_bytes(*length) as usize;
-        if flag != 0 {
-            return Err(Status::unimplemented("reports must not be compressed"));
-        }
-        if length > MAX_REPORT_SIZE {
-            return Err(Status::out_of_range(format!(
-                "report too large, at most {MAX_REPORT_SIZE} bytes: {length}"
-            )));
-        }
-        let Some(mut message) = self.buffer.get(MESSAGE_PREFIX_LEN..MESSAGE_PREFIX_LEN + length) else {
-            return Ok(None);
-        };
-        let report = RateLimitQuotaUsageReports::decode(&mut message)
+        let Some(message) = grpc::first_message(&self.buffer)? else { return Ok(None) };
+        let report = RateLimitQuotaUsageReports::decode(message)
             .map_err(|error| Status::invalid_argument(format!("malformed report: {error}")))?;
+        let length = message.len();
         self.buffer.advance(MESSAGE_PREFIX_LEN + length);
         // Copies the rest, because a slice would keep the whole buffer in memory.
         self.buffer = BytesMut::from(&*self.buffer);
@@ -240,7 +208,7 @@ mod tests {
 
     #[test]
     fn invalid_report_ends_the_stream_with_a_status() {
-        assert_eq!(read_bytes(vec![1, 0, 0, 0, 0]), (vec![], Some(Code::Unimplemented)));
+        assert_eq!(read_bytes(vec![1, 0, 0, 0, 0]), (vec![], Some(Code::Internal)));
         assert_eq!(read_bytes(vec![0, 0, 0x10, 0, 1]), (vec![], Some(Code::OutOfRange)));
         assert_eq!(read_bytes(vec![0, 0, 0, 0, 1, 0xff]), (vec![], Some(Code::InvalidArgument)));
         assert_eq!(read_bytes(vec![0, 0, 0, 0, 0, 0, 0]), (vec![0], Some(Code::Internal)));

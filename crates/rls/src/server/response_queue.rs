@@ -5,17 +5,21 @@
 //! status.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::RateLimitQuotaResponse;
+use hyper::body::{Body, Frame};
 use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::sync::Notify;
 use tonic::Status;
-use tonic::codegen::tokio_stream::Stream;
+
+use super::grpc;
 
 /// Maximum bytes in the queue of one stream; more than the largest report can cause.
 const MAX_QUEUED_BYTES: usize = 8 << 20;
@@ -27,15 +31,15 @@ const ASSIGNMENT_OVERHEAD: usize = 512;
 #[derive(Clone, Debug)]
 pub(super) struct ResponseSender(Arc<SharedQueue>);
 
-/// Receiving half: the responses of a stream.
+/// Receiving half: the responses of a stream, encoded, and the trailers.
 #[derive(Debug)]
 pub(super) struct ResponseReceiver(Arc<SharedQueue>);
 
 #[derive(Debug)]
 struct SharedQueue {
     queue: Mutex<ResponseQueue>,
-    /// Signals that the queue has ended or that the receiving half was dropped.
-    changed: Notify,
+    /// Signals that the queue has ended.
+    has_ended: Notify,
     /// Total bytes in the queues of all streams.
     total_queued_bytes: Arc<AtomicUsize>,
 }
@@ -47,14 +51,12 @@ struct ResponseQueue {
     /// How the stream ends once `responses` have been sent.
     final_status: Option<Result<(), Status>>,
     waker: Option<Waker>,
-    /// Whether the receiving half was dropped.
-    is_receiver_dropped: bool,
 }
 
 /// Creates both halves of a stream's queue; its bytes are also counted in `total_queued_bytes`.
 pub(super) fn response_channel(total_queued_bytes: Arc<AtomicUsize>) -> (ResponseSender, ResponseReceiver) {
     let shared =
-        Arc::new(SharedQueue { queue: Mutex::default(), changed: Notify::new(), total_queued_bytes });
+        Arc::new(SharedQueue { queue: Mutex::default(), has_ended: Notify::new(), total_queued_bytes });
     (ResponseSender(Arc::clone(&shared)), ResponseReceiver(shared))
 }
 
@@ -90,19 +92,13 @@ impl ResponseSender {
         self.0.end_stream(&mut queue, Err(Status::resource_exhausted("too many unread assignments")));
     }
 
-    /// Completes when the stream has ended.
-    pub(super) async fn ended(&self) {
-        self.wait_until(|queue| queue.final_status.is_some()).await;
-    }
-
-    /// Completes when the receiving half was dropped.
-    pub(super) async fn receiver_dropped(&self) {
-        self.wait_until(|queue| queue.is_receiver_dropped).await;
-    }
-
-    async fn wait_until(&self, condition: impl Fn(&ResponseQueue) -> bool) {
-        while !condition(&self.0.queue.lock()) {
-            self.0.changed.notified().await;
+    /// Completes when the stream has ended, with its status.
+    pub(super) async fn ended(&self) -> Result<(), Status> {
+        loop {
+            if let Some(status) = self.0.queue.lock().final_status.clone() {
+                return status;
+            }
+            self.0.has_ended.notified().await;
         }
     }
 }
@@ -113,7 +109,7 @@ impl SharedQueue {
             queue.final_status = Some(result);
             queue.waker.take().into_iter().for_each(Waker::wake);
         }
-        self.changed.notify_one();
+        self.has_ended.notify_one();
     }
 
     fn clear(&self, queue: &mut ResponseQueue) {
@@ -122,30 +118,34 @@ impl SharedQueue {
     }
 }
 
-impl Stream for ResponseReceiver {
-    type Item = Result<RateLimitQuotaResponse, Status>;
+impl Body for ResponseReceiver {
+    type Data = Bytes;
+    type Error = Infallible;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut queue = self.0.queue.lock();
-        if let Some((bytes, response)) = queue.responses.pop_front() {
+        let frame = if let Some((bytes, response)) = queue.responses.pop_front() {
             queue.bytes -= bytes;
             self.0.total_queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Poll::Ready(Some(Ok(response)));
-        }
-        match &mut queue.final_status {
-            Some(how) => Poll::Ready(std::mem::replace(how, Ok(())).err().map(Err)),
-            None => {
-                queue.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+            let encoded = grpc::encode_message(&response);
+            encoded.map_or_else(|status| Frame::trailers(grpc::trailers(&status)), Frame::data)
+        } else if let Some(result) = &queue.final_status {
+            let status = result.clone().err().unwrap_or_else(|| Status::ok(""));
+            Frame::trailers(grpc::trailers(&status))
+        } else {
+            queue.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        Poll::Ready(Some(Ok(frame)))
     }
 }
 
 impl Drop for ResponseReceiver {
     fn drop(&mut self) {
         let mut queue = self.0.queue.lock();
-        queue.is_receiver_dropped = true;
         self.0.clear(&mut queue);
         self.0.end_stream(&mut queue, Ok(()));
     }
@@ -158,10 +158,16 @@ mod tests {
     use super::*;
 
     fn next(responses: &mut ResponseReceiver) -> Poll<Option<Result<usize, tonic::Code>>> {
-        let next = Pin::new(responses).poll_next(&mut Context::from_waker(Waker::noop()));
+        let next = Pin::new(responses).poll_frame(&mut Context::from_waker(Waker::noop()));
         next.map(|next| {
-            next.map(|next| next.map(|next| next.bucket_action.len()).map_err(|status| status.code()))
+            let frame = next?.unwrap();
+            let code = frame.trailers_ref().map(|trailers| Status::from_header_map(trailers).unwrap().code());
+            Some(code.map_or_else(|| Ok(response_in(frame.data_ref().unwrap()).bucket_action.len()), Err))
         })
+    }
+
+    fn response_in(message: &[u8]) -> RateLimitQuotaResponse {
+        RateLimitQuotaResponse::decode(grpc::first_message(message).unwrap().unwrap()).unwrap()
     }
 
     fn response(actions: usize) -> RateLimitQuotaResponse {
@@ -181,7 +187,6 @@ mod tests {
         assert_eq!(next(&mut responses), Poll::Ready(Some(Ok(1))));
         assert_eq!(next(&mut responses), Poll::Ready(Some(Ok(2))));
         assert_eq!(next(&mut responses), Poll::Ready(Some(Err(tonic::Code::Cancelled))));
-        assert_eq!(next(&mut responses), Poll::Ready(None));
         assert_eq!((all.load(Ordering::Relaxed), sender.queued_bytes()), (0, 0));
     }
 
