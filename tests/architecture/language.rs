@@ -33,7 +33,7 @@ const OLD_NAMES: [(&str, &str); 16] = [
 ];
 
 /// Crates without old names.
-const CRATES_WITHOUT_OLD_NAMES: [&str; 11] = [
+const CRATES_WITHOUT_OLD_NAMES: [&str; 12] = [
     "config",
     "http",
     "import",
@@ -41,6 +41,7 @@ const CRATES_WITHOUT_OLD_NAMES: [&str; 11] = [
     "net",
     "policy",
     "replay",
+    "rls",
     "store",
     "telemetry",
     "upstream",

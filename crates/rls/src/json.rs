@@ -24,15 +24,15 @@ pub fn parse_request(text: &[u8]) -> Result<RlsRequest, serde_json::Error> {
 }
 
 /// Converts a response to JSON.
-pub fn response_to_json(answer: &RlsResponse) -> Value {
+pub fn response_to_json(response: &RlsResponse) -> Value {
     let mut fields = Map::new();
-    fields.insert("overallCode".to_owned(), code_to_json(answer.overall_code));
-    fields.insert("statuses".to_owned(), answer.statuses.iter().map(status_to_json).collect());
-    if !answer.headers.is_empty() {
+    fields.insert("overallCode".to_owned(), code_to_json(response.overall_code));
+    fields.insert("statuses".to_owned(), response.statuses.iter().map(status_to_json).collect());
+    if !response.headers.is_empty() {
         let header = |(name, value): &(std::sync::Arc<str>, String)| json!({"key": &**name, "value": value});
-        fields.insert("responseHeadersToAdd".to_owned(), answer.headers.iter().map(header).collect());
+        fields.insert("responseHeadersToAdd".to_owned(), response.headers.iter().map(header).collect());
     }
-    if let Some(metadata) = &answer.metadata {
+    if let Some(metadata) = &response.metadata {
         fields.insert("dynamicMetadata".to_owned(), Value::Object(metadata.clone()));
     }
     fields.into()

@@ -147,9 +147,9 @@ fn rule_sketches(
 ) -> Arc<[Option<Arc<WorkerSketch>>]> {
     let rules = decider.native_policy.as_ref().map_or(&[][..], |policy| policy.rules.rules());
     let has_domain = |rule: &&Rule| rule.domain.is_some();
-    let of_rule =
+    let rule_sketch =
         |rule| Some(rule).filter(has_domain).and_then(|rule| top_keys.rule_sketch(worker, rule, log_keys));
-    rules.iter().map(of_rule).collect()
+    rules.iter().map(rule_sketch).collect()
 }
 
 fn entries(request: &RlsRequest, descriptor: usize) -> &[RlsEntry] {
