@@ -13,7 +13,7 @@ use tonic::Status;
 /// Maximum unary calls of a worker whose responses have not been sent. Calls are decided at once, so these are
 /// responses that the network or the client receives slowly.
 const MAX_UNARY_CALLS: usize = 16_384;
-/// Maximum streams of a worker: quotas and watches of the health. Each takes about 25 kB.
+/// Maximum streams of a worker: quotas and watches of the health. Each takes about 4 kB.
 const MAX_STREAMS: usize = 4_096;
 /// Time after which a waiting response closes its connection; it may take up to twice as long.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
