@@ -29,10 +29,8 @@ use tokio::task::JoinSet;
 use self::calls::WorkerCalls;
 use self::connection_limiter::ConnectionLimiter;
 pub use self::connection_limiter::GrpcConnectionPermit;
-use self::health::GrpcHealth;
 use self::message_reader::MessageReader;
-use self::quota::{GrpcQuota, QuotaStreams};
-use self::ratelimit::GrpcRateLimit;
+use self::quota::QuotaStreams;
 use super::handler::RlsHandler;
 use weir_net::drain::DrainPhase;
 use weir_net::listener;
@@ -63,7 +61,7 @@ pub struct GrpcPort {
     security: ArcSwap<PortSecurity>,
     connection_limiter: Arc<ConnectionLimiter>,
     /// Quotas of all workers, because limits are divided among all clients.
-    quota_streams: Arc<Mutex<QuotaStreams>>,
+    quota_streams: Mutex<QuotaStreams>,
     /// Total size of incomplete messages of all streams, in bytes.
     incomplete_bytes: Arc<AtomicUsize>,
 }
@@ -75,16 +73,6 @@ pub struct PortSecurity {
     pub tls: Option<Arc<Tls>>,
     /// Names of which a client certificate must have one; if empty, any verified certificate is accepted.
     pub client_names: Arc<[Box<str>]>,
-}
-
-/// The gRPC services of a worker.
-#[derive(Debug)]
-struct GrpcServices {
-    rate_limit: GrpcRateLimit,
-    quota: GrpcQuota,
-    health: GrpcHealth,
-    /// Total size of incomplete messages of all streams, in bytes.
-    incomplete_bytes: Arc<AtomicUsize>,
 }
 
 impl GrpcPort {
@@ -104,7 +92,7 @@ impl GrpcPort {
             settings,
             security,
             connection_limiter,
-            quota_streams: Arc::default(),
+            quota_streams: Mutex::default(),
             incomplete_bytes: Arc::default(),
         }
     }
@@ -118,22 +106,12 @@ impl GrpcPort {
     pub fn security(&self) -> Arc<PortSecurity> {
         self.security.load_full()
     }
-
-    fn services(&self, worker: WorkerId) -> GrpcServices {
-        let (handler, streams) = (&self.handler, &self.quota_streams);
-        GrpcServices {
-            rate_limit: GrpcRateLimit { handler: Arc::clone(handler), worker },
-            quota: GrpcQuota { handler: Arc::clone(handler), streams: Arc::clone(streams) },
-            health: GrpcHealth(Arc::clone(handler)),
-            incomplete_bytes: Arc::clone(&self.incomplete_bytes),
-        }
-    }
 }
 
 /// State that the connections of one worker share.
 #[derive(Debug)]
 struct GrpcWorker {
-    services: GrpcServices,
+    id: WorkerId,
     handshake_limiter: HandshakeLimiter,
     message_reader: MessageReader,
     calls: Rc<WorkerCalls>,
@@ -193,7 +171,7 @@ pub async fn run(
 impl GrpcOpener {
     fn new(port: Arc<GrpcPort>, worker: WorkerId) -> Self {
         let worker = Rc::new(GrpcWorker {
-            services: port.services(worker),
+            id: worker,
             handshake_limiter: HandshakeLimiter::default(),
             message_reader: MessageReader::default(),
             calls: Rc::default(),

@@ -14,10 +14,11 @@ use tonic::{Code, Status};
 
 use super::calls::UnaryCall;
 use super::connection::GrpcConnection;
-use super::grpc;
+use super::grpc::{self, GrpcError};
 use super::quota::QuotaStream;
 use super::report_reader::ReportReader;
-use weir_http::http2::{Http2Error, Reason, ReceiveStream, Responder};
+use super::{health, ratelimit};
+use weir_http::http2::{Reason, ReceiveStream, Responder};
 use weir_net::transport::{Http2Body, SentBody};
 use weir_telemetry::metrics::UnservedReason;
 
@@ -25,26 +26,6 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 const STREAM_QUOTAS: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 const CHECK_HEALTH: &str = "/grpc.health.v1.Health/Check";
 const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
-
-/// Why a call has no complete response.
-pub(super) enum CallError {
-    /// The call has failed with this status.
-    Status(Status),
-    /// The client has cancelled the call, or the connection has ended.
-    Ended(Http2Error),
-}
-
-impl From<Status> for CallError {
-    fn from(status: Status) -> Self {
-        Self::Status(status)
-    }
-}
-
-impl From<Http2Error> for CallError {
-    fn from(error: Http2Error) -> Self {
-        Self::Ended(error)
-    }
-}
 
 /// Serves a call. Most calls need no task, because their message and their decision are available at once.
 pub(super) fn start(
@@ -74,11 +55,11 @@ async fn serve(connection: Rc<GrpcConnection>, request: Request<ReceiveStream>, 
         _ => Err(Status::unimplemented("no such service or method").into()),
     };
     let ended = match served {
-        Err(CallError::Status(status)) => {
+        Err(GrpcError::Status(status)) => {
             connection.record_failure(&status);
             responder.send_response(&status.into_http(), true).map(drop)
         }
-        Err(CallError::Ended(error)) => Err(error),
+        Err(GrpcError::Ended(error)) => Err(error),
         Ok(()) => Ok(()),
     };
     if let Err(error) = ended {
@@ -93,10 +74,10 @@ impl GrpcConnection {
         head: &Parts,
         body: Http2Body,
         responder: &mut Responder,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), GrpcError> {
         let mut calling = pin!(self.call_unary(head, body));
         let called = poll_fn(|cx| match calling.as_mut().poll(cx) {
-            Poll::Ready(result) => Poll::Ready(result.map_err(CallError::Status)),
+            Poll::Ready(result) => Poll::Ready(result.map_err(GrpcError::Status)),
             // The client may have cancelled the call.
             Poll::Pending => responder.poll_reset(cx).map(|error| Err(error.into())),
         });
@@ -109,14 +90,14 @@ impl GrpcConnection {
 
     /// Returns the response to a call, encoded.
     async fn call_unary(&self, head: &Parts, body: Http2Body) -> Result<(Bytes, UnaryCall), Status> {
-        let services = &self.worker.services;
+        let handler = &self.port.handler;
         let body = self.read_body(head, body).await?;
         let call = self.calls.start_call()?;
         let response = match head.uri.path() {
-            CHECK_HEALTH => grpc::encode_message(&services.health.check(&grpc::decode_request(&body)?)?)?,
+            CHECK_HEALTH => grpc::encode_message(&health::check(handler, &grpc::decode_request(&body)?)?)?,
             _ => {
                 let request = grpc::decode_request(&body)?;
-                grpc::encode_message(&services.rate_limit.decide(request).await?)?
+                grpc::encode_message(&ratelimit::decide(handler, self.worker.id, request).await?)?
             }
         };
         Ok((response, call))
@@ -127,11 +108,11 @@ impl GrpcConnection {
         head: &Parts,
         body: Http2Body,
         responder: &mut Responder,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), GrpcError> {
         let request = grpc::decode_request(&self.read_body(head, body).await?)?;
         let _stream = self.calls.start_stream()?;
         let stream = responder.send_response(&grpc::RESPONSE_HEAD, false)?;
-        self.worker.services.health.watch(&request, stream).await
+        health::watch(&self.port.handler, &request, stream).await
     }
 
     async fn stream_quotas(
@@ -139,18 +120,20 @@ impl GrpcConnection {
         head: &Parts,
         body: Http2Body,
         responder: &mut Responder,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), GrpcError> {
         let _stream = self.calls.start_stream()?;
         grpc::check_encoding(&head.headers)?;
-        let services = &self.worker.services;
-        let incomplete = Arc::clone(&services.incomplete_bytes);
+        let port = &self.port;
+        let incomplete = Arc::clone(&port.incomplete_bytes);
         let reports = ReportReader::new(body, incomplete, self.permit.activity().clone());
-        let (quotas, responses) = QuotaStream::open(&services.quota)?;
+        let (quotas, responses) = QuotaStream::open(&port.handler, &port.quota_streams)?;
         let mut sending = SentBody::new(responder.send_response(&grpc::RESPONSE_HEAD, false)?, responses);
         // Drops the queue at its end, which ends the reading of reports.
         let sending = async move { poll_fn(|cx| sending.poll(cx)).await };
         let (result, sent) = tokio::join!(quotas.run(reports), sending);
-        result.inspect_err(|status| self.record_failure(status)).ok();
+        if let Err(status) = result {
+            self.record_failure(&status);
+        }
         Ok(sent?)
     }
 

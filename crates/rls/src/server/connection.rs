@@ -75,7 +75,7 @@ pub(super) struct GrpcConnection {
     pub(super) worker: Rc<GrpcWorker>,
     pub(super) calls: Rc<ConnectionCalls>,
     pub(super) permit: GrpcConnectionPermit,
-    port: Arc<GrpcPort>,
+    pub(super) port: Arc<GrpcPort>,
     client: SocketAddr,
 }
 

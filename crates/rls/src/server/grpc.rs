@@ -12,6 +12,7 @@ use tonic::Status;
 use tonic::metadata::MetadataValue;
 
 use crate::request::MAX_MESSAGE_BYTES;
+use weir_http::http2::Http2Error;
 
 /// Length of the compression flag and the message length before a message ("Length-Prefixed-Message").
 pub(super) const MESSAGE_PREFIX_LEN: usize = 5;
@@ -20,6 +21,26 @@ pub(super) const MESSAGE_PREFIX_LEN: usize = 5;
 const GRPC: &str = "application/grpc";
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const IDENTITY: &str = "identity";
+
+/// Why a call has no complete response.
+pub(super) enum GrpcError {
+    /// The call has failed with this status.
+    Status(Status),
+    /// The client has cancelled the call, or the connection has ended.
+    Ended(Http2Error),
+}
+
+impl From<Status> for GrpcError {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<Http2Error> for GrpcError {
+    fn from(error: Http2Error) -> Self {
+        Self::Ended(error)
+    }
+}
 
 /// Head of a response with messages ("Response-Headers").
 pub(super) static RESPONSE_HEAD: LazyLock<Response<()>> = LazyLock::new(|| {

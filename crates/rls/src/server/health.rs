@@ -2,55 +2,50 @@
 //! have the same status; Envoy queries the empty name by default.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 
 use tonic::Status;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::call::CallError;
-use super::grpc;
+use super::grpc::{self, GrpcError};
 use crate::handler::RlsHandler;
 use weir_http::http2::SendStream;
 
 const SERVICE_NAMES: [&str; 2] = ["", "ratelimit"];
 
-/// The health service.
-#[derive(Debug)]
-pub(super) struct GrpcHealth(pub(super) Arc<RlsHandler>);
+/// Returns the status of a service; `None` if it is unknown.
+fn status(handler: &RlsHandler, request: &HealthCheckRequest) -> Option<ServingStatus> {
+    let status = || if handler.is_healthy() { ServingStatus::Serving } else { ServingStatus::NotServing };
+    SERVICE_NAMES.contains(&request.service.as_str()).then(status)
+}
 
-impl GrpcHealth {
-    /// Returns the status of a service; `None` if it is unknown.
-    fn status(&self, request: &HealthCheckRequest) -> Option<ServingStatus> {
-        let status = || if self.0.is_healthy() { ServingStatus::Serving } else { ServingStatus::NotServing };
-        SERVICE_NAMES.contains(&request.service.as_str()).then(status)
-    }
+pub(super) fn check(
+    handler: &RlsHandler,
+    request: &HealthCheckRequest,
+) -> Result<HealthCheckResponse, Status> {
+    let status = status(handler, request).ok_or_else(|| Status::not_found("unknown service"))?;
+    Ok(HealthCheckResponse { status: status.into() })
+}
 
-    pub(super) fn check(&self, request: &HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
-        let status = self.status(request).ok_or_else(|| Status::not_found("unknown service"))?;
-        Ok(HealthCheckResponse { status: status.into() })
-    }
-
-    /// Sends the status to `stream` at once and after each change. The stream stays open for an unknown service, too
-    /// (grpc.health.v1, "Watch").
-    pub(super) async fn watch(
-        &self,
-        request: &HealthCheckRequest,
-        mut stream: SendStream,
-    ) -> Result<(), CallError> {
-        // Created before the first check, so that no change is missed.
-        let mut watch = self.0.watch_health();
-        let mut last_sent = None;
-        loop {
-            let status = self.status(request).unwrap_or(ServingStatus::ServiceUnknown);
-            if last_sent.replace(status) != Some(status) {
-                let mut message = grpc::encode_message(&HealthCheckResponse { status: status.into() })?;
-                poll_fn(|cx| stream.poll_send(&mut message, false, cx)).await?;
-            }
-            tokio::select! {
-                () = watch.changed() => {}
-                error = poll_fn(|cx| stream.poll_reset(cx)) => return Err(error.into()),
-            }
+/// Sends the status to `stream` at once and after each change. The stream stays open for an unknown service, too
+/// (grpc.health.v1, "Watch").
+pub(super) async fn watch(
+    handler: &RlsHandler,
+    request: &HealthCheckRequest,
+    mut stream: SendStream,
+) -> Result<(), GrpcError> {
+    // Created before the first check, so that no change is missed.
+    let mut watch = handler.watch_health();
+    let mut last_sent = None;
+    loop {
+        let status = status(handler, request).unwrap_or(ServingStatus::ServiceUnknown);
+        if last_sent.replace(status) != Some(status) {
+            let mut message = grpc::encode_message(&HealthCheckResponse { status: status.into() })?;
+            poll_fn(|cx| stream.poll_send(&mut message, false, cx)).await?;
+        }
+        tokio::select! {
+            () = watch.changed() => {}
+            error = poll_fn(|cx| stream.poll_reset(cx)) => return Err(error.into()),
         }
     }
 }

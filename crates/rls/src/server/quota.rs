@@ -49,24 +49,21 @@ pub(super) struct QuotaStreams {
     total_queued_bytes: Arc<AtomicUsize>,
 }
 
-/// The quota service.
-#[derive(Debug)]
-pub(super) struct GrpcQuota {
-    pub(super) handler: Arc<RlsHandler>,
-    pub(super) streams: Arc<Mutex<QuotaStreams>>,
-}
-
 /// An open stream, removed on drop.
 pub(super) struct QuotaStream<'a> {
-    service: &'a GrpcQuota,
+    handler: &'a RlsHandler,
+    all: &'a Mutex<QuotaStreams>,
     id: StreamId,
     sender: ResponseSender,
 }
 
 impl<'a> QuotaStream<'a> {
     /// Opens a stream with a queue of responses.
-    pub(super) fn open(service: &'a GrpcQuota) -> Result<(Self, ResponseReceiver), Status> {
-        let mut streams = service.streams.lock();
+    pub(super) fn open(
+        handler: &'a RlsHandler,
+        all: &'a Mutex<QuotaStreams>,
+    ) -> Result<(Self, ResponseReceiver), Status> {
+        let mut streams = all.lock();
         if streams.senders.len() >= MAX_STREAMS {
             return Err(Status::resource_exhausted("too many streams"));
         }
@@ -75,7 +72,7 @@ impl<'a> QuotaStream<'a> {
         let (sender, responses) = response_channel(Arc::clone(&streams.total_queued_bytes));
         streams.senders.insert(id, sender.clone());
         drop(streams);
-        Ok((Self { service, id, sender }, responses))
+        Ok((Self { handler, all, id, sender }, responses))
     }
 
     /// Processes reports until they end, or the queue does. Returns the status with which the stream ends.
@@ -84,7 +81,7 @@ impl<'a> QuotaStream<'a> {
             result = self.read_reports(reports) => result,
             result = self.sender.ended() => result,
         };
-        self.service.streams.lock().buckets.close_stream(self.id);
+        self.all.lock().buckets.close_stream(self.id);
         self.sender.end_stream(result.clone());
         result
     }
@@ -124,8 +121,8 @@ impl<'a> QuotaStream<'a> {
     }
 
     fn apply_usages(&self, domain: &str, usages: Vec<BucketUsage>) {
-        let (rules, now) = self.service.handler.rules_and_time();
-        let mut streams = self.service.streams.lock();
+        let (rules, now) = self.handler.rules_and_time();
+        let mut streams = self.all.lock();
         let assignments = streams.buckets.process_report(&rules, self.id, domain, usages, now);
         let mut by_stream: HashMap<StreamId, Vec<Action>> = HashMap::new();
         // Preserves the order, in which lower assignments precede higher ones.
@@ -168,7 +165,7 @@ impl QuotaStreams {
 
 impl Drop for QuotaStream<'_> {
     fn drop(&mut self) {
-        let mut streams = self.service.streams.lock();
+        let mut streams = self.all.lock();
         streams.senders.remove(&self.id);
         streams.buckets.close_stream(self.id);
     }
