@@ -275,17 +275,19 @@ fn stream_that_fails_is_counted() {
 }
 
 #[test]
-fn media_type_is_not_examined() {
+fn other_media_type_is_unsupported() {
     let mut port = Port::open();
     for path in ALL {
-        for media_type in ["text/plain", "application/grpc+proto"] {
-            let request = port.h2.request("POST", path).header("content-type", media_type);
-            let (response, mut sending) = port.h2.send_request(request, false);
-            sending.send_data(Bytes::from(rate_limit_request("d")), false).unwrap();
-            if path != QUOTAS {
-                sending.send_data(Bytes::new(), true).unwrap();
-            }
-            assert_eq!(port.h2.response_head(response).unwrap().status(), 200, "{path}");
+        for media_type in ["text/plain", "application/grpc-web", "application/grp", ""] {
+            let response = port.call(path, &[("content-type", media_type)], &message(b""));
+            assert_eq!((response.status.as_u16(), response.header("grpc-status")), (415, "3"), "{path}");
+            assert!(response.is_head_only, "{path}");
         }
     }
+    assert_eq!(port.unserved("message"), 16.0);
+    for media_type in ["application/grpc+proto", "application/grpc;charset=utf-8"] {
+        let response = port.call(CHECK, &[("content-type", media_type)], &message(b""));
+        assert_eq!(status(&response).0, 0, "{media_type}");
+    }
+    assert_eq!(status(&port.call(CHECK, &[], &message(b""))).0, 0, "without a media type");
 }

@@ -39,6 +39,10 @@ pub(super) fn start(
         connection.record_unserved(UnservedReason::Unimplemented, 1, &"method CONNECT");
         return responder.send_reset(Reason::REFUSED_STREAM);
     }
+    if let Err(response) = grpc::check_media_type(request.headers()) {
+        connection.record_unserved(UnservedReason::Message, 1, &"the content-type is not that of gRPC");
+        return drop(responder.send_response(&response, true));
+    }
     let mut call = Box::pin(serve(Rc::clone(connection), request, responder));
     if call.as_mut().poll(cx).is_pending() {
         drop(tokio::task::spawn_local(call));

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use prost::Message;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
@@ -58,6 +58,19 @@ pub(super) fn trailers(status: &Status) -> HeaderMap {
     // The text is percent-encoded, so it is valid in a header.
     let _ = status.add_header(&mut trailers);
     trailers
+}
+
+/// Returns the response to a call of another media type. A call without a media type is served.
+pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), Response<()>> {
+    let Some(media_type) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    // The format of messages may follow, or parameters.
+    if let Some([] | [b'+' | b';', ..]) = media_type.as_bytes().strip_prefix(GRPC.as_bytes()) {
+        return Ok(());
+    }
+    let mut response =
+        Status::invalid_argument(format!("invalid gRPC request content-type {media_type:?}")).into_http();
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    Err(response)
 }
 
 /// Returns an error if messages may be compressed.
