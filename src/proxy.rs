@@ -29,6 +29,7 @@ mod local_reply;
 mod pipeline;
 mod prepare;
 mod request_context;
+mod respond;
 mod response_future;
 mod run;
 mod stored_request;

@@ -8,7 +8,8 @@ use http::StatusCode;
 use tokio::time::MissedTickBehavior;
 
 use super::ProxyState;
-use super::forward::AttemptResult;
+use super::failure::ForwardFailure;
+use super::forward::UpstreamResponse;
 use super::request_context::RequestContext;
 use weir_http::headers::Headers;
 use weir_limiter::adaptive::limits::UpstreamSignal;
@@ -42,7 +43,10 @@ pub async fn run_adaptive_limits(shared: &ProxyState) {
 /// Returns what an attempt that has ended shows about the upstream, also one that a retry follows. `None` if it shows
 /// nothing: the client left, the response is an error, which takes less time than the requested work, or a tunnel was
 /// opened, which takes only the time of a connection.
-pub(super) fn signal_of_attempt(context: &RequestContext, result: &AttemptResult) -> Option<UpstreamSignal> {
+pub(super) fn signal_of_attempt(
+    context: &RequestContext,
+    result: Result<&UpstreamResponse, &ForwardFailure>,
+) -> Option<UpstreamSignal> {
     let response = match result {
         Ok(_) if context.upgrade.is_connect => return None,
         Ok(response) => response,

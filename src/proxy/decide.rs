@@ -12,7 +12,7 @@ use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
 use weir_http::headers::FieldLines;
 use weir_limiter::timestamp::Timestamp;
-use weir_limits::{DecisionSummary, PendingLimits, QueueArrival};
+use weir_limits::{DecisionSummary, LimitRejection, PendingLimits, QueueArrival};
 use weir_policy::engine::Policy;
 use weir_policy::identify::{Attributes, ConnectionAttributes, MalformedPath, identify};
 use weir_policy::rules::RuleIndex;
@@ -169,6 +169,16 @@ pub(super) fn record_admission(
     if !pending.is_pending() {
         record_decision(context, pending.limits(), None, Some(attributes));
     }
+}
+
+/// Records that a limit rejects a request, and when a stored call is sent again. Without `attributes`, the request was held.
+pub(super) fn record_rejection(
+    context: &mut RequestContext,
+    rejected: &LimitRejection<'_>,
+    attributes: Option<&Attributes<'_>>,
+) {
+    record_decision(context, rejected.limits, Some(rejected.rule), attributes);
+    context.connection.reject_stored(rejected.retry_after);
 }
 
 /// Records what a rule decided without a limit, also for the log.

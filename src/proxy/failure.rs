@@ -3,8 +3,8 @@
 
 use http::StatusCode;
 
-use super::timeouts::SetBy;
-use weir_policy::rules::cost::{self, RequestEnd};
+use super::timeouts::{SetBy, TimeoutKind};
+use weir_policy::rules::cost::{RequestEnd, UpstreamFailure};
 use weir_telemetry::metrics::UpstreamOutcome;
 use weir_upstream::error::{NoAddress, UpstreamError};
 
@@ -38,59 +38,59 @@ pub(super) enum ForwardFailure {
 impl ForwardFailure {
     /// Returns the outcome as which the attempt is counted.
     pub(super) const fn outcome(&self) -> UpstreamOutcome {
-        match self {
-            Self::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
-                UpstreamOutcome::ConnectFailed
-            }
-            Self::Upstream(UpstreamError::Malformed(_)) | Self::UnexpectedProtocol => {
-                UpstreamOutcome::Malformed
-            }
-            Self::Upstream(UpstreamError::Overflow) => UpstreamOutcome::Overflowed,
-            Self::Upstream(UpstreamError::ServerName(_)) => UpstreamOutcome::WrongName,
-            Self::ResponseTimeout(SetBy::Configuration) | Self::PerTryTimeout(SetBy::Configuration) => {
-                UpstreamOutcome::TimedOut
-            }
-            Self::Upstream(UpstreamError::Reset(_)) | Self::BrokenResponse => UpstreamOutcome::Reset,
-            // A client that sets a very short timeout must not cause endpoints to be ejected.
-            Self::ResponseTimeout(SetBy::Client)
-            | Self::PerTryTimeout(SetBy::Client)
-            | Self::RequestStalled
-            | Self::BrokenRequest
-            | Self::NoRoute
-            | Self::UpgradeUnavailable
-            | Self::NoAddress(_)
-            | Self::NoEndpoint => UpstreamOutcome::Abandoned,
-        }
+        self.effects().0
     }
 
     /// Returns how a request that got a local reply with `status` is charged. `was_sent`: the upstream has some of it.
     pub(super) const fn request_end(&self, status: StatusCode, was_sent: bool) -> RequestEnd<'static> {
-        let failure = match self {
-            // Caused by the client: the upstream may still be processing the request.
-            Self::RequestStalled
-            | Self::BrokenRequest
-            | Self::ResponseTimeout(SetBy::Client)
-            | Self::PerTryTimeout(SetBy::Client) => {
-                return if was_sent { RequestEnd::Unanswered } else { RequestEnd::Abandoned };
+        match self.effects().1 {
+            Some(failure) => RequestEnd::Failed { status, failure },
+            // The upstream may still be processing the request.
+            None if was_sent => RequestEnd::Unanswered,
+            None => RequestEnd::Abandoned,
+        }
+    }
+
+    /// Returns the outcome of the attempt, and the failure by which the request is charged; `None` if the client has caused
+    /// it.
+    const fn effects(&self) -> (UpstreamOutcome, Option<UpstreamFailure>) {
+        use UpstreamOutcome as Outcome;
+        match self {
+            Self::NoRoute | Self::UpgradeUnavailable | Self::NoAddress(_) | Self::NoEndpoint => {
+                (Outcome::Abandoned, Some(UpstreamFailure::Connect))
             }
-            Self::NoRoute
-            | Self::UpgradeUnavailable
-            | Self::NoEndpoint
-            | Self::NoAddress(_)
-            | Self::Upstream(
-                UpstreamError::Connect(_)
-                | UpstreamError::ConnectTimeout
-                | UpstreamError::ServerName(_)
-                | UpstreamError::Overflow,
-            ) => cost::UpstreamFailure::Connect,
-            Self::Upstream(UpstreamError::Reset(_)) | Self::BrokenResponse => cost::UpstreamFailure::Reset,
+            Self::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
+                (Outcome::ConnectFailed, Some(UpstreamFailure::Connect))
+            }
+            Self::Upstream(UpstreamError::ServerName(_)) => {
+                (Outcome::WrongName, Some(UpstreamFailure::Connect))
+            }
+            Self::Upstream(UpstreamError::Overflow) => (Outcome::Overflowed, Some(UpstreamFailure::Connect)),
+            Self::Upstream(UpstreamError::Reset(_)) | Self::BrokenResponse => {
+                (Outcome::Reset, Some(UpstreamFailure::Reset))
+            }
             Self::Upstream(UpstreamError::Malformed(_)) | Self::UnexpectedProtocol => {
-                cost::UpstreamFailure::Malformed
+                (Outcome::Malformed, Some(UpstreamFailure::Malformed))
             }
             Self::ResponseTimeout(SetBy::Configuration) | Self::PerTryTimeout(SetBy::Configuration) => {
-                cost::UpstreamFailure::Timeout
+                (Outcome::TimedOut, Some(UpstreamFailure::Timeout))
             }
-        };
-        RequestEnd::Failed { status, failure }
+            // A client that sets a very short timeout must not cause endpoints to be ejected.
+            Self::ResponseTimeout(SetBy::Client)
+            | Self::PerTryTimeout(SetBy::Client)
+            | Self::RequestStalled
+            | Self::BrokenRequest => (Outcome::Abandoned, None),
+        }
+    }
+}
+
+impl From<TimeoutKind> for ForwardFailure {
+    fn from(expired: TimeoutKind) -> Self {
+        match expired {
+            TimeoutKind::Response(set_by) => Self::ResponseTimeout(set_by),
+            TimeoutKind::Idle | TimeoutKind::Head | TimeoutKind::StreamIdle | TimeoutKind::Linger => {
+                Self::RequestStalled
+            }
+        }
     }
 }

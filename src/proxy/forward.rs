@@ -3,15 +3,13 @@
 mod attempt;
 mod plan;
 mod retry;
-mod tunnel;
+mod upstream_attempt;
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use self::attempt::attempt;
-pub(super) use self::attempt::{AttemptResult, with_request_timeout};
+use self::attempt::Forwarding;
 use self::plan::RetryPlan;
+pub(super) use self::upstream_attempt::{AttemptResult, UpstreamResponse};
 use super::body::RequestBody;
 use super::failure::ForwardFailure;
 use super::headers::overrides::{RequestOverrides, X_ENVOY_EXPECTED_RQ_TIMEOUT_MS};
@@ -31,22 +29,22 @@ pub(super) async fn forward(
 ) -> AttemptResult {
     context.connection.admit_stored();
     let upstream = upstream.ok_or(ForwardFailure::NoRoute)?;
-    if context.upgrade.is_connect {
-        return Box::pin(tunnel::open(upstream, context)).await;
-    }
     if context.requires_upgrade() && context.upgrade.protocol.is_none() {
         return Err(ForwardFailure::UpgradeUnavailable);
     }
-    let plan = RetryPlan::new(upstream.settings(), overrides);
-    let timeout = response_timeout(Some(upstream), overrides);
+    let timeout = response_timeout(Some(upstream), overrides).time;
     if !context.hides_client {
-        let expected = saturating_millis(timeout.time);
+        let expected = saturating_millis(timeout);
         request.added_headers.push_number(&X_ENVOY_EXPECTED_RQ_TIMEOUT_MS, expected);
     }
-    let result = if plan.needs_retry_loop(&request.head, context.is_grpc) {
-        Box::pin(retry::with_retries(upstream, context, request, body, &plan, timeout.time)).await
-    } else {
-        attempt(upstream, context, request, body, &plan, &mut SmallVec::new()).await
+    // Nothing of a CONNECT is sent, so it has no plan of its own and no attempt that could be repeated.
+    let is_connect = context.upgrade.is_connect;
+    let plan = RetryPlan::new(upstream.settings(), overrides.filter(|_| !is_connect));
+    let needs_loop = !is_connect && plan.needs_retry_loop(&request.head, context.is_grpc);
+    let mut forwarding = Forwarding::new(upstream, context, plan, timeout);
+    let result = match needs_loop {
+        true => Box::pin(forwarding.attempt_repeatedly(request, body)).await,
+        false => forwarding.attempt(request, body).await,
     };
     context.timer.response_started();
     result

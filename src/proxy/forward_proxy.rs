@@ -1,12 +1,9 @@
 //! Requests to a forward proxy: an absolute target or CONNECT names the destination, or the request is for Weir itself.
 
-mod failure;
-
 use std::rc::Rc;
 
 use http::{Method, Version, request};
 
-pub(super) use self::failure::{FailureReply, PROXY_STATUS, failure_reply, refusal_reply};
 use super::connection::DownstreamConnection;
 use super::headers::{Hop, HopName};
 use super::view::GenerationView;

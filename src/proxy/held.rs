@@ -6,30 +6,28 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, request};
-use hyper::body::Body as _;
+use http::{HeaderMap, Method, request};
 
 use super::admitted::AdmittedRequest;
-use super::body::DownstreamBody;
 use super::decide::{
     IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
+    record_rejection,
 };
 use super::delay::{self, DelayGuard, PausedTimeouts};
 use super::fallback::CachedFallbacks;
 use super::finish;
 use super::forward_proxy::NextHop;
 use super::headers::{InvalidRequest, RequestHeaderFlags};
-use super::local_reply::{self, DownstreamResponse, PendingBody};
+use super::local_reply::{DownstreamResponse, LocalReply, PendingBody, UnreadBody};
 use super::prepare::ChosenUpstream;
 use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
 use weir_http::headers::append_all;
 use weir_limits::{
     Admission, AppliedLimits, DecisionSource, HeldDelay, HeldProgress, LimitRejection, LimitsView,
-    NotAdmitted, PendingLimits, ServiceQueries, Woken,
+    NotAdmitted, PendingLimits, PendingRemote, ServiceQueries, Woken,
 };
 use weir_net::overload::LoadShed;
 use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -47,7 +45,7 @@ pub(super) struct HeldRequest {
     pub(super) pending: PendingLimits,
     pub(super) head: request::Parts,
     pub(super) flags: RequestHeaderFlags,
-    pub(super) body: DownstreamBody,
+    pub(super) unread: PendingBody,
     /// Trace context of a request without a span.
     pub(super) trace: Option<TraceContext>,
 }
@@ -106,7 +104,8 @@ impl HeldRequest {
                     if let Some(delay) = delay {
                         let Self { context, pending, head, .. } = &mut *admitted;
                         if !delay::take_delayed_memory(context, pending, &head.headers) {
-                            return Err(admitted.shed());
+                            let reply = LocalReply::overloaded(LoadShed::Waiting);
+                            return Err(reply.send(admitted.context, admitted.unread.into()));
                         }
                         // It is counted together with the wait.
                         delay::hold_request(context, tokio::time::sleep(delay)).await;
@@ -138,46 +137,39 @@ impl HeldRequest {
         self: Box<Self>,
         delay: Option<Duration>,
     ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
-        let Self { view, mut context, pending, mut head, flags, body, trace } = *self;
+        let Self { view, mut context, pending, mut head, flags, unread, trace } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
         let Ok(attributes) = identify_request(&connection, &view, &head, now) else {
-            return Err(local_reply::malformed(context, InvalidRequest::Malformed));
+            let reply = LocalReply::malformed(InvalidRequest::Malformed);
+            return Err(reply.send(context, UnreadBody::Unknown));
         };
         let identified = IdentifiedRequest::new(&connection, &view, &head, &attributes, context.request_bits);
-        let has_body = !body.is_end_stream();
+        let has_body = !unread.is_empty();
         let chosen = ChosenUpstream::choose(identified, &mut context, &view, &pending, &head, has_body);
         let (request, overrides) =
             chosen.prepare(&mut context, &mut head, flags, &pending, &view, trace.as_ref());
-        let (ChosenUpstream { upstream, cached, .. }, expectation) = (chosen, flags.expectation());
-        let admitted = AdmittedRequest {
-            view,
-            context,
-            pending,
-            request,
-            body,
-            upstream,
-            overrides,
-            cached,
-            expectation,
-        };
+        let ChosenUpstream { upstream, cached, .. } = chosen;
+        let admitted =
+            AdmittedRequest { view, context, pending, request, unread, upstream, overrides, cached };
         Ok((admitted, delay))
     }
 
     /// Returns the response to a request that `rule` rejects.
     fn reject(self: Box<Self>, rule: RuleIndex, retry_after: Duration) -> DownstreamResponse {
-        let Self { view, mut context, mut pending, head, flags, body, .. } = *self;
+        let Self { view, mut context, mut pending, mut head, flags, unread, .. } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
-        let mut cached = CachedFallbacks::default();
+        let mut cached = None;
         if let Ok(attributes) = identify_request(&connection, &view, &head, now) {
             let bits = context.request_bits;
             let identified = IdentifiedRequest::new(&connection, &view, &head, &attributes, bits);
             keep_details(&mut context, &view.policy, &head, flags, &identified.hop);
-            let incoming = identified.incoming(&head, !body.is_end_stream(), &view);
-            cached = CachedFallbacks::of_rule(&view.fallbacks, rule, incoming, now);
+            cached = view.fallbacks.look_up(rule, identified.incoming(&head, !unread.is_empty(), &view), now);
         }
-        let rejected = record_rejection(&mut context, &mut pending, rule, retry_after);
-        let unread = PendingBody::new(flags.expectation(), body);
-        local_reply::rejected_remotely(context, &view.limits, &rejected, cached, &head.method, unread)
+        let rejected = pending.rejection(rule, retry_after);
+        record_rejection(&mut context, &rejected, None);
+        let request::Parts { method, headers, .. } = &mut head;
+        let reply = LocalReply::rate_limited(&view.limits, &rejected, cached, method, headers);
+        reply.send(context, unread.into())
     }
 
     /// Decides the request by the configuration that is now in force.
@@ -187,12 +179,14 @@ impl HeldRequest {
         let now = connection.worker.shared.clock.now();
         let Self { view, context, pending, head, flags, .. } = &mut *self;
         let Ok(attributes) = identify_request(&connection, view, head, now) else {
-            return self.reply(|context, _| local_reply::malformed(context, InvalidRequest::Malformed));
+            let reply = LocalReply::malformed(InvalidRequest::Malformed);
+            return NewDecision::rejected(reply.send(self.context, UnreadBody::Unknown));
         };
         let identified = IdentifiedRequest::new(&connection, view, head, &attributes, context.request_bits);
         let IdentifiedRequest { next_hop, hop, .. } = identified;
         if let NextHop::Refused(refusal) = next_hop {
-            return self.reply(|context, unread| local_reply::refused(context, refusal, unread));
+            let reply = LocalReply::refused(refusal);
+            return NewDecision::rejected(reply.send(self.context, self.unread.into()));
         }
         let arrival = pending.arrival();
         // A request that has waited is not stored to be sent later.
@@ -200,48 +194,26 @@ impl HeldRequest {
             Ok(pending) => pending,
             Err((rule, denial)) => {
                 keep_details(context, &view.policy, head, *flags, &hop);
-                let policy = Arc::clone(&view.policy);
-                return self
-                    .reply(|context, unread| local_reply::denied(context, &policy, rule, denial, unread));
+                let reply = LocalReply::denied(&self.view.policy, rule, denial);
+                return NewDecision::rejected(reply.send(self.context, self.unread.into()));
             }
         };
         let delay = match pending.admission() {
             Admission::Held => return NewDecision::Held(self),
             Admission::Pass(delay) => delay,
             Admission::Reject(LimitRejection { rule, retry_after, .. }) => {
-                return NewDecision::Rejected(Box::new(self.reject(rule, retry_after)));
+                return NewDecision::rejected(self.reject(rule, retry_after));
             }
         };
         record_admission(context, view, pending, &attributes);
         NewDecision::Admitted(self, delay)
     }
-
-    /// Responds to a request for whose delay there is no memory.
-    fn shed(self: Box<Self>) -> DownstreamResponse {
-        let unread = PendingBody::new(self.flags.expectation(), self.body);
-        local_reply::overloaded(self.context, LoadShed::Waiting, unread)
-    }
-
-    /// Responds to a request that no limit rejects.
-    fn reply(
-        self,
-        respond: impl FnOnce(Box<RequestContext>, PendingBody) -> DownstreamResponse,
-    ) -> NewDecision {
-        let unread = PendingBody::new(self.flags.expectation(), self.body);
-        NewDecision::Rejected(Box::new(respond(self.context, unread)))
-    }
 }
 
-/// Records that `rule` rejects a request that was held. Returns the rejection with the limits of the request.
-fn record_rejection<'a>(
-    context: &mut RequestContext,
-    pending: &'a mut PendingLimits,
-    rule: RuleIndex,
-    retry_after: Duration,
-) -> LimitRejection<'a> {
-    let rejected = pending.rejection(rule, retry_after);
-    record_decision(context, rejected.limits, Some(rule), None);
-    rejected
+impl NewDecision {
+    fn rejected(response: DownstreamResponse) -> Self {
+        Self::Rejected(Box::new(response))
+    }
 }
 
 /// Why a request is not admitted after it was held.
@@ -250,6 +222,25 @@ pub(super) enum NotResolved<'a> {
     Rejected(LimitRejection<'a>),
     /// There is no memory for its delay.
     Shed,
+}
+
+impl NotResolved<'_> {
+    /// Returns the local reply to a request with this method. The memory of its `headers` is reused.
+    pub(super) fn reply<'v>(
+        &self,
+        limits: &'v LimitsView,
+        cached: CachedFallbacks,
+        method: &Method,
+        headers: &mut HeaderMap,
+    ) -> LocalReply<'v> {
+        match self {
+            Self::Shed => LocalReply::overloaded(LoadShed::Waiting),
+            Self::Rejected(rejected) => {
+                let cached = cached.take_for_rule(rejected.rule);
+                LocalReply::rate_limited(limits, rejected, cached, method, headers)
+            }
+        }
+    }
 }
 
 /// Holds the request for its delay and until all sources of its limits have decided. Adds the headers that the upstream
@@ -275,17 +266,15 @@ pub(super) async fn resolve<'a>(
                 delay = admitted;
             }
             Err(NotAdmitted::Rejected(rule, retry_after)) => {
-                let rejected = record_rejection(context, pending, rule, retry_after);
+                let rejected = pending.rejection(rule, retry_after);
+                record_rejection(context, &rejected, None);
                 return Err(NotResolved::Rejected(rejected));
             }
             Err(NotAdmitted::Superseded) => pending.remove_uninstalled_limits(view),
         }
     }
     drop(delayed);
-    if delay.is_some() && !delay::take_delayed_memory(context, pending, headers) {
-        return Err(NotResolved::Shed);
-    }
-    resolve_admitted(view, context, pending, delay, headers).await.map_err(NotResolved::Rejected)
+    resolve_admitted(view, context, pending, delay, headers).await
 }
 
 /// As [`resolve`], for a request that is not held, or no longer.
@@ -298,46 +287,57 @@ pub(super) async fn resolve_admitted<'a>(
     pending: &'a mut PendingLimits,
     delay: Option<Duration>,
     headers: &mut HeaderMap,
-) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
-    let undecided = match pending.decision_source(view) {
-        DecisionSource::Remote(undecided) => undecided,
+) -> Result<&'a mut AppliedLimits, NotResolved<'a>> {
+    if delay.is_some() && !delay::take_delayed_memory(context, pending, headers) {
+        return Err(NotResolved::Shed);
+    }
+    match pending.decision_source(view) {
+        // Boxed, because few requests need this and every request's future would be larger.
+        DecisionSource::Remote(undecided) => Box::pin(resolve_remotely(undecided, context, delay, headers))
+            .await
+            .map_err(NotResolved::Rejected),
         DecisionSource::Local(limits) => {
             if let Some(delay) = delay {
                 delay::delay_request(context, delay).await;
             }
-            return Ok(limits);
+            Ok(limits)
         }
+    }
+}
+
+/// Holds the request for its delay and until the rate limit services have decided.
+async fn resolve_remotely<'a>(
+    undecided: PendingRemote<'a>,
+    context: &mut RequestContext,
+    delay: Option<Duration>,
+    headers: &mut HeaderMap,
+) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
+    let hold_until = async |query: ServiceQueries| {
+        if let Some(delay) = delay {
+            delay::delay_request(context, delay).await;
+        }
+        delay::hold_request(context, query.send()).await
     };
-    // Boxed, because few requests need this and every request's future would be larger.
-    Box::pin(async move {
-        let hold_until = async |query: ServiceQueries| {
-            if let Some(delay) = delay {
-                delay::delay_request(context, delay).await;
+    match undecided.resolve(hold_until).await {
+        Ok((limits, added)) => {
+            if !added.is_empty() {
+                // Headers that a service adds for the upstream may depend on this client, so the response must not be
+                // stored.
+                context.recorder = None;
             }
-            delay::hold_request(context, query.send()).await
-        };
-        match undecided.resolve(hold_until).await {
-            Ok((limits, added)) => {
-                if !added.is_empty() {
-                    // Headers that a service adds for the upstream may depend on this client, so the response must not
-                    // be stored.
-                    context.recorder = None;
-                }
-                append_all(headers, &added);
-                if let Some(followed) = &mut context.followed {
-                    followed.charge_owed(context.forwarded_at);
-                }
-                record_decision(context, limits, None, None);
-                Ok(limits)
+            append_all(headers, &added);
+            if let Some(followed) = &mut context.followed {
+                followed.charge_owed(context.forwarded_at);
             }
-            Err(rejected) => {
-                finish::settle(context, &RequestEnd::Rejected, rejected.limits);
-                record_decision(context, rejected.limits, Some(rejected.rule), None);
-                Err(rejected)
-            }
+            record_decision(context, limits, None, None);
+            Ok(limits)
         }
-    })
-    .await
+        Err(rejected) => {
+            finish::settle(context, &RequestEnd::Rejected, rejected.limits);
+            record_rejection(context, &rejected, None);
+            Err(rejected)
+        }
+    }
 }
 
 /// Holds the request until the store has responded about the units that its leases lack, or until it has waited in its

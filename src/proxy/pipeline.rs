@@ -4,13 +4,13 @@
 use std::rc::Rc;
 
 use http::{Method, request};
-use hyper::body::Body as _;
 
 use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
 use super::connection::DownstreamConnection;
 use super::decide::{
     IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
+    record_rejection,
 };
 use super::deferred::accept;
 use super::deferred::accept::PendingCall;
@@ -18,9 +18,9 @@ use super::forward_proxy::NextHop;
 use super::grpc;
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
 use super::held::HeldRequest;
-use super::local_reply::{self, DownstreamResponse, PendingBody};
+use super::local_reply::{DownstreamResponse, LocalReply, PendingBody, UnreadBody};
 use super::prepare::ChosenUpstream;
-use super::request_context::{RequestContext, record_decision, start_log};
+use super::request_context::{RequestContext, start_log};
 use super::response_future::{RequestOutcome, ResponseFuture};
 use super::view::GenerationView;
 use weir_http::headers::take_head;
@@ -49,30 +49,34 @@ pub(super) fn handle(
     let (view, now) = (connection.view(), connection.worker.shared.clock.now());
     let (mut context, trace, admission) = admit(connection, head, received, now, &view);
     if let Err(by) = admission {
-        let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
-        return local_reply::overloaded(context, by, pending).into();
+        let unread = PendingBody::new(Expectation::from_headers(&head.headers), body);
+        return LocalReply::overloaded(by).send(context, unread.into()).into();
     }
     let flags = match validate(&mut context, head, &view) {
         Ok(flags) => flags,
-        Err(unacceptable) => return local_reply::malformed(context, unacceptable).into(),
+        Err(unacceptable) => {
+            return LocalReply::malformed(unacceptable).send(context, UnreadBody::Unknown).into();
+        }
     };
     let Ok(attributes) = identify_request(connection, &view, head, now) else {
-        return local_reply::malformed(context, InvalidRequest::Malformed).into();
+        return LocalReply::malformed(InvalidRequest::Malformed).send(context, UnreadBody::Unknown).into();
     };
     let identified = IdentifiedRequest::new(connection, &view, head, &attributes, context.request_bits);
     set_client(&mut context, &identified, flags, &view);
+    let unread = PendingBody::new(flags.expectation(), body);
+    let has_body = !unread.is_empty();
     if let NextHop::Refused(refusal) = identified.next_hop {
-        let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
-        return local_reply::refused(context, refusal, unread).into();
+        record_unforwarded(&mut context, &view, identified.hop, head, flags);
+        return LocalReply::refused(refusal).send(context, unread.into()).into();
     }
-    let (mut deferral, has_body) = (None, !body.is_end_stream());
+    let mut deferral = None;
     let decided = decide(&mut context, &view, head, &attributes, &mut deferral, None, now);
     let mut pending = match decided {
         Ok(pending) => pending,
         Err((rule, denial)) => {
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
-            return local_reply::denied(context, &view.policy, rule, denial, unread).into();
+            record_unforwarded(&mut context, &view, identified.hop, head, flags);
+            return LocalReply::denied(&view.policy, rule, denial).send(context, unread.into()).into();
         }
     };
     set_route(&mut context, &view.policy, pending.rules(), &attributes);
@@ -82,25 +86,26 @@ pub(super) fn handle(
         Admission::Reject(rejected) => {
             let incoming = identified.incoming(head, has_body, &view);
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
-            record_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
-            let unread = record_rejection(&mut context, &view, identified.hop, head, flags, body);
-            return local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread).into();
+            record_rejection(&mut context, &rejected, Some(&attributes));
+            record_unforwarded(&mut context, &view, identified.hop, head, flags);
+            let request::Parts { method, headers, .. } = head;
+            let reply = LocalReply::rate_limited(&view.limits, &rejected, cached, method, headers);
+            return reply.send(context, unread.into()).into();
         }
     };
     record_admission(&mut context, &view, &pending, &attributes);
     if let Some(deferral) = deferral.filter(|_| !context.is_last_hop) {
         let call = PendingCall::new(&mut context, identified.hop, head, flags, deferral, &view);
-        return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body)).into();
+        return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, unread)).into();
     }
     if pending.is_held() {
-        let held = HeldRequest { view, context, pending, head: take_head(head), flags, body, trace };
+        let held = HeldRequest { view, context, pending, head: take_head(head), flags, unread, trace };
         return ResponseFuture::Held(held.hold(AdmittedRequest::forward)).into();
     }
     let chosen = ChosenUpstream::choose(identified, &mut context, &view, &pending, head, has_body);
     let (request, overrides) = chosen.prepare(&mut context, head, flags, &pending, &view, trace.as_ref());
-    let (ChosenUpstream { upstream, cached, .. }, expectation) = (chosen, flags.expectation());
-    let admitted =
-        AdmittedRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
+    let ChosenUpstream { upstream, cached, .. } = chosen;
+    let admitted = AdmittedRequest { view, context, pending, request, unread, upstream, overrides, cached };
     ResponseFuture::Forwarding(in_place::boxed!(admitted.forward(delay)).into()).into()
 }
 
@@ -199,16 +204,14 @@ fn set_route(
     }
 }
 
-/// Records of a rejected request what its local reply may repeat, and its headers for the log. Returns its unread body.
-fn record_rejection(
+/// Records of a rejected request what its local reply may repeat, and its headers for the log.
+fn record_unforwarded(
     context: &mut RequestContext,
     view: &GenerationView,
     hop: Hop<'_>,
     head: &mut request::Parts,
     flags: RequestHeaderFlags,
-    body: DownstreamBody,
-) -> PendingBody {
+) {
     keep_details(context, &view.policy, head, flags, &hop);
     log_headers(context, head, flags, &hop);
-    PendingBody::new(flags.expectation(), body)
 }

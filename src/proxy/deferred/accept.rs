@@ -16,22 +16,22 @@ use crate::proxy::decide::{keep_details, log_headers};
 use crate::proxy::failure::ForwardFailure;
 use crate::proxy::fallback::CachedFallbacks;
 use crate::proxy::finish;
-use crate::proxy::forward::{response_timeout, with_request_timeout};
-use crate::proxy::headers::{self, Expectation, Hop, RequestHeaderFlags, X_REQUEST_ID};
-use crate::proxy::held::{self, NotResolved};
-use crate::proxy::local_reply::{self, AcceptedCall, DownstreamResponse, PendingBody, StoreRejection};
+use crate::proxy::forward::response_timeout;
+use crate::proxy::headers::{self, Hop, RequestHeaderFlags, X_REQUEST_ID};
+use crate::proxy::held;
+use crate::proxy::local_reply::{
+    AcceptedCall, DownstreamResponse, LocalReply, PendingBody, StoreRejection, UnreadBody,
+};
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::view::GenerationView;
 use weir_limits::{AppliedLimits, PendingLimits};
-use weir_net::overload::LoadShed;
 use weir_policy::engine::Policy;
 use weir_policy::response::cors::CorsSettings;
 use weir_policy::rules::RuleIndex;
-use weir_policy::rules::cost::RequestEnd;
 use weir_policy::rules::deferral::{Deferral, DeferredRequest};
 use weir_store::deferred::BodyMemory;
 use weir_store::deferred::call::{StoredCall, format_id};
-use weir_store::deferred::handle::NotStored;
+use weir_store::deferred::handle::{DeferredHandle, NotStored};
 
 /// Identifies the call for the upstream, so that it can drop duplicates (draft-ietf-httpapi-idempotency-key-header).
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -50,14 +50,12 @@ pub(in crate::proxy) struct PendingCall {
     call: StoredCall,
     /// The request ID with which the call will be sent.
     request_id: HeaderValue,
-    expectation: Expectation,
 }
 
 /// The body of a request, or why there is none.
 enum CollectedBody {
     Complete(Bytes),
-    TooLarge,
-    NoMemory,
+    Rejected(StoreRejection),
     Failed(ForwardFailure),
 }
 
@@ -73,7 +71,6 @@ impl PendingCall {
     ) -> Option<Box<Self>> {
         let rule = view.policy.rules.get(rule)?;
         let deferral = (**rule.action.limiting()?.deferral.as_ref()?).clone();
-        let expectation = flags.expectation();
         keep_details(context, &view.policy, head, flags, &hop);
         if context.log.is_some() {
             log_headers(context, &mut head.clone(), flags, &hop);
@@ -97,7 +94,7 @@ impl PendingCall {
             headers: std::mem::take(&mut head.headers),
             body: Bytes::new(),
         };
-        Some(Box::new(Self { rule: rule.name.clone(), deferral, call, request_id, expectation }))
+        Some(Box::new(Self { rule: rule.name.clone(), deferral, call, request_id }))
     }
 }
 
@@ -108,15 +105,15 @@ pub(in crate::proxy) fn start(
     pending: PendingLimits,
     delay: Option<Duration>,
     call: Option<Box<PendingCall>>,
-    body: DownstreamBody,
+    unread: PendingBody,
 ) -> AcceptFuture {
     Box::pin(async move {
         let Some(call) = call else {
-            return local_reply::not_stored(context, StoreRejection::Unavailable, None);
+            return LocalReply::not_stored(StoreRejection::Unavailable).send(context, unread.into());
         };
         let details = context.details.clone();
         let cors = details.as_ref().and_then(|_| cors_of(&view.policy, &call.rule));
-        let mut reply = accept(context, view, pending, delay, call, body).await;
+        let mut reply = accept(context, view, pending, delay, call, unread).await;
         if let (Some(cors), Some(details)) = (cors, details)
             && !reply.headers.contains(&ACCESS_CONTROL_ALLOW_ORIGIN)
         {
@@ -138,44 +135,48 @@ async fn accept(
     mut pending: PendingLimits,
     delay: Option<Duration>,
     mut accepted: Box<PendingCall>,
-    body: DownstreamBody,
+    unread: PendingBody,
 ) -> DownstreamResponse {
-    let (expectation, method) = (accepted.expectation, accepted.call.method.clone());
-    let headers = &mut accepted.call.headers;
+    let StoredCall { method, headers, .. } = &mut accepted.call;
     let resolved = held::resolve(&view.limits, &mut context, &mut pending, delay, headers).await;
     let limits = match resolved {
         Ok(limits) => limits,
-        Err(NotResolved::Shed) => {
-            return local_reply::overloaded(context, LoadShed::Waiting, PendingBody::new(expectation, body));
-        }
-        Err(NotResolved::Rejected(rejected)) => {
-            let (unread, cached) = (PendingBody::new(expectation, body), CachedFallbacks::default());
-            return local_reply::rejected_remotely(context, &view.limits, &rejected, cached, &method, unread);
+        Err(rejected) => {
+            let reply = rejected.reply(&view.limits, CachedFallbacks::default(), method, headers);
+            return reply.send(context, unread.into());
         }
     };
     let max_body = accepted.deferral.max_body;
-    let length = body.size_hint();
-    if length.lower() > u64::from(max_body) {
-        let unread = PendingBody::new(expectation, body);
-        return local_reply::not_stored(context, StoreRejection::TooLarge, Some(unread));
+    if unread.body.size_hint().lower() > u64::from(max_body) {
+        return LocalReply::not_stored(StoreRejection::TooLarge).send(context, unread.into());
     }
     let Some(handle) = context.connection.worker.shared.deferred.clone() else {
-        let unread = PendingBody::new(expectation, body);
-        return local_reply::not_stored(context, StoreRejection::Unavailable, Some(unread));
+        return LocalReply::not_stored(StoreRejection::Unavailable).send(context, unread.into());
     };
     let mut memory = handle.body_memory(context.client);
-    let collecting = collect(&mut context, body, max_body, &mut memory);
+    let collecting = collect(&mut context, unread.body, max_body, &mut memory);
     let collected = tokio::time::timeout(COLLECT_TIMEOUT, collecting).await;
-    match collected.unwrap_or(CollectedBody::Failed(ForwardFailure::RequestStalled)) {
-        CollectedBody::Complete(body) => accepted.call.body = body,
-        CollectedBody::TooLarge => {
-            return local_reply::not_stored(context, StoreRejection::TooLarge, None);
+    let rejection = match collected.unwrap_or(CollectedBody::Failed(ForwardFailure::RequestStalled)) {
+        CollectedBody::Complete(body) => {
+            store(&mut accepted, &handle, body, memory).await.err().map(LocalReply::not_stored)
         }
-        CollectedBody::NoMemory => {
-            return local_reply::not_stored(context, StoreRejection::Unavailable, None);
-        }
-        CollectedBody::Failed(failure) => return local_reply::upstream_failed(context, limits, &failure),
+        CollectedBody::Rejected(reason) => Some(LocalReply::not_stored(reason)),
+        CollectedBody::Failed(failure) => Some(LocalReply::failed(&mut context, &failure, limits)),
+    };
+    match rejection {
+        Some(reply) => reply.send(context, UnreadBody::Rest),
+        None => confirm(context, &view, limits, &accepted),
     }
+}
+
+/// Stores the call with its body.
+async fn store(
+    accepted: &mut PendingCall,
+    handle: &DeferredHandle,
+    body: Bytes,
+    memory: BodyMemory,
+) -> Result<(), StoreRejection> {
+    accepted.call.body = body;
     if !accepted.call.body.is_empty() || accepted.call.headers.contains_key(CONTENT_LENGTH) {
         accepted.call.headers.insert(CONTENT_LENGTH, HeaderValue::from(accepted.call.body.len()));
     }
@@ -183,11 +184,10 @@ async fn accept(
     // Only the encoded copy is needed.
     accepted.call.body = Bytes::new();
     let PendingCall { rule, deferral, .. } = &*accepted;
-    match handle.append(rule, deferral, encoded, memory).await {
-        Ok(()) => reply(context, &view, limits, &accepted),
-        Err(NotStored::Full) => local_reply::not_stored(context, StoreRejection::Full, None),
-        Err(NotStored::Unavailable) => local_reply::not_stored(context, StoreRejection::Unavailable, None),
-    }
+    handle.append(rule, deferral, encoded, memory).await.map_err(|error| match error {
+        NotStored::Full => StoreRejection::Full,
+        NotStored::Unavailable => StoreRejection::Unavailable,
+    })
 }
 
 /// Reads a body of at most `max` bytes. Trailers are dropped.
@@ -202,38 +202,37 @@ async fn collect(
     let mut collected = BytesMut::new();
     while !body.is_end_stream() {
         let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
-        match with_request_timeout(&context.timer, pin!(frame)).await {
+        match context.timer.limit(pin!(frame)).await {
             Ok(None) => break,
             Ok(Some(Ok(frame))) => {
                 let data = frame.data_ref().map_or(&[][..], |data| data);
                 let length = collected.len().saturating_add(data.len());
                 if length > max {
-                    return CollectedBody::TooLarge;
+                    return CollectedBody::Rejected(StoreRejection::TooLarge);
                 }
                 if !memory.grow_to(length) {
-                    return CollectedBody::NoMemory;
+                    return CollectedBody::Rejected(StoreRejection::Unavailable);
                 }
                 collected.extend_from_slice(data);
             }
             Ok(Some(Err(_))) => return CollectedBody::Failed(ForwardFailure::BrokenRequest),
-            Err(failure) => return CollectedBody::Failed(failure),
+            Err(expired) => return CollectedBody::Failed(expired.into()),
         }
     }
     CollectedBody::Complete(collected.freeze())
 }
 
 /// Responds to a call that the store has confirmed.
-fn reply(
+fn confirm(
     mut context: Box<RequestContext>,
     view: &GenerationView,
     limits: &mut AppliedLimits,
     accepted: &PendingCall,
 ) -> DownstreamResponse {
     let status = accepted.deferral.status;
-    let headers = weir_http::headers::Headers::default();
-    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
     let call = AcceptedCall { status, id: accepted.call.id_text(), request_id: accepted.request_id.clone() };
-    let mut reply = local_reply::accepted(context, call);
-    limits.write_all(&mut reply.headers, &view.limits);
-    reply
+    let mut reply = LocalReply::accepted(call);
+    finish::settle(&mut context, &reply.request_end(), limits);
+    limits.write_all(reply.headers_mut(), &view.limits);
+    reply.send(context, UnreadBody::Rest)
 }

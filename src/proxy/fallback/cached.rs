@@ -25,16 +25,6 @@ impl CachedFallbacks {
         Self(pending.pending_rules().filter_map(cached).collect())
     }
 
-    /// Looks up the stored response for a rule that has rejected the request.
-    pub(in crate::proxy) fn of_rule(
-        fallbacks: &Fallbacks,
-        rule: RuleIndex,
-        request: IncomingRequest<'_, '_>,
-        now: Timestamp,
-    ) -> Self {
-        Self(fallbacks.look_up(rule, request, now).map(|cached| (rule, cached)).into_iter().collect())
-    }
-
     /// Returns the stored response that replaces a rejection by `rule`.
     pub(in crate::proxy) fn take_for_rule(self, rule: RuleIndex) -> Option<Arc<CachedResponse>> {
         self.0.into_iter().find(|(of, _)| *of == rule).map(|(_, cached)| cached)

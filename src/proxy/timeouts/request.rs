@@ -1,12 +1,14 @@
 //! Timer of one request: from its head to the last byte of both bodies.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::min_rate::MinRate;
-use super::response_timeout::{ResponseTimeout, SetBy, Timeout};
+use super::response_timeout::{ResponseTimeout, Timeout};
 use super::streams::StreamTracker;
 use super::ticks::Ticks;
 use super::{TimeoutKind, store, wake};
@@ -204,10 +206,31 @@ impl RequestTimer {
         }
     }
 
-    /// Ready with the party that set a short response timeout once that expires. Such a timeout has a timer of its own,
-    /// which wakes the task of `cx`.
-    pub(in crate::proxy) fn poll_response_timeout(&self, cx: &mut Context<'_>) -> Poll<SetBy> {
-        self.response_timeout.poll_timer(cx)
+    /// Awaits `future`, which needs the head of the response or a part of the request.
+    ///
+    /// # Errors
+    /// The timeout of the request that expires before.
+    pub(in crate::proxy) async fn limit<F: Future + Unpin>(
+        &self,
+        mut future: F,
+    ) -> Result<F::Output, TimeoutKind> {
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            // A short timeout has a timer of its own, which wakes this task.
+            if let Poll::Ready(set_by) = self.response_timeout.poll_timer(cx) {
+                return Poll::Ready(Err(TimeoutKind::Response(set_by)));
+            }
+            // Another one that expires wakes the task of this connection.
+            match self.expired() {
+                Some(expired @ (TimeoutKind::Response(_) | TimeoutKind::StreamIdle)) => {
+                    Poll::Ready(Err(expired))
+                }
+                _ => Poll::Pending,
+            }
+        })
+        .await
     }
 
     /// Records that the head of the response is available.

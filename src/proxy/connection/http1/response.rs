@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use super::{DownstreamConn, pass_interims};
 use crate::proxy::body::ResponseBody;
 use crate::proxy::connection::DownstreamConnection;
-use crate::proxy::local_reply::{self, DownstreamResponse};
+use crate::proxy::local_reply::{DownstreamResponse, response_broken_off};
 use weir_http::http1::encoder::Encoder;
 use weir_http::http1::memory_pool;
 use weir_http::http1::server::conn::{ConnWriter, ConnectionError};
@@ -208,7 +208,7 @@ async fn replace(
     let Some(body) = encoder.take_unsent() else { return Err(broken) };
     let Some(context) = body.into_broken_context() else { return Err(broken) };
     let EncodedResponse { encoder: replacement, keep_alive } =
-        start(connection, conn, info, local_reply::response_broken_off(context));
+        start(connection, conn, info, response_broken_off(context));
     *encoder = replacement;
     send(conn, encoder, &mut UnsentBytes::default()).await?;
     Ok(keep_alive)

@@ -8,7 +8,7 @@ use hyper::body::Body as _;
 
 use crate::proxy::Worker;
 use crate::proxy::body::ResponseBody;
-use crate::proxy::local_reply::{self, DownstreamResponse};
+use crate::proxy::local_reply::{DownstreamResponse, response_broken_off};
 use weir_http::headers::{Headers, Response, WritableHeaders};
 use weir_http::http2::{FieldWriter, Http2Error, Responder, SendStream};
 use weir_net::transport::SentBody;
@@ -36,7 +36,7 @@ pub(super) fn start(
     cx: &mut Context<'_>,
 ) -> Result<Option<StartedResponse>, Http2Error> {
     if let Some(context) = reply.body.prefetch(cx) {
-        reply = local_reply::response_broken_off(context);
+        reply = response_broken_off(context);
     }
     let Response { status, mut headers, mut body } = reply;
     if is_head_request {

@@ -1,0 +1,55 @@
+//! Local replies to requests that a limit rejects.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Method, StatusCode};
+
+use super::LocalReply;
+use crate::proxy::request_context::ResponseFlag;
+use weir_http::headers::Headers;
+use weir_limits::{LimitRejection, LimitsView, RejectionReason};
+use weir_policy::response::dynamic_reply::ConfiguredParts;
+use weir_policy::response::fallback::CachedResponse;
+
+impl<'a> LocalReply<'a> {
+    /// Replies to a request that a limit rejects: with the `cached` response, the degraded response for its method, the
+    /// reply of the service that counts the limit, or that of the rule. The memory of `headers` is reused.
+    pub(in crate::proxy) fn rate_limited(
+        limits: &'a LimitsView,
+        rejected: &LimitRejection<'_>,
+        cached: Option<Arc<CachedResponse>>,
+        method: &Method,
+        headers: &mut HeaderMap,
+    ) -> Self {
+        let (rule, flag) = (limits.rejection(rejected.rule), ResponseFlag::RateLimited);
+        if let RejectionReason::NoResponse = rejected.reason {
+            // It is unknown whether the request exceeds the limit (fail closed).
+            let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::RateLimitServiceError);
+            return Self::plain(status, flag, "service unavailable\n").of_rule(rule, ConfiguredParts::None);
+        }
+        if let Some(cached) = cached {
+            let mut headers = rejected.headers_with(limits, &rule.headers);
+            cached.extend(headers.map_mut(), rejected.limits.decided_at());
+            let reply = Self::new(StatusCode::OK, flag, headers, cached.body().clone());
+            return reply.of_rule(rule, ConfiguredParts::Headers);
+        }
+        if let Some(degraded) = rule.degraded(method) {
+            let headers = rejected.headers_with(limits, &degraded.headers);
+            let reply = Self::new(degraded.status, flag, headers, degraded.body.clone());
+            return reply.of_rule(rule, ConfiguredParts::Headers);
+        }
+        if let RejectionReason::Remote(body) = &rejected.reason
+            && !body.is_empty()
+        {
+            let mut headers = rejected.headers_with(limits, &rule.headers);
+            rejected.write_content_type(&mut headers);
+            let reply = Self::new(rule.status, flag, headers, body.clone());
+            return reply.of_rule(rule, ConfiguredParts::Headers);
+        }
+        let headers = match rejected.raw_headers(limits) {
+            Some(raw) => Headers::from_raw(raw, std::mem::take(headers)),
+            None => rejected.headers_with(limits, &rule.headers),
+        };
+        Self::new(rule.status, flag, headers, rule.body.clone()).of_rule(rule, ConfiguredParts::All)
+    }
+}
