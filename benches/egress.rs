@@ -14,6 +14,8 @@
 mod bars;
 #[path = "egress/callers.rs"]
 mod callers;
+#[path = "../crates/limiter/benches/governor/cpu_time.rs"]
+mod cpu_time;
 #[path = "egress/experiment.rs"]
 mod experiment;
 #[path = "egress/figures.rs"]

@@ -23,6 +23,7 @@ use weir_policy::rules::selection::Selection;
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::observe::top_keys::TopKeys;
 
+use crate::cpu_time::thread_cpu_nanos;
 use crate::figures::Quantiles;
 
 /// Interval at which requests arrive.
@@ -227,12 +228,4 @@ fn overtaken(admitted: &[(u64, u64)]) -> (usize, u64) {
         last = last.max(*number);
     }
     (count, most)
-}
-
-/// Returns the processor time of this thread in nanoseconds.
-fn thread_cpu_nanos() -> u64 {
-    // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
-    std::thread::yield_now();
-    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap()
 }
