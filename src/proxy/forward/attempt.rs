@@ -39,7 +39,7 @@ pub(super) struct Forwarding<'a> {
 /// Why an endpoint has not responded to a request.
 enum EndpointFailure {
     /// It has not begun with the request, so that another one may work. With the unread body.
-    Untouched(UpstreamError, RequestBody),
+    Unprocessed(UpstreamError, RequestBody),
     /// Any other reason.
     Final(ForwardFailure),
 }
@@ -75,7 +75,7 @@ impl<'a> Forwarding<'a> {
                 match self.send(&attempt.endpoint, request, body).await {
                     Ok(response) => break Ok(response),
                     Err(EndpointFailure::Final(failure)) => break Err(failure),
-                    Err(EndpointFailure::Untouched(error, unread)) => {
+                    Err(EndpointFailure::Unprocessed(error, unread)) => {
                         attempt = self.try_other_endpoint(attempt, error)?;
                         body = unread;
                     }
@@ -178,7 +178,7 @@ impl EndpointFailure {
     /// Creates the failure of an endpoint that has not begun with the request, if that still has its unread body.
     fn new(error: UpstreamError, unread: Option<RequestBody>) -> Self {
         match unread {
-            Some(body) if is_endpoint_error(&error) => Self::Untouched(error, body),
+            Some(body) if is_endpoint_error(&error) => Self::Unprocessed(error, body),
             _ => Self::Final(ForwardFailure::Upstream(error)),
         }
     }
