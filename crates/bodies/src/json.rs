@@ -1,0 +1,412 @@
+//! JSON (RFC 8259), read in pieces without recursion.
+
+mod number;
+mod token;
+
+use smallvec::SmallVec;
+
+use self::token::{Escape, Literal, NumberState};
+use crate::Unreadable;
+use crate::fields::{FieldSet, KeyMatch, Kind, NodeIndex, ROOT, Records, Value};
+use crate::utf8::Utf8;
+
+/// Maximum depth of nested arrays and objects.
+pub const MAX_DEPTH: usize = 64;
+
+/// Maximum number of elements of a batch. Each is charged.
+pub const MAX_BATCH: usize = 100;
+
+/// Reads the fields of one document, or of each element of a batch.
+#[derive(Debug)]
+pub struct JsonReader {
+    state: State,
+    /// The arrays and objects that are open, the outermost first.
+    open: SmallVec<[Container; 8]>,
+    /// Position of the value that is next or being read, if it is on the path of a field.
+    node: Option<NodeIndex>,
+    /// Text of a key or scalar that is kept.
+    text: Vec<u8>,
+    /// Maximum length of `text`. What is longer is kept up to here.
+    max_text: usize,
+    utf8: Utf8,
+    records: Records,
+    is_batch: bool,
+}
+
+#[derive(Debug)]
+struct Container {
+    is_object: bool,
+    node: Option<NodeIndex>,
+    /// Index of the current element.
+    index: u32,
+    /// Children of the node that have been found, by position.
+    found: SmallVec<[usize; 4]>,
+}
+
+/// What may come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Value,
+    /// The first element of an array, or its end.
+    ValueOrEnd,
+    Key,
+    /// The first key of an object, or its end.
+    KeyOrEnd,
+    Colon,
+    CommaOrEnd,
+    /// More of a string, which is a key or a value.
+    String {
+        is_key: bool,
+        escape: Escape,
+    },
+    Number(NumberState),
+    Literal(Literal),
+    /// White space only.
+    End,
+}
+
+impl Default for JsonReader {
+    fn default() -> Self {
+        Self {
+            state: State::Value,
+            open: SmallVec::new(),
+            node: Some(ROOT),
+            text: Vec::new(),
+            max_text: 0,
+            utf8: Utf8::default(),
+            records: Records::new(),
+            is_batch: false,
+        }
+    }
+}
+
+impl JsonReader {
+    /// Reads the next piece of the document.
+    ///
+    /// # Errors
+    /// Why its fields are unknown. Then, nothing more is to be read.
+    pub fn read(&mut self, fields: &FieldSet, piece: &[u8]) -> Result<(), Unreadable> {
+        if !self.utf8.accepts(piece) {
+            return Err(Unreadable::Invalid);
+        }
+        let mut rest = piece;
+        while let Some((byte, after)) = rest.split_first() {
+            rest = match self.state {
+                State::String { is_key, escape } => self.string(fields, is_key, escape, rest)?,
+                State::Number(state) => self.number(fields, state, rest)?,
+                State::Literal(literal) => self.literal(fields, literal, *byte, after)?,
+                _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => after,
+                _ => {
+                    self.structure(fields, *byte)?;
+                    // The first byte of a number or literal is read once more, as a part of it.
+                    if matches!(self.state, State::Number(_) | State::Literal(_)) { rest } else { after }
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether all fields of a document that is not a batch are known, although more may follow.
+    pub fn is_known(&self) -> bool {
+        !self.is_batch && self.records.first().is_some_and(|record| record.iter().all(Option::is_some))
+    }
+
+    /// Whether the document is complete. White space may follow.
+    pub fn is_complete(&self) -> bool {
+        self.state == State::End
+    }
+
+    /// Returns the values of each document at the end of the body.
+    ///
+    /// # Errors
+    /// Why they are unknown.
+    pub fn finish(mut self, fields: &FieldSet) -> Result<Records, Unreadable> {
+        if let State::Number(state) = self.state {
+            self.end_number(fields, state)?;
+        }
+        if self.state == State::End && self.utf8.is_complete() {
+            Ok(self.records)
+        } else {
+            Err(Unreadable::Invalid)
+        }
+    }
+
+    /// Reads the first byte of a value, or one of the six structural characters.
+    fn structure(&mut self, fields: &FieldSet, byte: u8) -> Result<(), Unreadable> {
+        match (self.state, byte) {
+            (State::Value | State::ValueOrEnd, b'{') => self.begin_container(fields, true),
+            (State::Value | State::ValueOrEnd, b'[') => self.begin_container(fields, false),
+            (State::ValueOrEnd | State::CommaOrEnd, b']') => self.end_container(false),
+            (State::KeyOrEnd | State::CommaOrEnd, b'}') => self.end_container(true),
+            (State::Value | State::ValueOrEnd, _) => self.begin_scalar(fields, byte),
+            (State::Key | State::KeyOrEnd, b'"') => {
+                let node = self.open.last().and_then(|object| object.node);
+                self.begin_text(node.map_or(0, |node| fields.node(node).max_key_len()));
+                self.state = State::String { is_key: true, escape: Escape::None };
+                Ok(())
+            }
+            (State::Colon, b':') => {
+                self.state = State::Value;
+                Ok(())
+            }
+            (State::CommaOrEnd, b',') => self.next_member(fields),
+            _ => Err(Unreadable::Invalid),
+        }
+    }
+
+    fn begin_container(&mut self, fields: &FieldSet, is_object: bool) -> Result<(), Unreadable> {
+        if self.open.len() == MAX_DEPTH {
+            return Err(Unreadable::TooDeep);
+        }
+        self.begin_record(fields, !is_object)?;
+        let is_on_path = |node: &NodeIndex| {
+            let node = fields.node(*node);
+            if is_object { node.has_keys } else { node.has_indices }
+        };
+        let node = self.node.filter(is_on_path);
+        self.open.push(Container { is_object, node, index: 0, found: SmallVec::new() });
+        self.state = if is_object { State::KeyOrEnd } else { State::ValueOrEnd };
+        if !is_object {
+            self.node = self.element(fields);
+        }
+        Ok(())
+    }
+
+    /// Adds a record if a document begins: the body, or an element of a batch.
+    fn begin_record(&mut self, fields: &FieldSet, is_array: bool) -> Result<(), Unreadable> {
+        match self.open.len() {
+            0 if is_array => self.is_batch = true,
+            0 => self.records.push(fields.empty_record()),
+            1 if self.is_batch && self.records.len() == MAX_BATCH => return Err(Unreadable::TooManyElements),
+            1 if self.is_batch => self.records.push(fields.empty_record()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Returns the position of the current element of the innermost array.
+    fn element(&self, fields: &FieldSet) -> Option<NodeIndex> {
+        if self.is_batch && self.open.len() == 1 {
+            return Some(ROOT);
+        }
+        let array = self.open.last()?;
+        fields.node(array.node?).by_index(array.index)
+    }
+
+    fn next_member(&mut self, fields: &FieldSet) -> Result<(), Unreadable> {
+        let container = self.open.last_mut().ok_or(Unreadable::Invalid)?;
+        if container.is_object {
+            self.state = State::Key;
+        } else {
+            container.index = container.index.saturating_add(1);
+            self.node = self.element(fields);
+            self.state = State::Value;
+        }
+        Ok(())
+    }
+
+    fn end_container(&mut self, is_object: bool) -> Result<(), Unreadable> {
+        let container = self.open.pop().filter(|container| container.is_object == is_object);
+        container.ok_or(Unreadable::Invalid)?;
+        self.end_value();
+        Ok(())
+    }
+
+    fn end_value(&mut self) {
+        self.state = if self.open.is_empty() { State::End } else { State::CommaOrEnd };
+    }
+
+    fn begin_scalar(&mut self, fields: &FieldSet, byte: u8) -> Result<(), Unreadable> {
+        self.begin_record(fields, false)?;
+        self.node = self.node.filter(|node| fields.node(*node).field.is_some());
+        self.begin_text(if self.node.is_some() { usize::MAX } else { 0 });
+        self.state = match byte {
+            b'"' => State::String { is_key: false, escape: Escape::None },
+            b'-' | b'0'..=b'9' => State::Number(NumberState::Start),
+            _ => State::Literal(Literal::beginning_with(byte).ok_or(Unreadable::Invalid)?),
+        };
+        Ok(())
+    }
+
+    fn begin_text(&mut self, max: usize) {
+        self.text.clear();
+        self.max_text = max;
+    }
+
+    /// Keeps text of a key or scalar, up to the maximum.
+    fn keep(&mut self, text: &[u8]) {
+        let room = self.max_text.saturating_sub(self.text.len());
+        self.text.extend_from_slice(&text[..text.len().min(room)]);
+    }
+
+    fn end_string(&mut self, fields: &FieldSet, is_key: bool) -> Result<(), Unreadable> {
+        if is_key {
+            self.state = State::Colon;
+            return self.end_key(fields);
+        }
+        self.end_scalar(fields, Kind::String)
+    }
+
+    /// Finds the position of the value that follows the key.
+    fn end_key(&mut self, fields: &FieldSet) -> Result<(), Unreadable> {
+        self.node = None;
+        let Some(object) = self.open.last_mut() else { return Err(Unreadable::Invalid) };
+        let Some(node) = object.node else { return Ok(()) };
+        // A key that is longer than any of a field may end within a character here.
+        let Ok(key) = std::str::from_utf8(&self.text) else { return Ok(()) };
+        match fields.node(node).by_key(key) {
+            KeyMatch::None => Ok(()),
+            KeyMatch::Child(position, _) if object.found.contains(&position) => Err(Unreadable::Duplicate),
+            KeyMatch::Child(position, child) => {
+                object.found.push(position);
+                self.node = Some(child);
+                Ok(())
+            }
+            KeyMatch::Similar => Err(Unreadable::Duplicate),
+        }
+    }
+
+    fn end_scalar(&mut self, fields: &FieldSet, kind: Kind) -> Result<(), Unreadable> {
+        self.end_value();
+        let field = self.node.and_then(|node| fields.node(node).field);
+        if let (Some(field), Some(record)) = (field, self.records.last_mut()) {
+            let text = std::str::from_utf8(&self.text).map_err(|_| Unreadable::Invalid)?;
+            record[field] = Some(Value { kind, text: text.into() });
+        }
+        Ok(())
+    }
+
+    /// Reads more of a string, up to its end or the end of the next escape.
+    fn string<'p>(
+        &mut self,
+        fields: &FieldSet,
+        is_key: bool,
+        escape: Escape,
+        rest: &'p [u8],
+    ) -> Result<&'p [u8], Unreadable> {
+        if escape != Escape::None {
+            let (escape, rest) = self.escape(escape, rest)?;
+            self.state = State::String { is_key, escape };
+            return Ok(rest);
+        }
+        let (run, end) = rest.split_at(memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len()));
+        if run.iter().any(|byte| *byte < b' ') {
+            return Err(Unreadable::Invalid);
+        }
+        self.keep(run);
+        let Some((byte, after)) = end.split_first() else { return Ok(&[]) };
+        if *byte == b'"' {
+            self.end_string(fields, is_key)?;
+        } else {
+            self.state = State::String { is_key, escape: Escape::Begun };
+        }
+        Ok(after)
+    }
+
+    /// Reads one byte of an escape, or none if the escape has ended before it.
+    fn escape<'p>(&mut self, escape: Escape, rest: &'p [u8]) -> Result<(Escape, &'p [u8]), Unreadable> {
+        let Some((byte, after)) = rest.split_first() else { return Ok((escape, rest)) };
+        let next = match escape {
+            Escape::None => return Ok((escape, rest)),
+            Escape::Begun if *byte == b'u' => Escape::hex(None),
+            Escape::Begun => {
+                self.keep(&[token::unescaped(*byte).ok_or(Unreadable::Invalid)?]);
+                Escape::None
+            }
+            Escape::HighSurrogate(high) if *byte == b'\\' => Escape::BegunAfter(high),
+            Escape::BegunAfter(high) if *byte == b'u' => Escape::hex(Some(high)),
+            // The same byte goes on with what follows the lone surrogate.
+            Escape::HighSurrogate(_) => return self.lone_surrogate().map(|()| (Escape::None, rest)),
+            Escape::BegunAfter(_) => return self.lone_surrogate().map(|()| (Escape::Begun, rest)),
+            Escape::Hex { high, unit, digits } => {
+                let digit = char::from(*byte).to_digit(16).ok_or(Unreadable::Invalid)?;
+                let unit = unit << 4 | digit;
+                if digits < 3 {
+                    Escape::Hex { high, unit, digits: digits + 1 }
+                } else {
+                    self.end_hex(high, unit)?
+                }
+            }
+        };
+        Ok((next, after))
+    }
+
+    /// Keeps the character of an escape, to which a surrogate may belong that preceded it.
+    fn end_hex(&mut self, high: Option<u32>, unit: u32) -> Result<Escape, Unreadable> {
+        let code = match (high, unit) {
+            (Some(high), 0xdc00..=0xdfff) => 0x1_0000 + ((high - 0xd800) << 10) + (unit - 0xdc00),
+            (_, 0xd800..=0xdbff) => {
+                high.map_or(Ok(()), |_| self.lone_surrogate())?;
+                return Ok(Escape::HighSurrogate(unit));
+            }
+            (_, unit) => {
+                high.map_or(Ok(()), |_| self.lone_surrogate())?;
+                unit
+            }
+        };
+        match char::from_u32(code) {
+            Some(letter) => self.keep(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+            None => self.lone_surrogate()?,
+        }
+        Ok(Escape::None)
+    }
+
+    /// A surrogate without its other half is no character: some decoders reject it, others replace it. Where no field is, it is left to
+    /// the upstream. Text that was cut within a character has one.
+    const fn lone_surrogate(&self) -> Result<(), Unreadable> {
+        if self.max_text == 0 { Ok(()) } else { Err(Unreadable::Invalid) }
+    }
+
+    /// Reads more of a number, up to the byte that follows it.
+    fn number<'p>(
+        &mut self,
+        fields: &FieldSet,
+        mut state: NumberState,
+        rest: &'p [u8],
+    ) -> Result<&'p [u8], Unreadable> {
+        for (position, byte) in rest.iter().enumerate() {
+            let Some(next) = state.followed_by(*byte) else {
+                self.keep(&rest[..position]);
+                self.end_number(fields, state)?;
+                return Ok(&rest[position..]);
+            };
+            state = next;
+        }
+        self.keep(rest);
+        self.state = State::Number(state);
+        Ok(&[])
+    }
+
+    fn end_number(&mut self, fields: &FieldSet, state: NumberState) -> Result<(), Unreadable> {
+        if !state.may_end() {
+            return Err(Unreadable::Invalid);
+        }
+        if self.node.is_some() {
+            self.text = number::canonical(&self.text).ok_or(Unreadable::Invalid)?;
+        }
+        self.end_scalar(fields, Kind::Number)
+    }
+
+    fn literal<'p>(
+        &mut self,
+        fields: &FieldSet,
+        literal: Literal,
+        byte: u8,
+        after: &'p [u8],
+    ) -> Result<&'p [u8], Unreadable> {
+        let next = literal.followed_by(byte).ok_or(Unreadable::Invalid)?;
+        self.state = State::Literal(next);
+        if next.is_complete() {
+            self.keep(next.word.as_bytes());
+            if next.word == "null" {
+                self.end_value();
+            } else {
+                self.end_scalar(fields, Kind::Bool)?;
+            }
+        }
+        Ok(after)
+    }
+}
+
+#[cfg(test)]
+mod tests;
