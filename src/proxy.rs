@@ -13,6 +13,7 @@ pub mod fuzzing;
 mod accept;
 mod awaited;
 mod body;
+mod body_fields;
 mod connection;
 mod date;
 mod decide;

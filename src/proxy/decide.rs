@@ -3,6 +3,7 @@
 
 use http::request;
 
+use super::body_fields::BodyFields;
 use super::connection::DownstreamConnection;
 use super::deferred;
 use super::fallback::IncomingRequest;
@@ -85,7 +86,41 @@ pub(super) fn decide(
     arrival: Option<QueueArrival>,
     now: Timestamp,
 ) -> Result<PendingLimits, (RuleIndex, Denial)> {
-    match select(context, view, head, attributes, deferral) {
+    let selection = select(context, view, head, attributes, deferral);
+    decide_selection(selection, context, view, attributes, arrival, now)
+}
+
+/// As [`select`], by the fields of the request's body. Of a batch, the limits of each element apply.
+pub(super) fn select_by_fields<'f>(
+    context: &RequestContext,
+    view: &GenerationView,
+    head: &request::Parts,
+    attributes: &Attributes<'f>,
+    fields: &'f BodyFields,
+    deferral: &mut Option<DeferredRequest>,
+) -> Selection {
+    let mut selections = fields.of_elements().map(|element| {
+        attributes.body.set(element);
+        select(context, view, head, attributes, deferral)
+    });
+    let first = selections.next().unwrap_or_default();
+    selections.fold(first, Selection::joined)
+}
+
+/// Decides the limits that apply to a request; see [`decide`].
+///
+/// # Errors
+/// The rule that rejects the request before any limit is evaluated.
+#[inline(always)]
+pub(super) fn decide_selection(
+    selection: Selection,
+    context: &mut RequestContext,
+    view: &GenerationView,
+    attributes: &Attributes<'_>,
+    arrival: Option<QueueArrival>,
+    now: Timestamp,
+) -> Result<PendingLimits, (RuleIndex, Denial)> {
+    match selection {
         Selection::Exempt(rule) => {
             record_without_limit(context, view, rule, DecisionOutcome::Exempt, attributes);
             Ok(PendingLimits::none(now))
@@ -102,7 +137,7 @@ pub(super) fn decide(
 
 /// Matches the rules against a request; `deferral` becomes the rule that defers it. A stored call is only subject to the
 /// rule that has stored it: the others were applied when it was accepted.
-fn select(
+pub(super) fn select(
     context: &RequestContext,
     view: &GenerationView,
     head: &request::Parts,

@@ -11,10 +11,12 @@ use std::time::Duration;
 use http::{HeaderMap, Method, request};
 
 use super::admitted::AdmittedRequest;
+use super::body_fields::{self, BodyFields, NotRead};
 use super::decide::{
-    IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
-    record_rejection,
+    IdentifiedRequest, decide_selection, identify_request, keep_details, log_headers, record_admission,
+    record_rejection, select, select_by_fields,
 };
+use super::deferred::accept::{self, PendingCall};
 use super::delay::{self, DelayGuard, PausedTimeouts};
 use super::fallback::CachedFallbacks;
 use super::finish;
@@ -24,6 +26,7 @@ use super::local_reply::{DownstreamResponse, LocalReply, PendingBody, UnreadBody
 use super::prepare::ChosenUpstream;
 use super::request_context::{RequestContext, record_decision};
 use super::view::GenerationView;
+use weir_bodies::fields::FieldMask;
 use weir_http::headers::append_all;
 use weir_limits::{
     Admission, AppliedLimits, DecisionSource, HeldDelay, HeldProgress, LimitRejection, LimitsView,
@@ -33,6 +36,7 @@ use weir_net::overload::LoadShed;
 use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::cost::RequestEnd;
+use weir_policy::rules::deferral::DeferredRequest;
 use weir_telemetry::spans::context::TraceContext;
 
 /// Maximum size of the future of a held request, in bytes.
@@ -48,6 +52,8 @@ pub(super) struct HeldRequest {
     pub(super) unread: PendingBody,
     /// Trace context of a request without a span.
     pub(super) trace: Option<TraceContext>,
+    /// Fields of the body, if rules needed them.
+    pub(super) fields: Option<Box<BodyFields>>,
 }
 
 /// Future of a held request: the future that forwards it, or the response to its rejection.
@@ -79,6 +85,99 @@ impl HeldRequest {
         Box::pin(waiting)
     }
 
+    /// Holds the request until the fields `wanted` of its body are known, and decides it. The rest is as in [`Self::hold`].
+    pub(super) fn hold_for_fields<F: 'static>(
+        self,
+        wanted: FieldMask,
+        forward: impl FnOnce(AdmittedRequest, Option<Duration>) -> F + 'static,
+    ) -> HeldFuture<F> {
+        let held = Box::new(self);
+        Box::pin(async move {
+            let (admitted, delay) = held.admit_by_fields(wanted).await?;
+            Ok(Box::pin(forward(admitted, delay)))
+        })
+    }
+
+    /// Reads the fields `wanted` of the body, and waits until the limits admit the request.
+    ///
+    /// # Errors
+    /// The response to its rejection.
+    async fn admit_by_fields(
+        mut self: Box<Self>,
+        wanted: FieldMask,
+    ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
+        if let Err(reason) = self.read_fields(wanted).await {
+            return Err(self.not_read(&reason));
+        }
+        let mut deferral = None;
+        let (held, delay) = match self.decide_again(&mut deferral) {
+            NewDecision::Held(held) => (held, None),
+            NewDecision::Admitted(admitted, delay) => (admitted, delay),
+            NewDecision::Rejected(response) => return Err(*response),
+        };
+        if let Some(deferral) = deferral.filter(|_| !held.context.is_last_hop) {
+            return Err(held.defer(deferral, delay).await);
+        }
+        if held.pending.is_held() { held.admit().await } else { held.prepare_with(delay) }
+    }
+
+    /// Reads the fields `wanted` of the body.
+    ///
+    /// # Errors
+    /// Why they are not read.
+    async fn read_fields(&mut self, wanted: FieldMask) -> Result<(), NotRead> {
+        let Self { view, context, head, unread, fields, .. } = self;
+        if let Some(settings) = &view.policy.bodies {
+            let read = body_fields::read(context, settings, wanted, &head.headers, &mut unread.body).await?;
+            *fields = Some(Box::new(read));
+        }
+        Ok(())
+    }
+
+    /// Takes the configuration that is now in force. If its rules read other fields of the body, they are read.
+    ///
+    /// # Errors
+    /// Why they are not read.
+    async fn take_configuration(&mut self) -> Result<(), NotRead> {
+        self.view = self.context.connection.view();
+        self.fields = None;
+        let Self { view, context, head, unread, .. } = &*self;
+        let connection = &context.connection;
+        let attributes = identify_request(connection, view, head, context.started_at);
+        let wanted = attributes.ok().filter(|_| !unread.is_empty());
+        match wanted.and_then(|attributes| body_fields::needed(&view.policy, &attributes)) {
+            Some(wanted) => Box::pin(self.read_fields(wanted)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Responds to a request whose body is not read.
+    fn not_read(mut self: Box<Self>, reason: &NotRead) -> DownstreamResponse {
+        match reason {
+            NotRead::Shed => LocalReply::overloaded(LoadShed::Waiting).send(self.context, self.unread.into()),
+            NotRead::Failed(failure) => {
+                let limits = &mut AppliedLimits::none(self.context.started_at);
+                LocalReply::failed(&mut self.context, failure, limits).send(self.context, UnreadBody::Rest)
+            }
+        }
+    }
+
+    /// Stores the request, to be sent later. Returns the response to it.
+    async fn defer(
+        self: Box<Self>,
+        deferral: DeferredRequest,
+        delay: Option<Duration>,
+    ) -> DownstreamResponse {
+        let Self { view, mut context, pending, mut head, flags, unread, .. } = *self;
+        let connection = Rc::clone(&context.connection);
+        let Ok(attributes) = identify_request(&connection, &view, &head, context.started_at) else {
+            return LocalReply::malformed(InvalidRequest::Malformed).send(context, unread.into());
+        };
+        let hop = IdentifiedRequest::new(&connection, &view, &head, &attributes, context.request_bits).hop;
+        let call = PendingCall::new(&mut context, hop, &mut head, flags, deferral, &view);
+        accept::start(context, Rc::clone(&view), pending, delay, call, unread).await
+    }
+
     /// Waits until the limits admit the request, and prepares it. Returns it with its delay.
     ///
     /// # Errors
@@ -98,7 +197,11 @@ impl HeldRequest {
                 }
                 Err(NotAdmitted::Superseded) => {}
             }
-            match self.decide_again() {
+            if let Err(reason) = self.take_configuration().await {
+                return Err(self.not_read(&reason));
+            }
+            // A request that has waited is not stored to be sent later.
+            match self.decide_again(&mut None) {
                 NewDecision::Held(held) => self = held,
                 NewDecision::Admitted(mut admitted, delay) => {
                     if let Some(delay) = delay {
@@ -137,7 +240,7 @@ impl HeldRequest {
         self: Box<Self>,
         delay: Option<Duration>,
     ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
-        let Self { view, mut context, pending, mut head, flags, unread, trace } = *self;
+        let Self { view, mut context, pending, mut head, flags, unread, trace, .. } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
         let Ok(attributes) = identify_request(&connection, &view, &head, now) else {
             let reply = LocalReply::malformed(InvalidRequest::Malformed);
@@ -172,12 +275,11 @@ impl HeldRequest {
         reply.send(context, unread.into())
     }
 
-    /// Decides the request by the configuration that is now in force.
-    fn decide_again(mut self: Box<Self>) -> NewDecision {
+    /// Decides the request by its configuration; `deferral` becomes the rule that defers it.
+    fn decide_again(mut self: Box<Self>, deferral: &mut Option<DeferredRequest>) -> NewDecision {
         let connection = Rc::clone(&self.context.connection);
-        self.view = connection.view();
         let now = connection.worker.shared.clock.now();
-        let Self { view, context, pending, head, flags, .. } = &mut *self;
+        let Self { view, context, pending, head, flags, fields, .. } = &mut *self;
         let Ok(attributes) = identify_request(&connection, view, head, now) else {
             let reply = LocalReply::malformed(InvalidRequest::Malformed);
             return NewDecision::rejected(reply.send(self.context, UnreadBody::Unknown));
@@ -189,8 +291,11 @@ impl HeldRequest {
             return NewDecision::rejected(reply.send(self.context, self.unread.into()));
         }
         let arrival = pending.arrival();
-        // A request that has waited is not stored to be sent later.
-        *pending = match decide(context, view, head, &attributes, &mut None, arrival, now) {
+        let selection = match fields {
+            Some(fields) => select_by_fields(context, view, head, &attributes, fields, deferral),
+            None => select(context, view, head, &attributes, deferral),
+        };
+        *pending = match decide_selection(selection, context, view, &attributes, arrival, now) {
             Ok(pending) => pending,
             Err((rule, denial)) => {
                 keep_details(context, &view.policy, head, *flags, &hop);

@@ -7,6 +7,7 @@ use http::{Method, request};
 
 use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
+use super::body_fields;
 use super::connection::DownstreamConnection;
 use super::decide::{
     IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
@@ -26,7 +27,7 @@ use super::view::GenerationView;
 use weir_http::headers::take_head;
 use weir_http::http1::head::ReceivedHead;
 use weir_limiter::timestamp::Timestamp;
-use weir_limits::Admission;
+use weir_limits::{Admission, PendingLimits};
 use weir_net::in_place;
 use weir_net::overload::LoadShed;
 use weir_policy::engine::Policy;
@@ -70,6 +71,11 @@ pub(super) fn handle(
         return LocalReply::refused(refusal).send(context, unread.into()).into();
     }
     let mut deferral = None;
+    if has_body && let Some(wanted) = body_fields::needed(&view.policy, &attributes) {
+        let (head, pending) = (take_head(head), PendingLimits::none(now));
+        let held = HeldRequest { view, context, pending, head, flags, unread, trace, fields: None };
+        return ResponseFuture::Held(held.hold_for_fields(wanted, AdmittedRequest::forward)).into();
+    }
     let decided = decide(&mut context, &view, head, &attributes, &mut deferral, None, now);
     let mut pending = match decided {
         Ok(pending) => pending,
@@ -99,7 +105,8 @@ pub(super) fn handle(
         return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, unread)).into();
     }
     if pending.is_held() {
-        let held = HeldRequest { view, context, pending, head: take_head(head), flags, unread, trace };
+        let head = take_head(head);
+        let held = HeldRequest { view, context, pending, head, flags, unread, trace, fields: None };
         return ResponseFuture::Held(held.hold(AdmittedRequest::forward)).into();
     }
     let chosen = ChosenUpstream::choose(identified, &mut context, &view, &pending, head, has_body);

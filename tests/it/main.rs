@@ -11,6 +11,7 @@ mod adaptive_concurrency;
 mod admin;
 mod alerts;
 mod balance;
+mod bodies;
 mod check;
 mod cli;
 mod client_ip;

@@ -1,5 +1,8 @@
 //! Sets of fields, and the values that a body has for them.
 
+use std::fmt;
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::path::{Path, Step};
@@ -7,12 +10,30 @@ use crate::path::{Path, Step};
 /// Position of a field in its [`FieldSet`].
 pub type FieldIndex = usize;
 
-/// Fields to be read from a JSON document, as a tree of the keys and indices of their paths.
+/// Maximum number of fields of a [`FieldSet`].
+pub const MAX_FIELDS: usize = 64;
+
+/// A field of bodies of one type.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// The scalar at this path of a JSON document.
+    Json(Arc<Path>),
+    /// The value of this name in a form.
+    Form(Arc<str>),
+}
+
+/// Fields to be read from bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldSet {
+    fields: Box<[Field]>,
+    /// Tree of the keys and indices of JSON fields, with the whole document first.
     nodes: Vec<Node>,
-    len: usize,
+    forms: Vec<(Arc<str>, FieldIndex)>,
 }
+
+/// Some fields of a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FieldMask(u64);
 
 /// A position of a document on the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,33 +85,54 @@ pub type Record = Box<[Option<Value>]>;
 pub type Records = SmallVec<[Record; 1]>;
 
 impl FieldSet {
-    /// Returns a set of these fields. The index of a field is its position among `paths`; equal paths are one field, with the lowest one.
-    pub fn new<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
-        let mut set = Self { nodes: vec![Node::default()], len: 0 };
-        for path in paths {
-            let mut node = ROOT;
-            for step in path.steps() {
-                node = set.child(node, step);
+    /// Returns a set of these fields, which differ from each other and are at most [`MAX_FIELDS`]. Their positions are their indices.
+    pub fn new(fields: impl IntoIterator<Item = Field>) -> Self {
+        let fields: Box<[Field]> = fields.into_iter().take(MAX_FIELDS).collect();
+        let mut set = Self { fields: Box::default(), nodes: vec![Node::default()], forms: Vec::new() };
+        for (index, field) in fields.iter().enumerate() {
+            match field {
+                Field::Json(path) => {
+                    let node = path.steps().iter().fold(ROOT, |node, step| set.child(node, step));
+                    set.nodes[node].field = Some(index);
+                }
+                Field::Form(name) => set.forms.push((Arc::clone(name), index)),
             }
-            set.nodes[node].field.get_or_insert(set.len);
-            set.len += 1;
         }
-        set
-    }
-
-    /// Returns the number of fields.
-    pub const fn len(&self) -> usize {
-        self.len
+        Self { fields, ..set }
     }
 
     /// Whether there are no fields.
     pub const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.fields.is_empty()
+    }
+
+    /// Returns all fields, by their indices.
+    pub const fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Whether any field of `mask` is one of JSON documents.
+    pub fn has_json(&self, mask: FieldMask) -> bool {
+        self.has(mask, |field| matches!(field, Field::Json(_)))
+    }
+
+    /// Whether any field of `mask` is one of forms.
+    pub fn has_forms(&self, mask: FieldMask) -> bool {
+        self.has(mask, |field| matches!(field, Field::Form(_)))
+    }
+
+    fn has(&self, mask: FieldMask, is_meant: impl Fn(&Field) -> bool) -> bool {
+        self.fields.iter().enumerate().any(|(index, field)| mask.contains(index) && is_meant(field))
+    }
+
+    /// Returns the field with this name in forms.
+    pub(crate) fn form_field(&self, name: &str) -> Option<FieldIndex> {
+        self.forms.iter().find(|(known, _)| **known == *name).map(|(_, index)| *index)
     }
 
     /// Returns a record without values.
     pub(crate) fn empty_record(&self) -> Record {
-        vec![None; self.len].into()
+        vec![None; self.fields.len()].into()
     }
 
     pub(crate) fn node(&self, node: NodeIndex) -> &Node {
@@ -142,6 +184,46 @@ impl Node {
     pub(crate) fn max_key_len(&self) -> usize {
         let length = |step: &Step| if let Step::Key(key) = step { key.len() } else { 0 };
         1 + 3 * self.children.iter().map(|(step, _)| length(step)).max().unwrap_or(0)
+    }
+}
+
+impl FieldMask {
+    /// Returns the mask of one field.
+    pub const fn of(index: FieldIndex) -> Self {
+        Self(if index < MAX_FIELDS { 1 << index } else { 0 })
+    }
+
+    /// Whether it has no fields.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether it has the field at `index`.
+    pub const fn contains(self, index: FieldIndex) -> bool {
+        self.0 & Self::of(index).0 != 0
+    }
+}
+
+impl std::ops::BitOr for FieldMask {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl FromIterator<FieldIndex> for FieldMask {
+    fn from_iter<I: IntoIterator<Item = FieldIndex>>(indices: I) -> Self {
+        indices.into_iter().fold(Self::default(), |mask, index| mask | Self::of(index))
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(path) => path.fmt(f),
+            Self::Form(name) => f.write_str(name),
+        }
     }
 }
 

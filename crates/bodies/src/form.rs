@@ -1,52 +1,56 @@
 //! Forms: `application/x-www-form-urlencoded` (URL Standard, section 5.1), read in pieces.
 
 use crate::Unreadable;
-use crate::fields::{Kind, Record, Value};
+use crate::fields::{FieldSet, Kind, Record, Value};
 
 /// Reads the fields of a form.
 #[derive(Debug, Default)]
 pub struct FormReader {
     /// What has been read of a pair.
     pair: Vec<u8>,
-    record: Vec<Option<Value>>,
+    record: Option<Record>,
 }
 
 impl FormReader {
-    /// Reads the next piece, for the fields with these names.
+    /// Reads the next piece.
     ///
     /// # Errors
     /// [`Unreadable::Duplicate`] if a field has two values: programs use the first, the last or both.
-    pub fn read(&mut self, names: &[Box<str>], piece: &[u8]) -> Result<(), Unreadable> {
+    pub fn read(&mut self, fields: &FieldSet, piece: &[u8]) -> Result<(), Unreadable> {
         let mut rest = piece;
         while let Some(end) = memchr::memchr(b'&', rest) {
             self.pair.extend_from_slice(&rest[..end]);
-            self.end_pair(names)?;
+            self.end_pair(fields)?;
             rest = &rest[end + 1..];
         }
         self.pair.extend_from_slice(rest);
         Ok(())
     }
 
-    /// Returns the values at the end of the body, by the positions of their names.
+    /// Returns the values at the end of the body.
     ///
     /// # Errors
     /// As of [`Self::read`].
-    pub fn finish(mut self, names: &[Box<str>]) -> Result<Record, Unreadable> {
-        self.end_pair(names)?;
-        self.record.resize(names.len(), None);
-        Ok(self.record.into())
+    pub fn finish(mut self, fields: &FieldSet) -> Result<Record, Unreadable> {
+        self.end_pair(fields)?;
+        Ok(self.record.unwrap_or_else(|| fields.empty_record()))
     }
 
-    fn end_pair(&mut self, names: &[Box<str>]) -> Result<(), Unreadable> {
-        self.record.resize(names.len(), None);
+    /// Returns the values that have been read so far.
+    pub(crate) const fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    fn end_pair(&mut self, fields: &FieldSet) -> Result<(), Unreadable> {
         if self.pair.is_empty() {
             return Ok(());
         }
         let mut parts = self.pair.splitn(2, |byte| *byte == b'=');
         let name = decoded(parts.next().unwrap_or_default());
-        if let Some(position) = names.iter().position(|wanted| **wanted == *name) {
+        if let Some(index) = fields.form_field(&name) {
             let text = decoded(parts.next().unwrap_or_default()).into();
-            if self.record[position].replace(Value { kind: Kind::String, text }).is_some() {
+            let record = self.record.get_or_insert_with(|| fields.empty_record());
+            if record[index].replace(Value { kind: Kind::String, text }).is_some() {
                 return Err(Unreadable::Duplicate);
             }
         }
@@ -64,17 +68,18 @@ fn decoded(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields::Field;
 
     fn read(form: &[u8], names: &[&str]) -> Result<Vec<Option<String>>, Unreadable> {
-        let names: Vec<Box<str>> = names.iter().map(|name| (*name).into()).collect();
+        let fields = FieldSet::new(names.iter().map(|name| Field::Form((*name).into())));
         let whole = |pieces: &mut dyn Iterator<Item = &[u8]>| {
             let mut reader = FormReader::default();
             for piece in pieces {
-                reader.read(&names, piece)?;
+                reader.read(&fields, piece)?;
             }
             let texts =
                 |record: Record| record.iter().map(|value| Some(value.as_ref()?.text.to_string())).collect();
-            reader.finish(&names).map(texts)
+            reader.finish(&fields).map(texts)
         };
         let at_once = whole(&mut std::iter::once(form));
         assert_eq!(whole(&mut form.chunks(1)), at_once, "in single bytes");

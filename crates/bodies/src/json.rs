@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use self::token::{Escape, Literal, NumberState};
 use crate::Unreadable;
-use crate::fields::{FieldSet, KeyMatch, Kind, NodeIndex, ROOT, Records, Value};
+use crate::fields::{FieldSet, KeyMatch, Kind, NodeIndex, ROOT, Record, Records, Value};
 use crate::utf8::Utf8;
 
 /// Maximum depth of nested arrays and objects.
@@ -106,14 +106,9 @@ impl JsonReader {
         Ok(())
     }
 
-    /// Whether all fields of a document that is not a batch are known, although more may follow.
-    pub fn is_known(&self) -> bool {
-        !self.is_batch && self.records.first().is_some_and(|record| record.iter().all(Option::is_some))
-    }
-
-    /// Whether the document is complete. White space may follow.
-    pub fn is_complete(&self) -> bool {
-        self.state == State::End
+    /// Returns the values that have been read so far of a document that is not a batch.
+    pub(crate) fn record(&self) -> Option<&Record> {
+        self.records.first().filter(|_| !self.is_batch)
     }
 
     /// Returns the values of each document at the end of the body.

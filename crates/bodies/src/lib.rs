@@ -4,10 +4,12 @@
 //! recursion, and keeps only the fields of a [`fields::FieldSet`]. A body that other programs may read differently is [`Unreadable`], so that
 //! a second spelling of a field never evades a limit.
 
+pub mod coding;
 pub mod fields;
 pub mod form;
 pub mod json;
 pub mod path;
+pub mod reader;
 mod utf8;
 
 /// Why the fields of a body are unknown.

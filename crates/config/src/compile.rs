@@ -5,6 +5,7 @@
 
 mod access_log;
 mod alerts;
+mod bodies;
 mod bootstrap;
 mod client_limits;
 mod context;
@@ -115,6 +116,7 @@ pub(super) fn compile(
         needs_store: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
         remote_services: Vec::new(),
         used_claims: RefCell::default(),
+        used_body_fields: RefCell::default(),
     };
     context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context);
     let rules = compile_rules(raw, &mut context, report);
@@ -122,6 +124,8 @@ pub(super) fn compile(
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
     note_unused_store(store.is_some() && !context.needs_store, report);
+    let body_fields = context.used_body_fields.take();
+    let bodies = bodies::compile(raw.bodies.as_ref(), root.key("bodies"), body_fields);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
@@ -140,7 +144,7 @@ pub(super) fn compile(
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
         state_file,
         store,
-        policy: PolicySpec { identify, rules, routes: upstreams.routes, response },
+        policy: PolicySpec { identify, rules, routes: upstreams.routes, bodies, response },
         elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),
         rls,
         remote_services: services,

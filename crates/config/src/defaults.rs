@@ -130,6 +130,9 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 pub const TRACE_SAMPLE: &str = "100%";
 pub const TRACE_SERVICE_NAME: &str = "weir";
 
+/// Bytes of a body that are held until its fields are known.
+pub const MAX_BODY_PREFIX: usize = 64 * 1024;
+
 /// Leading bits of an IPv6 address that identify a client: the size of a home's or host's prefix (RFC 6177).
 pub const IPV6_PREFIX: u8 = 64;
 

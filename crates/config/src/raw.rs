@@ -6,6 +6,7 @@
 //! so that the rest of the file can still be checked.
 
 mod alerts;
+mod bodies;
 mod bootstrap;
 mod client_limits;
 mod cost;
@@ -34,6 +35,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::alerts::Alerts;
+pub use self::bodies::Bodies;
 pub use self::bootstrap::{Bootstrap, DocumentUrl};
 pub use self::client_limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::cost::{Cost, Count, GrpcStatus, OutcomePattern, StatusPattern, VariableCost};
@@ -123,6 +125,8 @@ pub struct Root {
     pub geo: Option<Geo>,
     /// JSON Web Tokens of clients, for keys such as `{jwt: CLAIM}`, as a map.
     pub jwt: Option<Jwt>,
+    /// What rules read of the bodies of requests, for `json` and `form`, as a map.
+    pub bodies: Option<Bodies>,
     /// Plans, which are tiers of clients with limits of their own, as a map.
     pub plans: Option<Plans>,
     /// Whether a slash at the end of a path counts: with `exact`, `path: /login` does not match `/login/`; with

@@ -4,6 +4,7 @@
 //! parsed input can be written and parsed again, input in pieces has the same meaning as in one piece, and
 //! normalisation is idempotent. `fuzz/` contains the binaries and the seed corpus, which the tests run, too.
 
+mod bodies;
 mod configuration;
 mod document;
 mod headers;
@@ -16,6 +17,7 @@ mod stored_call;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+pub use self::bodies::body;
 pub use self::configuration::{configuration, data_file, value};
 pub use self::document::document;
 pub use self::headers::{cost, forwarded, host, load_report, provider_signals, proxy_protocol, token, trace};
@@ -36,8 +38,9 @@ pub use weir_replay::fuzzing::{combined_log, envoy_log, json_log, translated_log
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 29] = [
+pub const TARGETS: [(&str, Target); 30] = [
     ("answer", answer),
+    ("body", body),
     ("chunks", chunks),
     ("combined_log", combined_log),
     ("configuration", configuration),

@@ -20,6 +20,7 @@ pub use self::carry_over::CarryOver;
 use self::overrides::OverrideBook;
 pub use self::policy::Policy;
 use crate::identify;
+use crate::identify::body::BodySettings;
 use crate::response;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::header_twins::HeaderTwins;
@@ -38,6 +39,8 @@ pub struct PolicySpec {
     pub rules: Arc<[Rule]>,
     /// Assignment of requests to upstreams.
     pub routes: Routes,
+    /// What rules read of bodies; `None` if no rule reads any.
+    pub bodies: Option<Arc<BodySettings>>,
     /// Rate limit headers of responses.
     pub response: response::LimitHeaderSettings,
 }
@@ -93,6 +96,7 @@ impl PolicySpec {
             denied: RejectionResponse::denied(),
             has_dynamic_replies: self.rules.iter().any(|rule| rule.rejection.is_dynamic()),
             header_twins,
+            bodies: self.bodies.clone(),
             response: self.response.clone(),
         })
     }

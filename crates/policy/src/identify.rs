@@ -3,6 +3,7 @@
 //! Everything that a client can spell in several ways is normalised here, once, so that no spelling of a path or host
 //! bypasses a rule. The module is pure. It borrows from the request whenever a value is already in normal form.
 
+pub mod body;
 pub mod certificate;
 pub mod cidr;
 pub mod client_ip;
@@ -19,12 +20,13 @@ pub mod via;
 pub mod words;
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
+use self::body::RequestBody;
 use self::certificate::ClientCertificate;
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
@@ -88,6 +90,8 @@ pub struct Attributes<'a> {
     /// Number of the client's plan, cached on first use. The numbers are defined by `rules::membership`.
     pub plan: OnceCell<Result<Option<u16>, Ambiguity>>,
     pub connection: ConnectionAttributes<'a>,
+    /// Fields of the body.
+    pub body: Cell<RequestBody<'a>>,
     /// Entries of the Envoy descriptor, if the request was not proxied here.
     pub descriptor: Option<Entries<'a>>,
     client_is_known: bool,
@@ -171,6 +175,7 @@ pub fn identify<'a>(
         now,
         plan: OnceCell::new(),
         connection: ConnectionAttributes::default(),
+        body: Cell::default(),
         descriptor: None,
         client_is_known: true,
         geo_lookup: GeoLookup::new(&settings.geo),

@@ -38,9 +38,11 @@ mod index;
 mod planned_checks;
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::BitOr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use weir_bodies::fields::FieldMask;
 
 use self::attribute::IncompleteKey;
 use self::bound_rule::{ActionKind, BoundRule, KeyMemo};
@@ -235,6 +237,17 @@ impl RuleSet {
         self.select_among_into(found, &self.index.candidates(request), request, headroom);
     }
 
+    /// Returns the fields of an unread body without which it is unclear which rules apply to the request, and with which key.
+    pub fn body_fields_needed(&self, request: &Attributes<'_>) -> FieldMask {
+        let candidates = self.index.candidates(request);
+        let needed = candidates.iter().map(|candidate| *candidate as usize).filter_map(|index| {
+            let fields = self.rules[index].body_fields();
+            let may_apply = !fields.is_empty() && self.rules[index].applies_to(request) != Match::No;
+            may_apply.then_some(fields)
+        });
+        needed.fold(FieldMask::default(), BitOr::bitor)
+    }
+
     /// Whether any rule is for this Envoy domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
@@ -339,6 +352,11 @@ impl RuleSet {
             Ok(None) => return None,
             Err(denial) => return stop(denial),
         };
+        if let Some(field) = limiting.cost_model.request_field()
+            && let Err(ambiguity) = request.body.get().field(field)
+        {
+            return stop(Denial::Ambiguous(ambiguity));
+        }
         let remote = match &limiting.source {
             LimitSource::Remote(remote) => remote,
             LimitSource::Local | LimitSource::Shared(_) => {
@@ -357,7 +375,7 @@ impl RuleSet {
             key: key.key,
             is_enforced: key.is_enforced,
             entries,
-            hits: limiting.cost_model.units_to_reserve(request.headers),
+            hits: limiting.cost_model.units_to_reserve(request.headers, request.body.get()),
             local_fallback,
         });
         None

@@ -34,6 +34,8 @@ pub(super) enum NeededAttribute {
     Header(HeaderName),
     /// The client's certificate.
     Certificate,
+    /// Fields of the request's body.
+    Body,
     ResponseHeader(HeaderName),
     /// The status of gRPC calls.
     CallStatus,
@@ -84,6 +86,7 @@ impl fmt::Display for NeededAttribute {
             Self::Listener => f.write_str("the listener"),
             Self::Header(name) => write!(f, "header {name}"),
             Self::Certificate => f.write_str("the client's certificate"),
+            Self::Body => f.write_str("the body"),
             Self::ResponseHeader(name) => write!(f, "response header {name}"),
             Self::CallStatus => f.write_str("the status of gRPC calls"),
         }
@@ -198,6 +201,7 @@ impl NeedsOfRule {
             Cost::ResponseHeader(header) => {
                 self.add(NeededAttribute::ResponseHeader(header.name.clone()), Consequence::Cost);
             }
+            Cost::RequestField(_) => self.add(NeededAttribute::Body, Consequence::Cost),
             Cost::Fixed(_) | Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
         }
         let counts = limiting.cost_model.counts.as_ref();
@@ -237,6 +241,7 @@ fn needed(attribute: &Attribute, token: Option<&HeaderName>) -> Option<NeededAtt
         AttributeSource::Token => NeededAttribute::Header(token.cloned().unwrap_or(COOKIE)),
         AttributeSource::Certificate(_) => NeededAttribute::Certificate,
         AttributeSource::Listener => NeededAttribute::Listener,
+        AttributeSource::Body(_) => NeededAttribute::Body,
         // Proxied requests have none.
         AttributeSource::Descriptor(_) => return None,
         AttributeSource::Head => match attribute.word() {
@@ -263,6 +268,7 @@ fn is_recorded(
         NeededAttribute::Header(name) => recorded_header(name, request, block, needed).is_some(),
         NeededAttribute::Certificate
         | NeededAttribute::Listener
+        | NeededAttribute::Body
         | NeededAttribute::ResponseHeader(_)
         | NeededAttribute::CallStatus => false,
     }

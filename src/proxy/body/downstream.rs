@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
+use crate::proxy::body_fields::HeldBody;
 use crate::proxy::connection::http1::Http1Body;
 use weir_http::http2::Http2Error;
 use weir_net::transport::Http2Body;
@@ -22,6 +23,8 @@ pub(in crate::proxy) enum DownstreamBody {
     Http2(Http2Body),
     /// Of a stored call; `None` once it has been read.
     Stored(Option<Bytes>),
+    /// Of which the beginning has been read.
+    Held(Box<HeldBody>),
 }
 
 /// Error that ended a request body early.
@@ -48,6 +51,7 @@ impl Body for DownstreamBody {
             Self::Http1(body) => body.poll_frame(cx).map_err(DownstreamBodyError::Http1),
             Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(DownstreamBodyError::Http2),
             Self::Stored(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+            Self::Held(body) => body.poll_frame(cx),
         }
     }
 
@@ -57,6 +61,7 @@ impl Body for DownstreamBody {
             Self::Http1(body) => body.is_complete(),
             Self::Http2(body) => body.is_end_stream(),
             Self::Stored(body) => body.is_none(),
+            Self::Held(body) => body.is_end_stream(),
         }
     }
 
@@ -66,6 +71,7 @@ impl Body for DownstreamBody {
             Self::Http1(body) => body.size_hint(),
             Self::Http2(body) => body.size_hint(),
             Self::Stored(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+            Self::Held(body) => body.size_hint(),
         }
     }
 }

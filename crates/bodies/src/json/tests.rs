@@ -1,15 +1,17 @@
 //! The reader beside `serde_json`, which reads whole documents.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
 use super::*;
+use crate::fields::Field;
 use crate::path::{Path, Step};
 
 fn set(paths: &[&str]) -> FieldSet {
-    let paths: Vec<Path> = paths.iter().map(|path| path.parse().expect("a path")).collect();
-    FieldSet::new(&paths)
+    FieldSet::new(paths.iter().map(|path| Field::Json(Arc::new(path.parse().expect("a path")))))
 }
 
 fn read_in(
@@ -134,15 +136,6 @@ fn lone_surrogates_are_invalid_in_fields_only() {
     }
 }
 
-#[test]
-fn fields_are_known_before_the_end() {
-    let (fields, mut reader) = (set(&["a", "b"]), JsonReader::default());
-    for (piece, is_known) in [(&br#"{"a":1,"#[..], false), (br#""x":[],"b":"y"#, false), (br#"","#, true)] {
-        reader.read(&fields, piece).expect("readable");
-        assert_eq!(reader.is_known(), is_known);
-    }
-}
-
 /// Pieces of documents, valid and not.
 fn fragment() -> impl Strategy<Value = String> {
     let strings = prop::sample::select(vec![
@@ -210,8 +203,8 @@ proptest! {
     #[test]
     fn values_are_those_of_serde_json(document in document(), pretty in any::<bool>(), cut in any::<prop::sample::Index>()) {
         let text = if pretty { serde_json::to_string_pretty(&document) } else { serde_json::to_string(&document) }.expect("text");
-        let paths: Vec<Path> = ["m", "n", "m.n", "n[0]", "m.m[1].n"].iter().map(|path| path.parse().expect("a path")).collect();
-        let fields = FieldSet::new(&paths);
+        let paths = ["m", "n", "m.n", "n[0]", "m.m[1].n"];
+        let fields = set(&paths);
         let (one, other) = text.as_bytes().split_at(cut.index(text.len()));
         let found = read_in(&fields, [one, other]);
         let documents: Vec<&Json> = document.as_array().map_or_else(|| vec![&document], |batch| batch.iter().collect());
@@ -224,7 +217,7 @@ proptest! {
             prop_assert_eq!(records.len(), documents.len());
             for (record, document) in records.iter().zip(documents) {
                 for (value, path) in record.iter().zip(&paths) {
-                    prop_assert_eq!(value, &expected(document, path), "{} of {}", path, text);
+                    prop_assert_eq!(value, &expected(document, &path.parse().expect("a path")), "{} of {}", path, text);
                 }
             }
         }

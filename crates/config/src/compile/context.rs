@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::data_files::DataFiles;
 use crate::raw::TrailingSlash;
+use weir_bodies::fields::Field;
 use weir_policy::identify::jwt::claim::ClaimName;
 use weir_policy::response::LimitHeaderSettings;
 use weir_policy::rules::membership::Plans;
@@ -49,6 +50,8 @@ pub(super) struct CompileContext<'f> {
     pub(super) remote_services: Vec<RemoteServiceSettings>,
     /// Claims of tokens that rules have used so far.
     pub(super) used_claims: RefCell<Vec<ClaimName>>,
+    /// Fields of bodies that rules have used so far.
+    pub(super) used_body_fields: RefCell<Vec<Field>>,
 }
 
 impl CompileContext<'_> {

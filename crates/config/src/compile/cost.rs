@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
+use super::bodies;
 use super::context::CompileContext;
 use super::limits::check_cost;
 use super::matching::{compile_header_patterns as headers_of, parse_header_name};
@@ -13,7 +14,9 @@ use crate::diagnostic::ValueError;
 use crate::parse::{self, nearest_name};
 use crate::quoting::{backquoted_list, quoted};
 use crate::raw;
-use weir_policy::rules::cost::{ByteCost, Cost, CostModel, HeaderCost, Refunds, ResponseCondition, Statuses};
+use weir_policy::rules::cost::{
+    ByteCost, Cost, CostModel, FieldCost, HeaderCost, Refunds, ResponseCondition, Statuses,
+};
 use weir_policy::rules::grpc::GrpcStatus;
 use weir_policy::rules::rule::RuleLimit;
 
@@ -31,7 +34,7 @@ pub(super) fn compile(
         Some(raw::Cost::Units(units)) => Cost::Fixed(*units),
         Some(raw::Cost::Variable(variable)) => {
             note_missing_estimate(variable, at.key("cost"));
-            compile_variable_cost(variable, at.key("cost")).unwrap_or(Cost::Fixed(REQUEST_COST))
+            compile_variable_cost(variable, at.key("cost"), context).unwrap_or(Cost::Fixed(REQUEST_COST))
         }
     };
     check_admission_cost(&cost, limits, at);
@@ -80,9 +83,11 @@ fn parse_grpc_status(text: &str) -> Result<GrpcStatus, ValueError> {
 }
 
 /// Compiles the source of a variable cost, which exactly one key names.
-fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>) -> Option<Cost> {
+fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileContext<'_>) -> Option<Cost> {
     let sources = [
         ("header", raw.header.is_some()),
+        ("json", raw.json.is_some()),
+        ("form", raw.form.is_some()),
         ("request_bytes", raw.request_bytes.is_some()),
         ("response_header", raw.response_header.is_some()),
         ("response_bytes", raw.response_bytes.is_some()),
@@ -96,19 +101,26 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>) -> Option<Cost> {
         at.error(format!("expected exactly one of {known}, got {}", given.len()));
         return None;
     };
-    let dependent_keys = [("default", raw.default, "header"), ("estimate", raw.estimate, "response_header")];
-    for (key, _, owner) in
-        dependent_keys.iter().filter(|(_, given, owner)| given.is_some() && *owner != source)
+    let dependent_keys = [
+        ("default", raw.default, &["header", "json", "form"][..]),
+        ("estimate", raw.estimate, &["response_header"]),
+    ];
+    for (key, _, owners) in
+        dependent_keys.iter().filter(|(_, given, owners)| given.is_some() && !owners.contains(&source))
     {
+        let owner = owners[0];
         let condition = ValueError::new(format!("with `{source}`"));
         at.inapplicable_key(key, condition.with_hint(format!("it belongs to `{owner}`")));
     }
     let max_units = raw.max;
-    let header_cost = |name: &str, given: Option<u32>, key: &str| {
-        let default = given.unwrap_or(REQUEST_COST);
+    let check_max = |key: &str, default: u32| {
         if let Some(max_units) = max_units.filter(|max| default > *max) {
             at.key(key).error(format!("above `max`, {default} > {max_units}"));
         }
+    };
+    let header_cost = |name: &str, given: Option<u32>, key: &str| {
+        let default = given.unwrap_or(REQUEST_COST);
+        check_max(key, default);
         Some(HeaderCost { name: at.key(source).ok(parse_header_name(name))?, default, max_units })
     };
     let byte_cost = |size: &raw::Size| {
@@ -121,6 +133,14 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>) -> Option<Cost> {
     }
     if let Some(name) = &raw.response_header {
         return header_cost(name, raw.estimate, "estimate").map(Cost::ResponseHeader);
+    }
+    let field =
+        raw.json.as_deref().map(bodies::json_field).or_else(|| raw.form.as_deref().map(bodies::form_field));
+    if let Some(field) = field {
+        let default = raw.default.unwrap_or(REQUEST_COST);
+        check_max("default", default);
+        let field = bodies::register(field, at.key(source), context)?;
+        return Some(Cost::RequestField(FieldCost { field, default, max_units }));
     }
     if let Some(size) = &raw.request_bytes {
         return byte_cost(size).map(Cost::RequestBytes);
@@ -135,6 +155,7 @@ fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: At<'_>) {
         Cost::Fixed(units) => check_cost(*units, limits, cost_at),
         Cost::Header(header) => check_cost(header.default, limits, cost_at.key("default")),
         Cost::ResponseHeader(header) => check_cost(header.default, limits, cost_at.key("estimate")),
+        Cost::RequestField(stated) => check_cost(stated.default, limits, cost_at.key("default")),
         Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
     }
 }
@@ -153,7 +174,7 @@ fn note_missing_estimate(raw: &raw::VariableCost, at: At<'_>) {
 /// the limit; the excess reduces what later requests may use.
 fn note_unbounded_cost(cost: &Cost, at: At<'_>) {
     let max_units = match cost {
-        Cost::Fixed(_) | Cost::Header(_) => return,
+        Cost::Fixed(_) | Cost::Header(_) | Cost::RequestField(_) => return,
         Cost::ResponseHeader(header) => header.max_units,
         Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.max_units,
     };

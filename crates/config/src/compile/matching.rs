@@ -3,7 +3,7 @@
 use http::{HeaderName, Method};
 
 use super::context::CompileContext;
-use super::{descriptors, geo, map_items, nested_networks, networks, patterns, plans, tls};
+use super::{bodies, descriptors, geo, map_items, nested_networks, networks, patterns, plans, tls};
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse;
@@ -70,6 +70,8 @@ fn compile_conditions(raw: &raw::Matcher, at: At<'_>, context: &mut CompileConte
         jwt,
         tls: names,
         listener,
+        json,
+        form,
         path: _,
         trailing_slash: _,
         method: _,
@@ -111,6 +113,12 @@ fn compile_conditions(raw: &raw::Matcher, at: At<'_>, context: &mut CompileConte
     conditions.extend(found.into_iter().flatten());
     if let Some(map) = jwt {
         conditions.extend(patterns::compile_claims(map, at.key("jwt"), context));
+    }
+    if let Some(map) = json {
+        conditions.extend(bodies::compile_conditions(map, bodies::json_field, at.key("json"), context));
+    }
+    if let Some(map) = form {
+        conditions.extend(bodies::compile_conditions(map, bodies::form_field, at.key("form"), context));
     }
     if let Some(names) = names {
         conditions.extend(tls::compile_conditions(names, at.key("tls"), context));
@@ -208,6 +216,12 @@ pub(super) fn compile_key_part(
     }
     if let Some(name) = named.tls {
         return tls::compile_name(name, at.key("tls"), context).map(Attribute::Certificate);
+    }
+    if let Some(path) = &named.json {
+        return bodies::register(bodies::json_field(path), at.key("json"), context).map(Attribute::Body);
+    }
+    if let Some(name) = &named.form {
+        return bodies::register(bodies::form_field(name), at.key("form"), context).map(Attribute::Body);
     }
     if let Some(key) = &named.descriptor {
         return descriptors::compile_key_part(key, at.key("descriptor"), context);

@@ -24,8 +24,8 @@ pub enum Cost {
     Variable(VariableCost),
 }
 
-/// Cost that depends on the request or its response: exactly one of `header`, `request_bytes`, `response_header` and
-/// `response_bytes`.
+/// Cost that depends on the request or its response: exactly one of `header`, `json`, `form`, `request_bytes`,
+/// `response_header` and `response_bytes`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -33,6 +33,10 @@ pub enum Cost {
 pub struct VariableCost {
     /// Name of a request header with the number of units, rounded up, at least 1.
     pub header: Option<String>,
+    /// Path of a field in a JSON body with the number of units, rounded up, at least 1, such as `max_tokens`. See `bodies`.
+    pub json: Option<String>,
+    /// Name of a field in a form with the number of units, rounded up, at least 1.
+    pub form: Option<String>,
     /// Number of bytes of the request's body for which one unit is charged, such as `1KiB`. The cost is rounded up
     /// and at least 1.
     pub request_bytes: Option<Size>,
@@ -41,8 +45,8 @@ pub struct VariableCost {
     /// Number of bytes of the response's body for which one unit is charged, such as `1KiB`. The cost is rounded up
     /// and at least 1.
     pub response_bytes: Option<Size>,
-    /// Units that a request costs if the header named by `header` is absent or empty, 1 to 4294967295. Valid with
-    /// `header` only.
+    /// Units that a request costs if the header named by `header` is absent or empty, or the field of the body is absent,
+    /// 1 to 4294967295. Valid with `header`, `json` and `form` only.
     #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]
     pub default: Option<u32>,
     /// Units reserved until the response states the cost, and charged if it states none, 1 to 4294967295; best set to

@@ -100,7 +100,7 @@ pub struct Rule {
     #[cfg_attr(test, schemars(extend("default" = "keep")))]
     pub on_change: Option<OnChange>,
     /// Units that each request costs: a number from 1 to 4294967295, or a map with exactly one of `header`,
-    /// `request_bytes`, `response_header` and `response_bytes`. A cost above a limit's burst (or count) is an error,
+    /// `json`, `form`, `request_bytes`, `response_header` and `response_bytes`. A cost above a limit's burst (or count) is an error,
     /// because such a request could never pass. Default: `1`.
     pub cost: Option<Box<Cost>>,
     /// Conditions on the response under which a request is charged, as a map with at least one of `response_status`,
@@ -186,6 +186,11 @@ pub struct Matcher {
     pub jwt: Option<BTreeMap<String, OneOrMany<ClaimPattern>>>,
     /// Names in the verified client certificate, all of which must match. Needs a listener with `tls.client_ca`.
     pub tls: Option<CertificateNames>,
+    /// Map from the path of a field in a JSON body to pattern: an exact value (text, number, `true` or `false`), `*` (present),
+    /// `!present` (absent) or `~regex` (unanchored). A path is a dotted name, such as `params.name` or `items[0].id`. See `bodies`.
+    pub json: Option<BTreeMap<String, OneOrMany<ClaimPattern>>>,
+    /// Map from the name of a field in a form (`application/x-www-form-urlencoded`) to pattern, as for `json`.
+    pub form: Option<BTreeMap<String, OneOrMany<ClaimPattern>>>,
     /// Map from the key of a descriptor entry to pattern, whatever other entries Envoy sends: an exact value, `*`
     /// (present), `!present` (absent), `~regex` (unanchored) or `{ file: NAME }` (a list of values). Needs `domain`.
     pub descriptor: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
@@ -268,6 +273,10 @@ pub struct NamedKey {
     /// Network of the client as part of the key, with prefix lengths for this rule: a map with `prefix`,
     /// `ipv4_prefix`, or `prefixes` and `limits`.
     pub client_ip: Option<ClientNetworks>,
+    /// Path of a field in a JSON body whose value is part of the key, such as `params.name` or `items[0].id`. See `bodies`.
+    pub json: Option<String>,
+    /// Name of a field in a form (`application/x-www-form-urlencoded`) whose value is part of the key.
+    pub form: Option<String>,
     /// Key of descriptor entries whose values are part of the key, all of them in their order. Needs `domain`.
     pub descriptor: Option<String>,
 }

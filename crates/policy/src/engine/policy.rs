@@ -1,8 +1,11 @@
 //! An applied configuration generation, as a request uses it; immutable.
 
+use std::sync::Arc;
+
 use http::HeaderName;
 
 use crate::identify;
+use crate::identify::body::BodySettings;
 use crate::response;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::attribute::Attribute;
@@ -28,6 +31,8 @@ pub struct Policy {
     pub has_dynamic_replies: bool,
     /// Header names that differ from those of the rules only in `-` and `_`.
     pub header_twins: HeaderTwins,
+    /// What rules read of bodies; `None` if no rule reads any.
+    pub bodies: Option<Arc<BodySettings>>,
     /// Rate limit headers of responses.
     pub response: response::LimitHeaderSettings,
 }

@@ -5,7 +5,7 @@
 //! proxied requests alike. Attributes without an entry are absent. Entries are chosen by Envoy's configuration, not by
 //! clients, so a repeated key is not an ambiguity.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
@@ -73,6 +73,7 @@ impl<'a> ParsedDescriptor<'a> {
             now,
             plan: OnceCell::new(),
             connection: ConnectionAttributes::default(),
+            body: Cell::default(),
             descriptor: Some(Entries(&self.entries)),
             client_is_known: self.client.is_some(),
             geo_lookup: GeoLookup::new(&settings.geo),

@@ -13,6 +13,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 use smallvec::SmallVec;
+use weir_bodies::Unreadable;
 
 /// Why an attribute cannot be read unambiguously from a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +30,12 @@ pub enum Ambiguity {
     /// A token is malformed in a way that other parsers might accept.
     #[error("malformed token")]
     Unreadable,
+    /// The fields of the body are unknown.
+    #[error(transparent)]
+    Body(Unreadable),
+    /// The body has not been read yet.
+    #[error("unread body")]
+    UnreadBody,
 }
 
 impl Ambiguity {
@@ -41,7 +48,22 @@ impl Ambiguity {
             Self::Spaced => "bad request: a cookie value has white space followed by another cookie\n",
             Self::Quoted => "bad request: unterminated quote in a cookie\n",
             Self::Unreadable => "bad request: malformed token\n",
+            Self::Body(reason) => body_reply_text(reason),
+            Self::UnreadBody => "bad request: unread body\n",
         }
+    }
+}
+
+/// Returns the text for a client whose request has a body with unknown fields.
+const fn body_reply_text(reason: Unreadable) -> &'static str {
+    match reason {
+        Unreadable::Invalid => "bad request: the body is not valid JSON in UTF-8\n",
+        Unreadable::TooDeep => "bad request: the body is nested too deep\n",
+        Unreadable::Duplicate => "bad request: a field of the body that must be unique has several values\n",
+        Unreadable::TooLong => "bad request: the body is too long to find its fields\n",
+        Unreadable::TooManyElements => "bad request: the batch has too many elements\n",
+        Unreadable::ContentType => "bad request: the content type of the body is not one of its fields\n",
+        Unreadable::Coding => "bad request: the body cannot be decoded\n",
     }
 }
 

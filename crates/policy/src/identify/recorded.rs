@@ -2,7 +2,7 @@
 //!
 //! A record has only some of what the request had. What it lacks is absent, as if the request had not had it.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, Ipv4Addr};
 
 use http::{HeaderMap, Method};
@@ -65,6 +65,7 @@ impl<'a> RecordedRequest<'a> {
             now,
             plan: OnceCell::new(),
             connection: ConnectionAttributes::default(),
+            body: Cell::default(),
             descriptor: None,
             client_is_known: self.address != RecordedAddress::Unknown,
             geo_lookup: GeoLookup::new(&settings.geo),

@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use http::header::HOST;
 use http::{HeaderName, HeaderValue};
+use weir_bodies::fields::FieldIndex;
 
 use super::membership::Plans;
 use super::pattern::{HeaderPattern, Route};
+use crate::identify::body::BodyField;
 use crate::identify::certificate::CertificateName;
 use crate::identify::jwt::claim::ClaimName;
 use crate::identify::lookup::{self, Ambiguity};
@@ -55,6 +57,8 @@ pub enum Attribute {
     Jwt(ClaimName),
     /// The first name of this kind in the client's certificate.
     Certificate(CertificateName),
+    /// A field of the body.
+    Body(BodyField),
     /// All values of this key in an Envoy descriptor, in order.
     Descriptor(Box<str>),
 }
@@ -83,6 +87,8 @@ pub enum AttributeSource<'a> {
     Listener,
     /// Names of this kind in the client's certificate.
     Certificate(CertificateName),
+    /// The field of the body at this position.
+    Body(FieldIndex),
     /// Entries with this key in an Envoy descriptor.
     Descriptor(&'a str),
 }
@@ -123,6 +129,7 @@ impl Attribute {
             Self::Query(name) => ("query", Some(name.to_string())),
             Self::Jwt(claim) => ("jwt", Some(claim.to_string())),
             Self::Certificate(name) => ("tls", Some(name.to_string())),
+            Self::Body(body) => (body.word(), Some(body.field.to_string())),
             Self::Descriptor(key) => ("descriptor", Some(key.to_string())),
         }
     }
@@ -152,6 +159,7 @@ impl Attribute {
             Self::Header(name) => AttributeSource::Header(name),
             Self::Jwt(_) => AttributeSource::Token,
             Self::Certificate(name) => AttributeSource::Certificate(*name),
+            Self::Body(body) => AttributeSource::Body(body.index),
             Self::Descriptor(key) => AttributeSource::Descriptor(key),
         }
     }
@@ -161,7 +169,7 @@ impl Attribute {
         match self {
             // Required by RFC 9112 section 3.2.
             Self::Header(name) => *name != HOST,
-            Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Certificate(_) => true,
+            Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Certificate(_) | Self::Body(_) => true,
             Self::ClientIp
             | Self::ClientNetwork { .. }
             | Self::Country
@@ -212,6 +220,7 @@ impl Attribute {
             }
             Self::Jwt(claim) => then(request.claim(claim)?.ok_or(Missing)?.as_bytes()),
             Self::Certificate(name) => then(names(request, *name).first().ok_or(Missing)?.as_bytes()),
+            Self::Body(body) => then(request.body.get().field(body.index)?.ok_or(Missing)?.as_bytes()),
             Self::Descriptor(key) => {
                 then(request.descriptor.and_then(|said| said.values(key).next()).ok_or(Missing)?.as_bytes())
             }
@@ -266,6 +275,7 @@ impl Attribute {
             | Self::Query(_)
             | Self::Jwt(_)
             | Self::Certificate(_)
+            | Self::Body(_)
             | Self::Descriptor(_) => false,
         }
     }
@@ -296,6 +306,7 @@ impl Attribute {
             | AttributeSource::Plans(_)
             | AttributeSource::Head
             | AttributeSource::Listener
+            | AttributeSource::Body(_)
             | AttributeSource::Token => {
                 match self.read(request, Route(""), |value| any(patterns, || std::iter::once(value))) {
                     Ok(matches) => Ok(matches),
@@ -340,6 +351,7 @@ impl Attribute {
             | AttributeSource::Token
             | AttributeSource::Listener
             | AttributeSource::Certificate(_)
+            | AttributeSource::Body(_)
             | AttributeSource::Descriptor(_) => {
                 self.read(request, route, |value| String::from_utf8_lossy(value).into_owned())
             }
@@ -366,7 +378,7 @@ impl<'a> AttributeSource<'a> {
             | Self::Plans(_)
             | Self::Head
             | Self::Descriptor(_) => true,
-            Self::Header(_) | Self::Token | Self::Listener | Self::Certificate(_) => false,
+            Self::Header(_) | Self::Token | Self::Listener | Self::Certificate(_) | Self::Body(_) => false,
         }
     }
 
@@ -378,6 +390,11 @@ impl<'a> AttributeSource<'a> {
     /// Returns the plans, if the source is a plan.
     pub const fn plans(self) -> Option<&'a Plans> {
         if let Self::Plans(plans) = self { Some(plans) } else { None }
+    }
+
+    /// Returns the position of the field, if the source is a body.
+    pub const fn body(self) -> Option<FieldIndex> {
+        if let Self::Body(index) = self { Some(index) } else { None }
     }
 
     /// Returns the key of the descriptor entries, if the source is a descriptor.

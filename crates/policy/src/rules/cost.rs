@@ -15,6 +15,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 pub use self::response_condition::ResponseCondition;
 use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
+use crate::identify::body::{BodyField, RequestBody};
+use weir_bodies::fields::FieldIndex;
 use weir_http::headers::Headers;
 use weir_limiter::reservation::{ChargeTiming, DebtLimit};
 
@@ -34,6 +36,8 @@ pub enum Cost {
     Fixed(u32),
     /// The number in a request header, at least 1.
     Header(HeaderCost),
+    /// The number in a field of the request's body, at least 1.
+    RequestField(FieldCost),
     /// One unit per [`ByteCost::bytes_per_unit`] bytes of the request body, at least 1.
     RequestBytes(ByteCost),
     /// The number in a response header. [`HeaderCost::default`] is held until the response arrives.
@@ -47,6 +51,16 @@ pub enum Cost {
 pub struct HeaderCost {
     pub name: HeaderName,
     /// Cost if the header is absent or empty.
+    pub default: u32,
+    /// Maximum cost.
+    pub max_units: Option<u32>,
+}
+
+/// A cost read from a field of a body. Fractions are rounded up; a value that is not a number has the maximum cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldCost {
+    pub field: BodyField,
+    /// Cost if the field is absent.
     pub default: u32,
     /// Maximum cost.
     pub max_units: Option<u32>,
@@ -131,6 +145,7 @@ impl fmt::Display for Cost {
         match self {
             Self::Fixed(units) => units.fmt(f),
             Self::Header(told) => write!(f, "header {}", told.name),
+            Self::RequestField(stated) => write!(f, "{} {}", stated.field.word(), stated.field.field),
             Self::RequestBytes(measure) => write!(f, "request_bytes {}", measure.bytes_per_unit),
             Self::ResponseHeader(told) => write!(f, "response_header {}", told.name),
             Self::ResponseBytes(measure) => write!(f, "response_bytes {}", measure.bytes_per_unit),
@@ -162,17 +177,27 @@ impl CostModel {
     pub const fn request_header(&self) -> Option<&HeaderName> {
         match &self.cost {
             Cost::Header(told) => Some(&told.name),
-            Cost::Fixed(_) | Cost::RequestBytes(_) | Cost::ResponseHeader(_) | Cost::ResponseBytes(_) => None,
+            Cost::Fixed(_)
+            | Cost::RequestField(_)
+            | Cost::RequestBytes(_)
+            | Cost::ResponseHeader(_)
+            | Cost::ResponseBytes(_) => None,
         }
     }
 
-    /// Returns the units to reserve for a request with these headers.
-    pub fn units_to_reserve(&self, headers: &HeaderMap) -> u32 {
+    /// Returns the field of the request's body that states the cost, if one does.
+    pub const fn request_field(&self) -> Option<FieldIndex> {
+        if let Cost::RequestField(stated) = &self.cost { Some(stated.field.index) } else { None }
+    }
+
+    /// Returns the units to reserve for a request with these headers and body.
+    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestBody<'_>) -> u32 {
         match &self.cost {
             Cost::Fixed(units) => *units,
             Cost::Header(told) => {
                 told.units_from(headers.get_all(&told.name).into_iter().map(HeaderValue::as_bytes)).max(1)
             }
+            Cost::RequestField(stated) => stated.units(body),
             Cost::RequestBytes(measure) => length(headers).map_or(1, |bytes| measure.units(bytes)),
             Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
@@ -188,9 +213,11 @@ impl CostModel {
     fn max_stated_charge(&self) -> FinalCharge {
         match &self.cost {
             Cost::ResponseHeader(told) => told.max_units.map_or(FinalCharge::AsReserved, FinalCharge::Units),
-            Cost::Fixed(_) | Cost::Header(_) | Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {
-                FinalCharge::AsReserved
-            }
+            Cost::Fixed(_)
+            | Cost::Header(_)
+            | Cost::RequestField(_)
+            | Cost::RequestBytes(_)
+            | Cost::ResponseBytes(_) => FinalCharge::AsReserved,
         }
     }
 
@@ -199,15 +226,17 @@ impl CostModel {
         match self.cost {
             _ if self.counts.is_some() => ChargeTiming::OnResponse,
             Cost::ResponseHeader(_) => ChargeTiming::OnResponse,
-            Cost::Fixed(_) | Cost::Header(_) | Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {
-                ChargeTiming::OnArrival
-            }
+            Cost::Fixed(_)
+            | Cost::Header(_)
+            | Cost::RequestField(_)
+            | Cost::RequestBytes(_)
+            | Cost::ResponseBytes(_) => ChargeTiming::OnArrival,
         }
     }
 
     /// Whether the end of a request can change what it is charged.
     pub fn needs_settlement(&self) -> bool {
-        let on_arrival = matches!(self.cost, Cost::Fixed(_) | Cost::Header(_));
+        let on_arrival = matches!(self.cost, Cost::Fixed(_) | Cost::Header(_) | Cost::RequestField(_));
         !on_arrival || self.counts.is_some() || self.refunds != Refunds::default()
     }
 
@@ -217,6 +246,7 @@ impl CostModel {
         let max_units = match &self.cost {
             Cost::Fixed(units) => Some(*units),
             Cost::Header(told) | Cost::ResponseHeader(told) => told.max_units,
+            Cost::RequestField(stated) => stated.max_units,
             Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.max_units,
         };
         if max_units.is_some() { DebtLimit::Unlimited } else { DebtLimit::OneBurst }
@@ -273,7 +303,7 @@ impl CostModel {
         match &self.cost {
             Cost::RequestBytes(measure) => Some(measure.units(received)),
             Cost::ResponseBytes(measure) => Some(measure.units(sent)),
-            Cost::Fixed(_) | Cost::Header(_) | Cost::ResponseHeader(_) => None,
+            Cost::Fixed(_) | Cost::Header(_) | Cost::RequestField(_) | Cost::ResponseHeader(_) => None,
         }
     }
 }
@@ -286,6 +316,15 @@ impl HeaderCost {
         // RFC 9110, section 5.6.1.2: a recipient ignores empty list elements.
         let units = items.filter(|item| !item.is_empty()).map(|item| number(item).unwrap_or(u32::MAX)).max();
         units.unwrap_or(self.default).min(self.max_units.unwrap_or(u32::MAX))
+    }
+}
+
+impl FieldCost {
+    /// Returns the units for the value in `body`. A request for which it is unknown is rejected before.
+    fn units(&self, body: RequestBody<'_>) -> u32 {
+        let stated = body.field(self.field.index).ok().flatten();
+        let units = stated.map_or(self.default, |text| number(text.as_bytes()).unwrap_or(u32::MAX));
+        units.min(self.max_units.unwrap_or(u32::MAX)).max(1)
     }
 }
 

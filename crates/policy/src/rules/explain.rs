@@ -215,6 +215,7 @@ fn failed_condition(
         | AttributeSource::Token
         | AttributeSource::Listener
         | AttributeSource::Certificate(_)
+        | AttributeSource::Body(_)
         | AttributeSource::Descriptor(_) => None,
     };
     let actual = attribute.text(request, Route(""), FULL_PREFIX).ok();

@@ -90,7 +90,12 @@ impl Attribute {
     /// Whether its values may be credentials, which are not to be written to logs.
     pub fn may_be_secret(&self) -> bool {
         match self {
-            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Descriptor(_) => true,
+            Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Jwt(_)
+            | Self::Body(_)
+            | Self::Descriptor(_) => true,
             Self::ClientIp
             | Self::ClientNetwork { .. }
             | Self::Country
@@ -139,6 +144,7 @@ impl Attribute {
             | Self::Query(_)
             | Self::Jwt(_)
             | Self::Certificate(_)
+            | Self::Body(_)
             | Self::Descriptor(_) => text_value(text),
         })
     }

@@ -13,6 +13,7 @@ use super::cost::Cost;
 use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
 use super::selection::{CheckRole, SelectedCheck};
 use super::shared_limit::{Mode, OnStoreLoss};
+use crate::identify::body::RequestBody;
 use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use weir_limiter::decision::Enforcement;
 use weir_limiter::key::KeyHash;
@@ -108,7 +109,7 @@ fn template(
         CheckRole::Ban => (1, ChargeTiming::OnArrival),
         CheckRole::Permit => (1, ChargeTiming::WhileInFlight),
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
-            (cost_model.units_to_reserve(&HeaderMap::new()), cost_model.charge_timing())
+            (cost_model.units_to_reserve(&HeaderMap::new(), RequestBody::Absent), cost_model.charge_timing())
         }
     };
     let check = Check { handle, key: KeyHash::default(), cost, enforcement, charge_timing, options };
@@ -127,8 +128,10 @@ fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
         CheckRole::Permit => limiting.adaptive.is_none(),
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
             let is_fixed = |limit: &RuleLimit| limit.nested.is_none() && limit.elastic_costs.is_none();
-            !matches!(limiting.cost_model.cost, Cost::Header(_) | Cost::RequestBytes(_))
-                && limiting.feedback.is_none()
+            !matches!(
+                limiting.cost_model.cost,
+                Cost::Header(_) | Cost::RequestField(_) | Cost::RequestBytes(_)
+            ) && limiting.feedback.is_none()
                 && limit(limiting, part).is_some_and(is_fixed)
         }
     }

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use http::HeaderName;
+use weir_bodies::fields::FieldMask;
 
 use super::attribute::Attribute;
 use super::cost::CostModel;
@@ -354,6 +355,14 @@ impl Rule {
         let of_wait = self.wait().into_iter().flat_map(|wait| [&wait.deadline, &wait.priority]).flatten();
         let headers = attributes.filter_map(|attribute| attribute.source().header());
         headers.chain(of_cost).chain(of_wait).cloned()
+    }
+
+    /// Returns the fields of bodies that the rule reads.
+    pub fn body_fields(&self) -> FieldMask {
+        let conditions = self.matchers().flat_map(|matcher| &matcher.conditions);
+        let attributes = self.key().iter().chain(conditions.map(|condition| &condition.attribute));
+        let of_cost = self.action.limiting().and_then(|limiting| limiting.cost_model.request_field());
+        attributes.filter_map(|attribute| attribute.source().body()).chain(of_cost).collect()
     }
 
     /// Returns the name of the counter that the rule charges: its own name unless it names another. Clients see it as

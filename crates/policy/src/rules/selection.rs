@@ -59,6 +59,20 @@ impl SelectedCheck {
         self.needs_settlement || self.role == CheckRole::Permit
     }
 
+    /// Whether both are the same check of the same rule, with the same key.
+    fn has_counter_of(&self, other: &Self) -> bool {
+        (self.rule, self.role) == (other.rule, other.role)
+            && (self.check.handle.id, self.check.key) == (other.check.handle.id, other.check.key)
+    }
+
+    /// Adds the cost of another element of the same request. A request is in flight once.
+    const fn add(&mut self, other: &Self) {
+        if !matches!(self.role, CheckRole::Permit | CheckRole::Ban) {
+            self.check.cost = self.check.cost.saturating_add(other.check.cost);
+            self.surcharge = self.surcharge.saturating_add(other.surcharge);
+        }
+    }
+
     pub(super) const fn with_fixed_cost(rule: RuleIndex, part: CheckRole, check: Check) -> Self {
         Self { rule, role: part, unit_cost: NonZeroU32::MIN, check, surcharge: 0, needs_settlement: false }
     }
@@ -110,6 +124,29 @@ impl Default for Selection {
 }
 
 impl Selection {
+    /// Returns what applies to a request of which one element has this selection and another has `other`: it is rejected if one of them
+    /// is, and charged for both.
+    #[must_use]
+    pub fn joined(self, other: Self) -> Self {
+        let (mut checks, mut beside, others, beside_other) = match (self, other) {
+            (denied @ Self::Denied(..), _) | (Self::Exempt(_), denied) => return denied,
+            (limited, Self::Exempt(_)) => return limited,
+            (_, denied @ Self::Denied(..)) => return denied,
+            (Self::Limited(checks, beside), Self::Limited(others, beside_other)) => {
+                (checks, beside, others, beside_other)
+            }
+        };
+        for other in others {
+            match checks.iter_mut().find(|known| known.has_counter_of(&other)) {
+                Some(known) => known.add(&other),
+                None => checks.push(other),
+            }
+        }
+        beside.shadow_rules.extend(beside_other.shadow_rules);
+        beside.queries.extend(beside_other.queries);
+        Self::Limited(checks, beside)
+    }
+
     /// Makes it one of no limits, and returns its lists. Their memory is kept.
     #[inline]
     pub(super) fn clear(&mut self) -> (&mut SmallVec<[SelectedCheck; 2]>, &mut SideEffects) {

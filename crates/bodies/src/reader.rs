@@ -1,0 +1,127 @@
+//! The fields of a body, by its content type.
+
+use crate::Unreadable;
+use crate::fields::{FieldMask, FieldSet, Record, Records};
+use crate::form::FormReader;
+use crate::json::JsonReader;
+
+/// Reads the fields of one body.
+#[derive(Debug)]
+pub struct BodyReader {
+    wanted: FieldMask,
+    format: Format,
+}
+
+#[derive(Debug)]
+enum Format {
+    Json(Box<JsonReader>),
+    Form(FormReader),
+}
+
+impl BodyReader {
+    /// Creates a reader of the fields `wanted` in a body with this `content-type`.
+    ///
+    /// # Errors
+    /// [`Unreadable::ContentType`] if bodies of this type have none of these fields.
+    pub fn new(
+        fields: &FieldSet,
+        wanted: FieldMask,
+        content_type: Option<&[u8]>,
+    ) -> Result<Self, Unreadable> {
+        let media_type = media_type(content_type.unwrap_or_default());
+        let is_json = media_type == b"application/json" || media_type.ends_with(b"+json");
+        let format = match media_type.as_slice() {
+            _ if is_json && fields.has_json(wanted) => Format::Json(Box::default()),
+            b"application/x-www-form-urlencoded" if fields.has_forms(wanted) => {
+                Format::Form(FormReader::default())
+            }
+            _ => return Err(Unreadable::ContentType),
+        };
+        Ok(Self { wanted, format })
+    }
+
+    /// Reads the next piece of the body.
+    ///
+    /// # Errors
+    /// Why the fields are unknown. Then, nothing more is to be read.
+    pub fn read(&mut self, fields: &FieldSet, piece: &[u8]) -> Result<(), Unreadable> {
+        match &mut self.format {
+            Format::Json(reader) => reader.read(fields, piece),
+            Format::Form(reader) => reader.read(fields, piece),
+        }
+    }
+
+    /// Returns the values that have been read so far, if no wanted field is missing any more. The rest of the body may still state one of
+    /// them again.
+    pub fn known(&self) -> Option<&Record> {
+        let record = match &self.format {
+            Format::Json(reader) => reader.record(),
+            Format::Form(reader) => reader.record(),
+        }?;
+        let is_missing = |(index, value): (usize, &Option<_>)| value.is_none() && self.wanted.contains(index);
+        (!record.iter().enumerate().any(is_missing)).then_some(record)
+    }
+
+    /// Returns the values at the end of the body.
+    ///
+    /// # Errors
+    /// Why they are unknown.
+    pub fn finish(self, fields: &FieldSet) -> Result<Records, Unreadable> {
+        match self.format {
+            Format::Json(reader) => reader.finish(fields),
+            Format::Form(reader) => reader.finish(fields).map(|record| Records::from_iter([record])),
+        }
+    }
+}
+
+/// Returns the type without parameters, in lower case (RFC 9110, section 8.3.1).
+fn media_type(content_type: &[u8]) -> Vec<u8> {
+    let end = content_type.iter().position(|byte| *byte == b';').unwrap_or(content_type.len());
+    content_type[..end].trim_ascii().to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fields::Field;
+
+    fn fields() -> FieldSet {
+        let path = |text: &str| Field::Json(Arc::new(text.parse().expect("a path")));
+        FieldSet::new([path("a"), path("b"), Field::Form("user".into())])
+    }
+
+    fn reader(wanted: &[usize], content_type: &str) -> Result<BodyReader, Unreadable> {
+        let wanted = wanted.iter().copied().collect();
+        BodyReader::new(&fields(), wanted, Some(content_type.as_bytes()))
+    }
+
+    #[test]
+    fn content_type_decides_the_format() {
+        for accepted in ["application/json", "APPLICATION/JSON ; charset=x", "application/vnd.api+json"] {
+            assert!(reader(&[0], accepted).is_ok(), "{accepted}");
+            assert_eq!(reader(&[2], accepted).err(), Some(Unreadable::ContentType), "{accepted}");
+        }
+        assert!(reader(&[2], "application/x-www-form-urlencoded").is_ok());
+        for other in [
+            "",
+            "text/plain",
+            "application/jsonp",
+            "multipart/form-data; boundary=x",
+            "application/x-www-form-urlencoded",
+        ] {
+            assert_eq!(reader(&[0], other).err(), Some(Unreadable::ContentType), "{other}");
+        }
+    }
+
+    #[test]
+    fn wanted_fields_are_known_before_the_end() {
+        let (fields, mut reader) = (fields(), reader(&[0], "application/json").expect("JSON"));
+        for (piece, is_known) in [(&br#"{"b":"x","a":1"#[..], false), (br#","c":["#, true)] {
+            reader.read(&fields, piece).expect("readable");
+            assert_eq!(reader.known().is_some(), is_known);
+        }
+        assert_eq!(reader.finish(&fields), Err(Unreadable::Invalid));
+    }
+}

@@ -1,0 +1,134 @@
+//! Fields of bodies: the section `bodies`, and `json` and `form` in matchers and keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::context::{CompileContext, MatcherOwner};
+use super::map_items;
+use super::patterns::parse_pattern;
+use crate::at::At;
+use crate::defaults;
+use crate::diagnostic::ValueError;
+use crate::parse;
+use crate::quoting::quoted;
+use crate::raw;
+use weir_bodies::fields::{Field, FieldSet, MAX_FIELDS};
+use weir_bodies::path::Path;
+use weir_policy::identify::body::{BodyField, BodySettings};
+use weir_policy::rules::attribute::Attribute;
+use weir_policy::rules::matcher::Condition;
+use weir_policy::rules::pattern::HeaderPattern;
+
+/// The sizes that `bodies.max` may have.
+const SIZES: std::ops::RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
+
+/// Compiles `bodies`, for the `fields` that rules read.
+pub(super) fn compile(
+    raw: Option<&raw::Bodies>,
+    at: At<'_>,
+    fields: Vec<Field>,
+) -> Option<Arc<BodySettings>> {
+    let empty = raw::Bodies::default();
+    let raw::Bodies { max, on_unreadable } = raw.unwrap_or(&empty);
+    let max = max
+        .as_ref()
+        .and_then(|size| at.key("max").ok(parse_max(&size.0)))
+        .unwrap_or(defaults::MAX_BODY_PREFIX);
+    if raw.is_some() && fields.is_empty() && !at.is_reported() {
+        let note = ValueError::new("not used, because no rule has a `json` or `form` field");
+        at.note(note.with_hint("add such a field to a rule, or remove `bodies`"));
+    }
+    let settings =
+        BodySettings { fields: FieldSet::new(fields), max, on_unreadable: on_unreadable.unwrap_or_default() };
+    (!settings.fields.is_empty()).then(|| Arc::new(settings))
+}
+
+fn parse_max(text: &str) -> Result<usize, ValueError> {
+    let size = parse::size(text)?;
+    let within = usize::try_from(size).ok().filter(|_| SIZES.contains(&size));
+    within.ok_or_else(|| ValueError::new(format!("expected 1KiB to 16MiB, got {}", quoted(text))))
+}
+
+/// A kind of body, with the parser of its fields.
+pub(super) type FieldParser = fn(&str) -> Result<Field, ValueError>;
+
+/// Parses the path of a field in a JSON body.
+pub(super) fn json_field(text: &str) -> Result<Field, ValueError> {
+    let path = text.parse::<Path>().map_err(|error| {
+        let error = ValueError::new(format!("not a path: {error}, got {}", quoted(text)));
+        match text.strip_prefix("$.") {
+            Some(rest) => error.with_hint(format!("write `{rest}`")),
+            None => error.with_hint("write keys with dots and indices, as in `params.name` or `items[0].id`"),
+        }
+    })?;
+    if text.starts_with("$.") {
+        let error =
+            ValueError::new(format!("a path begins with a key of the document, got {}", quoted(text)));
+        return Err(error.with_hint(format!("write `{}`", &text[2..])));
+    }
+    Ok(Field::Json(Arc::new(path)))
+}
+
+/// Parses the name of a field in a form.
+pub(super) fn form_field(text: &str) -> Result<Field, ValueError> {
+    if text.is_empty() {
+        Err(ValueError::new("empty, expected the name of a field"))
+    } else {
+        Ok(Field::Form(text.into()))
+    }
+}
+
+/// Compiles `json` or `form` of a matcher.
+pub(super) fn compile_conditions(
+    map: &BTreeMap<String, raw::OneOrMany<raw::ClaimPattern>>,
+    parse: FieldParser,
+    at: At<'_>,
+    context: &CompileContext<'_>,
+) -> Vec<Condition> {
+    if map.is_empty() && !at.is_reported() {
+        at.error("empty map, expected at least one field");
+    }
+    let read = |(name, patterns): (&String, &raw::OneOrMany<raw::ClaimPattern>)| {
+        let at = at.key(name);
+        let attribute = Attribute::Body(register(parse(name), at, context)?);
+        let patterns = map_items(patterns, at, |raw, at| match raw {
+            raw::ClaimPattern::Flag(flag) => Some(HeaderPattern::Exact(flag.to_string().into())),
+            raw::ClaimPattern::Number(number) => Some(HeaderPattern::Exact(number.to_string().into())),
+            raw::ClaimPattern::Text(text) => parse_pattern(text, at),
+        });
+        Some(Condition { attribute, patterns: patterns.into() })
+    };
+    map.iter().filter_map(read).collect()
+}
+
+/// Registers a field as used.
+pub(super) fn register(
+    field: Result<Field, ValueError>,
+    at: At<'_>,
+    context: &CompileContext<'_>,
+) -> Option<BodyField> {
+    if context.matcher_owner != MatcherOwner::Rule {
+        let error = ValueError::new("fields of bodies are for rules of proxied requests only");
+        at.key_error(
+            error.with_hint("the body arrives after the upstream is chosen, and descriptors have none"),
+        );
+        return None;
+    }
+    let field = match field {
+        Ok(field) => field,
+        Err(error) => {
+            at.key_error(error);
+            return None;
+        }
+    };
+    let mut used = context.used_body_fields.borrow_mut();
+    let index = used.iter().position(|known| *known == field).unwrap_or(used.len());
+    if index == MAX_FIELDS {
+        at.key_error(format!("rules read at most {MAX_FIELDS} fields of bodies"));
+        return None;
+    }
+    if index == used.len() {
+        used.push(field.clone());
+    }
+    Some(BodyField { field, index })
+}

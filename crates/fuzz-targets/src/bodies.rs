@@ -1,0 +1,74 @@
+//! Fuzz target for bodies: the fields do not depend on the pieces in which a body arrives, and are those that `serde_json` finds.
+
+use std::sync::{Arc, LazyLock};
+
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use weir_bodies::Unreadable;
+use weir_bodies::coding::Coding;
+use weir_bodies::fields::{Field, FieldMask, FieldSet, Records};
+use weir_bodies::reader::BodyReader;
+
+use super::split_selector;
+
+/// More than one of these bytes is read of compressed content.
+const MAX_CONTENT: usize = 1 << 16;
+
+static FIELDS: LazyLock<FieldSet> = LazyLock::new(|| {
+    let json = |path: &str| Field::Json(Arc::new(path.parse().expect("a path")));
+    FieldSet::new([json("model"), json("a.b"), json("items[1].id"), Field::Form("user".into())])
+});
+
+/// A body has one reading.
+pub fn body(data: &[u8]) {
+    let (selector, body) = split_selector(data);
+    match selector % 5 {
+        0 => json(body),
+        1 => drop(assert_same_in_pieces("application/x-www-form-urlencoded", body)),
+        coding => {
+            let coding = [Coding::Gzip, Coding::Brotli, Coding::Zstd][usize::from(coding) - 2];
+            if let Ok(content) = coding.decode(body, MAX_CONTENT) {
+                assert!(content.len() <= MAX_CONTENT);
+            }
+        }
+    }
+}
+
+fn json(body: &[u8]) {
+    let read = assert_same_in_pieces("application/json", body);
+    let text = std::str::from_utf8(body).ok();
+    let is_valid = text.is_some_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
+    match read {
+        Ok(records) => {
+            assert!(is_valid, "only Weir accepts {}", body.escape_ascii());
+            // It has no value for some valid documents, such as those with a lone surrogate.
+            if let Ok(Value::Object(object)) = serde_json::from_slice(body) {
+                let expected = object.get("model").and_then(Value::as_str);
+                let found = records[0][0].as_ref().map(|value| &*value.text);
+                assert!(expected.is_none() || found == expected, "{}", body.escape_ascii());
+            }
+        }
+        Err(Unreadable::Invalid) => {
+            let has_surrogate = text.is_some_and(|text| text.contains("\\u") || text.contains("\\U"));
+            assert!(!is_valid || has_surrogate, "only Weir rejects {}", body.escape_ascii());
+        }
+        Err(_) => {}
+    }
+}
+
+/// Reads a body at once and in pieces of one, two and seven bytes.
+fn assert_same_in_pieces(content_type: &str, body: &[u8]) -> Result<Records, Unreadable> {
+    let read = |size: usize| {
+        let wanted: FieldMask = (0..FIELDS.fields().len()).collect();
+        let mut reader = BodyReader::new(&FIELDS, wanted, Some(content_type.as_bytes()))?;
+        for piece in body.chunks(size) {
+            reader.read(&FIELDS, piece)?;
+        }
+        reader.finish(&FIELDS)
+    };
+    let whole = read(body.len().max(1));
+    for size in [1, 2, 7] {
+        assert_eq!(read(size), whole, "in pieces of {size} bytes");
+    }
+    whole
+}

@@ -1,0 +1,214 @@
+//! Fields of a request's body, for rules that read them: the beginning of the body is held until they are known.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::body::{DownstreamBody, DownstreamBodyError};
+use super::failure::ForwardFailure;
+use super::request_context::RequestContext;
+use super::timeouts::UploadTimer;
+use weir_bodies::Unreadable;
+use weir_bodies::coding::Coding;
+use weir_bodies::fields::{FieldMask, Record, Records};
+use weir_bodies::reader::BodyReader;
+use weir_limiter::wait_queue::WaitingMemory;
+use weir_policy::engine::Policy;
+use weir_policy::identify::Attributes;
+use weir_policy::identify::body::{BodySettings, OnUnreadable, RequestBody};
+
+/// What a held body takes in addition to its bytes.
+const FIXED_SIZE: usize = 2 * 1024;
+
+/// What rules know of a body: the values of its fields, of each element of a batch, or why they are unknown.
+#[derive(Debug)]
+pub(super) struct BodyFields {
+    read: Result<Records, Unreadable>,
+    on_unreadable: OnUnreadable,
+}
+
+/// Why the fields of a body are not read.
+pub(super) enum NotRead {
+    /// There is no memory for what would be held.
+    Shed,
+    /// The client stops sending the request.
+    Failed(ForwardFailure),
+}
+
+impl From<ForwardFailure> for NotRead {
+    fn from(failure: ForwardFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// A body whose beginning has been read.
+#[derive(Debug)]
+pub(super) struct HeldBody {
+    frames: VecDeque<Frame<Bytes>>,
+    /// Counts what is held, until it has been passed on.
+    memory: Option<WaitingMemory>,
+    rest: DownstreamBody,
+    /// Reads on, because the rest may state a field again. Such a request does not reach the upstream whole.
+    reader: Option<(BodyReader, Arc<BodySettings>)>,
+}
+
+impl BodyFields {
+    /// Returns what rules know of the body, once for each element of a batch.
+    pub(super) fn of_elements(&self) -> impl Iterator<Item = RequestBody<'_>> {
+        let records = self.read.as_deref().unwrap_or_default();
+        let whole = match (&self.read, self.on_unreadable) {
+            (Err(reason), OnUnreadable::Deny) => Some(RequestBody::Unreadable(*reason)),
+            // An empty batch has no fields either.
+            _ => records.is_empty().then_some(RequestBody::Absent),
+        };
+        records.iter().map(RequestBody::Fields).chain(whole)
+    }
+}
+
+/// Returns the fields without which it is unclear which rules apply to the request; `None` if there are none.
+pub(super) fn needed(policy: &Policy, attributes: &Attributes<'_>) -> Option<FieldMask> {
+    policy.bodies.as_ref()?;
+    attributes.body.set(RequestBody::Unread);
+    let needed = policy.rules.body_fields_needed(attributes);
+    attributes.body.set(RequestBody::Absent);
+    (!needed.is_empty()).then_some(needed)
+}
+
+/// Reads the beginning of `body` until the fields `wanted` are known or cannot be known. Returns them; what was read is then a part of
+/// `body` again.
+///
+/// # Errors
+/// Why they are not read.
+pub(super) async fn read(
+    context: &mut RequestContext,
+    settings: &Arc<BodySettings>,
+    wanted: FieldMask,
+    headers: &HeaderMap,
+    body: &mut DownstreamBody,
+) -> Result<BodyFields, NotRead> {
+    let read = match reader(settings, wanted, headers) {
+        Ok((reader, coding)) => read_with(reader, coding, context, settings, body).await?,
+        Err(reason) => Err(reason),
+    };
+    Ok(BodyFields { read, on_unreadable: settings.on_unreadable })
+}
+
+/// Returns a reader of the fields `wanted`, and how the body is compressed.
+fn reader(
+    settings: &BodySettings,
+    wanted: FieldMask,
+    headers: &HeaderMap,
+) -> Result<(BodyReader, Option<Coding>), Unreadable> {
+    let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let coding = Coding::from_values(headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes))?;
+    Ok((BodyReader::new(&settings.fields, wanted, content_type)?, coding))
+}
+
+async fn read_with(
+    mut reader: BodyReader,
+    coding: Option<Coding>,
+    context: &mut RequestContext,
+    settings: &Arc<BodySettings>,
+    body: &mut DownstreamBody,
+) -> Result<Result<Records, Unreadable>, NotRead> {
+    let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let memory = length.unwrap_or(usize::MAX).min(settings.max).saturating_add(FIXED_SIZE);
+    let queues = context.connection.worker.shared.limiter.queues();
+    let memory = Some(queues.take_memory(memory).ok_or(NotRead::Shed)?);
+    let timer = UploadTimer::start(&context.timer);
+    let mut held = HeldBody {
+        frames: VecDeque::new(),
+        memory,
+        rest: std::mem::replace(body, DownstreamBody::None),
+        reader: None,
+    };
+    let mut size = 0_usize;
+    let records = loop {
+        let frame = poll_fn(|cx| {
+            let polled = Pin::new(&mut held.rest).poll_frame(cx);
+            if polled.is_pending() {
+                timer.data_awaited();
+            }
+            polled
+        });
+        let frame = context.timer.limit(pin!(frame)).await.map_err(ForwardFailure::from)?;
+        let frame = frame.transpose().map_err(|_| ForwardFailure::BrokenRequest)?;
+        // Trailers end a body as well.
+        let Some(data) = frame.as_ref().and_then(Frame::data_ref) else {
+            held.frames.extend(frame);
+            let decoded = coding.map_or(Ok(()), |coding| held.decode(coding, &mut reader, settings));
+            break decoded.and_then(|()| reader.finish(&settings.fields));
+        };
+        timer.received(data.len() as u64);
+        size = size.saturating_add(data.len());
+        // A compressed body is read whole, because its content may be much longer than what has arrived.
+        let read = if coding.is_some() { Ok(()) } else { reader.read(&settings.fields, data) };
+        held.frames.extend(frame);
+        if let Err(reason) = read {
+            break Err(reason);
+        }
+        if let Some(record) = reader.known() {
+            let records = Records::from_iter([Record::clone(record)]);
+            held.reader = Some((reader, Arc::clone(settings)));
+            break Ok(records);
+        }
+        if size > settings.max {
+            break Err(Unreadable::TooLong);
+        }
+    };
+    *body = DownstreamBody::Held(Box::new(held));
+    Ok(records)
+}
+
+impl HeldBody {
+    /// Reads the content of a compressed body that has arrived whole.
+    fn decode(
+        &self,
+        coding: Coding,
+        reader: &mut BodyReader,
+        settings: &BodySettings,
+    ) -> Result<(), Unreadable> {
+        let data: Vec<&[u8]> = self.frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
+        reader.read(&settings.fields, &coding.decode(&data.concat(), settings.max)?)
+    }
+
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, DownstreamBodyError>>> {
+        if let Some(frame) = self.frames.pop_front() {
+            if self.frames.is_empty() {
+                self.memory = None;
+            }
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let polled = ready!(Pin::new(&mut self.rest).poll_frame(cx));
+        if let (Some(Ok(frame)), Some((reader, settings))) = (&polled, &mut self.reader)
+            && let Some(data) = frame.data_ref()
+            && let Err(reason) = reader.read(&settings.fields, data)
+        {
+            self.reader = None;
+            let error = io::Error::new(io::ErrorKind::InvalidData, reason);
+            return Poll::Ready(Some(Err(error.into())));
+        }
+        Poll::Ready(polled)
+    }
+
+    pub(super) fn is_end_stream(&self) -> bool {
+        self.frames.is_empty() && self.rest.is_end_stream()
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        let held = self.frames.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64).sum::<u64>();
+        let rest = self.rest.size_hint().exact();
+        rest.map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest.saturating_add(held)))
+    }
+}
