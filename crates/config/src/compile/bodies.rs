@@ -49,23 +49,20 @@ fn parse_max(text: &str) -> Result<usize, ValueError> {
     within.ok_or_else(|| ValueError::new(format!("expected 1KiB to 16MiB, got {}", quoted(text))))
 }
 
-/// A kind of body, with the parser of its fields.
+/// Parses the name of a field in one kind of body.
 pub(super) type FieldParser = fn(&str) -> Result<Field, ValueError>;
 
 /// Parses the path of a field in a JSON body.
 pub(super) fn json_field(text: &str) -> Result<Field, ValueError> {
-    let path = text.parse::<Path>().map_err(|error| {
-        let error = ValueError::new(format!("not a path: {error}, got {}", quoted(text)));
-        match text.strip_prefix("$.") {
-            Some(rest) => error.with_hint(format!("write `{rest}`")),
-            None => error.with_hint("write keys with dots and indices, as in `params.name` or `items[0].id`"),
-        }
-    })?;
-    if text.starts_with("$.") {
+    if let Some(path) = text.strip_prefix("$.") {
         let error =
             ValueError::new(format!("a path begins with a key of the document, got {}", quoted(text)));
-        return Err(error.with_hint(format!("write `{}`", &text[2..])));
+        return Err(error.with_hint(format!("write `{path}`")));
     }
+    let path = text.parse::<Path>().map_err(|error| {
+        let error = ValueError::new(format!("not a path: {error}, got {}", quoted(text)));
+        error.with_hint("write keys with dots and indices, as in `params.name` or `items[0].id`")
+    })?;
     Ok(Field::Json(Arc::new(path)))
 }
 

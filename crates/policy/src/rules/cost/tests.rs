@@ -72,17 +72,30 @@ fn header_cost_is_at_least_one_unit() {
         ("3, cheap", 100),
         (" 12 ", 12),
     ] {
-        assert_eq!(tariff.units_to_reserve(&headers(&[("x-cost", value)])), units, "{value:?}");
+        assert_eq!(
+            tariff.units_to_reserve(&headers(&[("x-cost", value)]), RequestBody::Absent),
+            units,
+            "{value:?}"
+        );
     }
-    assert_eq!(tariff.units_to_reserve(&headers(&[])), 5);
-    assert_eq!(tariff.units_to_reserve(&headers(&[("x-cost", "2"), ("x-cost", "9"), ("x-cost", "4")])), 9);
+    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestBody::Absent), 5);
+    assert_eq!(
+        tariff.units_to_reserve(
+            &headers(&[("x-cost", "2"), ("x-cost", "9"), ("x-cost", "4")]),
+            RequestBody::Absent
+        ),
+        9
+    );
 }
 
 #[test]
 fn header_cost_saturates() {
     let tariff = with_cost(Cost::Header(header_cost("x-cost", 1, u32::MAX)));
-    assert_eq!(tariff.units_to_reserve(&headers(&[("x-cost", "4294967296")])), u32::MAX);
-    assert_eq!(tariff.units_to_reserve(&headers(&[("x-cost", "4294967295.1")])), u32::MAX);
+    assert_eq!(tariff.units_to_reserve(&headers(&[("x-cost", "4294967296")]), RequestBody::Absent), u32::MAX);
+    assert_eq!(
+        tariff.units_to_reserve(&headers(&[("x-cost", "4294967295.1")]), RequestBody::Absent),
+        u32::MAX
+    );
 }
 
 #[test]
@@ -94,10 +107,17 @@ fn request_bytes_cost_rounds_up_to_full_units() {
     for (length, units) in
         [("0", 1), ("1", 1), ("1024", 1), ("1025", 2), ("18446744073709551615", 1000), ("x", 1)]
     {
-        assert_eq!(tariff.units_to_reserve(&headers(&[("content-length", length)])), units, "{length}");
+        assert_eq!(
+            tariff.units_to_reserve(&headers(&[("content-length", length)]), RequestBody::Absent),
+            units,
+            "{length}"
+        );
     }
-    assert_eq!(tariff.units_to_reserve(&headers(&[])), 1);
-    assert_eq!(tariff.units_to_reserve(&headers(&[("transfer-encoding", "chunked")])), 1);
+    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestBody::Absent), 1);
+    assert_eq!(
+        tariff.units_to_reserve(&headers(&[("transfer-encoding", "chunked")]), RequestBody::Absent),
+        1
+    );
     assert_eq!(tariff.units_for_bytes(10_000, 0), Some(10));
     assert_eq!(tariff.units_for_bytes(0, 10_000), Some(1));
 }
@@ -117,7 +137,7 @@ fn only_counted_response_statuses_are_charged() {
 fn response_header_sets_the_cost() {
     let tariff = with_cost(Cost::ResponseHeader(header_cost("x-tokens", 10, 500)));
     assert_eq!(
-        (tariff.charge_timing(), tariff.units_to_reserve(&HeaderMap::new())),
+        (tariff.charge_timing(), tariff.units_to_reserve(&HeaderMap::new(), RequestBody::Absent)),
         (ChargeTiming::OnResponse, 10)
     );
     assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "42")]), FinalCharge::Units(42));
