@@ -109,7 +109,7 @@ pub struct Root {
     pub access_log: Option<OrOff<AccessLog>>,
     /// How keys are written to the access log, to the trace of decisions and to `GET /limits/top`: with their values
     /// (`value`), with a hash in place of each value (`hash`), or not at all (`off`). Default: values of headers,
-    /// cookies, query parameters, claims and descriptors are hashed, all others are shown.
+    /// cookies, query parameters, fields of bodies, claims and descriptors are hashed, all others are shown.
     pub log_keys: Option<OrOff<LogKeys>>,
     /// Spans of requests, sent to an OpenTelemetry collector, as a map. Without it, there are no spans.
     pub tracing: Option<Tracing>,

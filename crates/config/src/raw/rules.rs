@@ -60,8 +60,8 @@ pub struct Rule {
     pub counter: Option<String>,
     /// Attributes for whose values requests are counted separately: `client_ip`, `country`, `continent`, `asn`,
     /// `plan`, `path`, `route`, `method`, `host`, `listener`, a map with exactly one of `header`, `cookie`, `query`,
-    /// `tls`, `jwt`, `descriptor` and `client_ip`, or a list of these. Without it, or with `[]`, all requests share
-    /// one counter. Default: one counter for all.
+    /// `json`, `form`, `tls`, `jwt`, `descriptor` and `client_ip`, or a list of these. Without it, or with `[]`, all
+    /// requests share one counter. Default: one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
     /// Treatment of requests that lack a part of the key: `skip` (the rule does not apply), `shared` (all such
     /// requests share one counter), or `deny` (rejected with 403, or as `on_limit` says). In shadow mode, by `throttle: shadow` or outside
