@@ -30,6 +30,7 @@ mod local_reply;
 mod pipeline;
 mod prepare;
 mod request_context;
+mod resolve;
 mod respond;
 mod response_future;
 mod run;

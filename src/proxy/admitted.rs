@@ -11,9 +11,9 @@ use super::finish;
 use super::forward::{forward, response_timeout};
 use super::grpc;
 use super::headers::overrides::RequestOverrides;
-use super::held;
 use super::local_reply::{DownstreamResponse, LocalReply, PendingBody};
 use super::request_context::RequestContext;
+use super::resolve;
 use super::respond::respond;
 use super::view::GenerationView;
 use weir_http::http1::head::ReceivedHead;
@@ -46,7 +46,7 @@ impl AdmittedRequest {
             let (view, context, request) = (&self.view, &mut self.context, &mut self.request);
             let request::Parts { method, headers, .. } = &mut request.head;
             let resolved =
-                held::resolve_admitted(&view.limits, context, &mut self.pending, delay, headers).await;
+                resolve::resolve_admitted(&view.limits, context, &mut self.pending, delay, headers).await;
             let limits = match resolved {
                 Ok(limits) => limits,
                 Err(rejected) => {

@@ -23,7 +23,7 @@ use weir_bodies::reader::BodyReader;
 use weir_limiter::wait_queue::WaitingMemory;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
-use weir_policy::identify::body::{BodySettings, OnUnreadable, RequestBody};
+use weir_policy::identify::body::{BodySettings, OnUnreadable, RequestFields};
 
 /// What a held body takes in addition to its bytes.
 const FIXED_SIZE: usize = 2 * 1024;
@@ -62,23 +62,23 @@ pub(super) struct HeldBody {
 
 impl BodyFields {
     /// Returns what rules know of the body, once for each element of a batch.
-    pub(super) fn of_elements(&self) -> impl Iterator<Item = RequestBody<'_>> {
+    pub(super) fn of_elements(&self) -> impl Iterator<Item = RequestFields<'_>> {
         let records = self.read.as_deref().unwrap_or_default();
         let whole = match (&self.read, self.on_unreadable) {
-            (Err(reason), OnUnreadable::Deny) => Some(RequestBody::Unreadable(*reason)),
+            (Err(reason), OnUnreadable::Deny) => Some(RequestFields::Unreadable(*reason)),
             // An empty batch has no fields either.
-            _ => records.is_empty().then_some(RequestBody::Absent),
+            _ => records.is_empty().then_some(RequestFields::Absent),
         };
-        records.iter().map(RequestBody::Fields).chain(whole)
+        records.iter().map(RequestFields::Fields).chain(whole)
     }
 }
 
 /// Returns the fields without which it is unclear which rules apply to the request; `None` if there are none.
 pub(super) fn needed(policy: &Policy, attributes: &Attributes<'_>) -> Option<FieldMask> {
     policy.bodies.as_ref()?;
-    attributes.body.set(RequestBody::Unread);
+    attributes.body.set(RequestFields::Unread);
     let needed = policy.rules.body_fields_needed(attributes);
-    attributes.body.set(RequestBody::Absent);
+    attributes.body.set(RequestFields::Absent);
     (!needed.is_empty()).then_some(needed)
 }
 

@@ -15,7 +15,7 @@ pub const MAX_FIELDS: usize = 64;
 
 /// A field of bodies of one type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Field {
+pub enum FieldName {
     /// The scalar at this path of a JSON document.
     Json(Arc<Path>),
     /// The value of this name in a form.
@@ -25,9 +25,9 @@ pub enum Field {
 /// Fields to be read from bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldSet {
-    fields: Box<[Field]>,
+    fields: Box<[FieldName]>,
     /// Tree of the keys and indices of JSON fields, with the whole document first.
-    nodes: Vec<Node>,
+    nodes: Vec<PathNode>,
     forms: Vec<(Arc<str>, FieldIndex)>,
 }
 
@@ -37,27 +37,27 @@ pub struct FieldMask(u64);
 
 /// A position of a document on the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct PathNode {
     /// The field that is here.
     pub(crate) field: Option<FieldIndex>,
-    children: Vec<(Step, NodeIndex)>,
+    children: Vec<(Step, PathNodeIndex)>,
     /// Whether a child is reached by a key.
     pub(crate) has_keys: bool,
     /// Whether a child is reached by an index.
     pub(crate) has_indices: bool,
 }
 
-pub(crate) type NodeIndex = usize;
+pub(crate) type PathNodeIndex = usize;
 
 /// The position of a whole document.
-pub(crate) const ROOT: NodeIndex = 0;
+pub(crate) const ROOT: PathNodeIndex = 0;
 
 /// How a key relates to those of an object on the path of a field.
 pub(crate) enum KeyMatch {
     /// It leads to no field.
     None,
     /// It is this child of the node.
-    Child(usize, NodeIndex),
+    Child(usize, PathNodeIndex),
     /// It differs from a child's key in case only. Some decoders accept it in place of that key (Go's `encoding/json`).
     Similar,
 }
@@ -86,16 +86,16 @@ pub type Records = SmallVec<[Record; 1]>;
 
 impl FieldSet {
     /// Returns a set of these fields, which differ from each other and are at most [`MAX_FIELDS`]. Their positions are their indices.
-    pub fn new(fields: impl IntoIterator<Item = Field>) -> Self {
-        let fields: Box<[Field]> = fields.into_iter().take(MAX_FIELDS).collect();
-        let mut set = Self { fields: Box::default(), nodes: vec![Node::default()], forms: Vec::new() };
+    pub fn new(fields: impl IntoIterator<Item = FieldName>) -> Self {
+        let fields: Box<[FieldName]> = fields.into_iter().take(MAX_FIELDS).collect();
+        let mut set = Self { fields: Box::default(), nodes: vec![PathNode::default()], forms: Vec::new() };
         for (index, field) in fields.iter().enumerate() {
             match field {
-                Field::Json(path) => {
+                FieldName::Json(path) => {
                     let node = path.steps().iter().fold(ROOT, |node, step| set.child(node, step));
                     set.nodes[node].field = Some(index);
                 }
-                Field::Form(name) => set.forms.push((Arc::clone(name), index)),
+                FieldName::Form(name) => set.forms.push((Arc::clone(name), index)),
             }
         }
         Self { fields, ..set }
@@ -107,21 +107,21 @@ impl FieldSet {
     }
 
     /// Returns all fields, by their indices.
-    pub const fn fields(&self) -> &[Field] {
+    pub const fn fields(&self) -> &[FieldName] {
         &self.fields
     }
 
     /// Whether any field of `mask` is one of JSON documents.
     pub fn has_json(&self, mask: FieldMask) -> bool {
-        self.has(mask, |field| matches!(field, Field::Json(_)))
+        self.has(mask, |field| matches!(field, FieldName::Json(_)))
     }
 
     /// Whether any field of `mask` is one of forms.
     pub fn has_forms(&self, mask: FieldMask) -> bool {
-        self.has(mask, |field| matches!(field, Field::Form(_)))
+        self.has(mask, |field| matches!(field, FieldName::Form(_)))
     }
 
-    fn has(&self, mask: FieldMask, is_meant: impl Fn(&Field) -> bool) -> bool {
+    fn has(&self, mask: FieldMask, is_meant: impl Fn(&FieldName) -> bool) -> bool {
         self.fields.iter().enumerate().any(|(index, field)| mask.contains(index) && is_meant(field))
     }
 
@@ -135,17 +135,17 @@ impl FieldSet {
         vec![None; self.fields.len()].into()
     }
 
-    pub(crate) fn node(&self, node: NodeIndex) -> &Node {
+    pub(crate) fn node(&self, node: PathNodeIndex) -> &PathNode {
         &self.nodes[node]
     }
 
-    fn child(&mut self, parent: NodeIndex, step: &Step) -> NodeIndex {
+    fn child(&mut self, parent: PathNodeIndex, step: &Step) -> PathNodeIndex {
         let children = &self.nodes[parent].children;
         if let Some((_, child)) = children.iter().find(|(known, _)| known == step) {
             return *child;
         }
         let child = self.nodes.len();
-        self.nodes.push(Node::default());
+        self.nodes.push(PathNode::default());
         let parent = &mut self.nodes[parent];
         parent.children.push((step.clone(), child));
         match step {
@@ -156,7 +156,7 @@ impl FieldSet {
     }
 }
 
-impl Node {
+impl PathNode {
     pub(crate) fn by_key(&self, key: &str) -> KeyMatch {
         let keys = || {
             let numbered = self.children.iter().enumerate();
@@ -175,7 +175,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn by_index(&self, index: u32) -> Option<NodeIndex> {
+    pub(crate) fn by_index(&self, index: u32) -> Option<PathNodeIndex> {
         self.children.iter().find(|(step, _)| *step == Step::Index(index)).map(|(_, child)| *child)
     }
 
@@ -218,7 +218,7 @@ impl FromIterator<FieldIndex> for FieldMask {
     }
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for FieldName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(path) => path.fmt(f),

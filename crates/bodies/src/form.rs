@@ -68,10 +68,10 @@ fn decoded(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Field;
+    use crate::fields::FieldName;
 
     fn read(form: &[u8], names: &[&str]) -> Result<Vec<Option<String>>, Unreadable> {
-        let fields = FieldSet::new(names.iter().map(|name| Field::Form((*name).into())));
+        let fields = FieldSet::new(names.iter().map(|name| FieldName::Form((*name).into())));
         let whole = |pieces: &mut dyn Iterator<Item = &[u8]>| {
             let mut reader = FormReader::default();
             for piece in pieces {

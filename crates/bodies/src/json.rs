@@ -5,9 +5,9 @@ mod token;
 
 use smallvec::SmallVec;
 
-use self::token::{Escape, Literal, NumberState};
+use self::token::{Escape, JsonLiteral, NumberState};
 use crate::Unreadable;
-use crate::fields::{FieldSet, KeyMatch, Kind, NodeIndex, ROOT, Record, Records, Value};
+use crate::fields::{FieldSet, KeyMatch, Kind, PathNodeIndex, ROOT, Record, Records, Value};
 use crate::utf8::Utf8;
 
 /// Maximum depth of nested arrays and objects.
@@ -19,11 +19,11 @@ pub const MAX_BATCH: usize = 100;
 /// Reads the fields of one document, or of each element of a batch.
 #[derive(Debug)]
 pub struct JsonReader {
-    state: State,
+    state: JsonState,
     /// The arrays and objects that are open, the outermost first.
     open: SmallVec<[Container; 8]>,
     /// Position of the value that is next or being read, if it is on the path of a field.
-    node: Option<NodeIndex>,
+    node: Option<PathNodeIndex>,
     /// Text of a key or scalar that is kept.
     text: Vec<u8>,
     /// Maximum length of `text`. What is longer is kept up to here.
@@ -36,7 +36,7 @@ pub struct JsonReader {
 #[derive(Debug)]
 struct Container {
     is_object: bool,
-    node: Option<NodeIndex>,
+    node: Option<PathNodeIndex>,
     /// Index of the current element.
     index: u32,
     /// Children of the node that have been found, by position.
@@ -45,7 +45,7 @@ struct Container {
 
 /// What may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum JsonState {
     Value,
     /// The first element of an array, or its end.
     ValueOrEnd,
@@ -60,7 +60,7 @@ enum State {
         escape: Escape,
     },
     Number(NumberState),
-    Literal(Literal),
+    JsonLiteral(JsonLiteral),
     /// White space only.
     End,
 }
@@ -68,7 +68,7 @@ enum State {
 impl Default for JsonReader {
     fn default() -> Self {
         Self {
-            state: State::Value,
+            state: JsonState::Value,
             open: SmallVec::new(),
             node: Some(ROOT),
             text: Vec::new(),
@@ -92,14 +92,18 @@ impl JsonReader {
         let mut rest = piece;
         while let Some((byte, after)) = rest.split_first() {
             rest = match self.state {
-                State::String { is_key, escape } => self.string(fields, is_key, escape, rest)?,
-                State::Number(state) => self.number(fields, state, rest)?,
-                State::Literal(literal) => self.literal(fields, literal, *byte, after)?,
+                JsonState::String { is_key, escape } => self.string(fields, is_key, escape, rest)?,
+                JsonState::Number(state) => self.number(fields, state, rest)?,
+                JsonState::JsonLiteral(literal) => self.literal(fields, literal, *byte, after)?,
                 _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => after,
                 _ => {
                     self.structure(fields, *byte)?;
                     // The first byte of a number or literal is read once more, as a part of it.
-                    if matches!(self.state, State::Number(_) | State::Literal(_)) { rest } else { after }
+                    if matches!(self.state, JsonState::Number(_) | JsonState::JsonLiteral(_)) {
+                        rest
+                    } else {
+                        after
+                    }
                 }
             };
         }
@@ -116,10 +120,10 @@ impl JsonReader {
     /// # Errors
     /// Why they are unknown.
     pub fn finish(mut self, fields: &FieldSet) -> Result<Records, Unreadable> {
-        if let State::Number(state) = self.state {
+        if let JsonState::Number(state) = self.state {
             self.end_number(fields, state)?;
         }
-        if self.state == State::End && self.utf8.is_complete() {
+        if self.state == JsonState::End && self.utf8.is_complete() {
             Ok(self.records)
         } else {
             Err(Unreadable::Invalid)
@@ -129,22 +133,22 @@ impl JsonReader {
     /// Reads the first byte of a value, or one of the six structural characters.
     fn structure(&mut self, fields: &FieldSet, byte: u8) -> Result<(), Unreadable> {
         match (self.state, byte) {
-            (State::Value | State::ValueOrEnd, b'{') => self.begin_container(fields, true),
-            (State::Value | State::ValueOrEnd, b'[') => self.begin_container(fields, false),
-            (State::ValueOrEnd | State::CommaOrEnd, b']') => self.end_container(false),
-            (State::KeyOrEnd | State::CommaOrEnd, b'}') => self.end_container(true),
-            (State::Value | State::ValueOrEnd, _) => self.begin_scalar(fields, byte),
-            (State::Key | State::KeyOrEnd, b'"') => {
+            (JsonState::Value | JsonState::ValueOrEnd, b'{') => self.begin_container(fields, true),
+            (JsonState::Value | JsonState::ValueOrEnd, b'[') => self.begin_container(fields, false),
+            (JsonState::ValueOrEnd | JsonState::CommaOrEnd, b']') => self.end_container(false),
+            (JsonState::KeyOrEnd | JsonState::CommaOrEnd, b'}') => self.end_container(true),
+            (JsonState::Value | JsonState::ValueOrEnd, _) => self.begin_scalar(fields, byte),
+            (JsonState::Key | JsonState::KeyOrEnd, b'"') => {
                 let node = self.open.last().and_then(|object| object.node);
                 self.begin_text(node.map_or(0, |node| fields.node(node).max_key_len()));
-                self.state = State::String { is_key: true, escape: Escape::None };
+                self.state = JsonState::String { is_key: true, escape: Escape::None };
                 Ok(())
             }
-            (State::Colon, b':') => {
-                self.state = State::Value;
+            (JsonState::Colon, b':') => {
+                self.state = JsonState::Value;
                 Ok(())
             }
-            (State::CommaOrEnd, b',') => self.next_member(fields),
+            (JsonState::CommaOrEnd, b',') => self.next_member(fields),
             _ => Err(Unreadable::Invalid),
         }
     }
@@ -154,13 +158,13 @@ impl JsonReader {
             return Err(Unreadable::TooDeep);
         }
         self.begin_record(fields, !is_object)?;
-        let is_on_path = |node: &NodeIndex| {
+        let is_on_path = |node: &PathNodeIndex| {
             let node = fields.node(*node);
             if is_object { node.has_keys } else { node.has_indices }
         };
         let node = self.node.filter(is_on_path);
         self.open.push(Container { is_object, node, index: 0, found: SmallVec::new() });
-        self.state = if is_object { State::KeyOrEnd } else { State::ValueOrEnd };
+        self.state = if is_object { JsonState::KeyOrEnd } else { JsonState::ValueOrEnd };
         if !is_object {
             self.node = self.element(fields);
         }
@@ -180,7 +184,7 @@ impl JsonReader {
     }
 
     /// Returns the position of the current element of the innermost array.
-    fn element(&self, fields: &FieldSet) -> Option<NodeIndex> {
+    fn element(&self, fields: &FieldSet) -> Option<PathNodeIndex> {
         if self.is_batch && self.open.len() == 1 {
             return Some(ROOT);
         }
@@ -191,11 +195,11 @@ impl JsonReader {
     fn next_member(&mut self, fields: &FieldSet) -> Result<(), Unreadable> {
         let container = self.open.last_mut().ok_or(Unreadable::Invalid)?;
         if container.is_object {
-            self.state = State::Key;
+            self.state = JsonState::Key;
         } else {
             container.index = container.index.saturating_add(1);
             self.node = self.element(fields);
-            self.state = State::Value;
+            self.state = JsonState::Value;
         }
         Ok(())
     }
@@ -208,7 +212,7 @@ impl JsonReader {
     }
 
     fn end_value(&mut self) {
-        self.state = if self.open.is_empty() { State::End } else { State::CommaOrEnd };
+        self.state = if self.open.is_empty() { JsonState::End } else { JsonState::CommaOrEnd };
     }
 
     fn begin_scalar(&mut self, fields: &FieldSet, byte: u8) -> Result<(), Unreadable> {
@@ -216,9 +220,9 @@ impl JsonReader {
         self.node = self.node.filter(|node| fields.node(*node).field.is_some());
         self.begin_text(if self.node.is_some() { usize::MAX } else { 0 });
         self.state = match byte {
-            b'"' => State::String { is_key: false, escape: Escape::None },
-            b'-' | b'0'..=b'9' => State::Number(NumberState::Start),
-            _ => State::Literal(Literal::beginning_with(byte).ok_or(Unreadable::Invalid)?),
+            b'"' => JsonState::String { is_key: false, escape: Escape::None },
+            b'-' | b'0'..=b'9' => JsonState::Number(NumberState::Start),
+            _ => JsonState::JsonLiteral(JsonLiteral::beginning_with(byte).ok_or(Unreadable::Invalid)?),
         };
         Ok(())
     }
@@ -236,7 +240,7 @@ impl JsonReader {
 
     fn end_string(&mut self, fields: &FieldSet, is_key: bool) -> Result<(), Unreadable> {
         if is_key {
-            self.state = State::Colon;
+            self.state = JsonState::Colon;
             return self.end_key(fields);
         }
         self.end_scalar(fields, Kind::String)
@@ -281,7 +285,7 @@ impl JsonReader {
     ) -> Result<&'p [u8], Unreadable> {
         if escape != Escape::None {
             let (escape, rest) = self.escape(escape, rest)?;
-            self.state = State::String { is_key, escape };
+            self.state = JsonState::String { is_key, escape };
             return Ok(rest);
         }
         let (run, end) = rest.split_at(memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len()));
@@ -293,7 +297,7 @@ impl JsonReader {
         if *byte == b'"' {
             self.end_string(fields, is_key)?;
         } else {
-            self.state = State::String { is_key, escape: Escape::Begun };
+            self.state = JsonState::String { is_key, escape: Escape::Begun };
         }
         Ok(after)
     }
@@ -368,7 +372,7 @@ impl JsonReader {
             state = next;
         }
         self.keep(rest);
-        self.state = State::Number(state);
+        self.state = JsonState::Number(state);
         Ok(&[])
     }
 
@@ -385,12 +389,12 @@ impl JsonReader {
     fn literal<'p>(
         &mut self,
         fields: &FieldSet,
-        literal: Literal,
+        literal: JsonLiteral,
         byte: u8,
         after: &'p [u8],
     ) -> Result<&'p [u8], Unreadable> {
         let next = literal.followed_by(byte).ok_or(Unreadable::Invalid)?;
-        self.state = State::Literal(next);
+        self.state = JsonState::JsonLiteral(next);
         if next.is_complete() {
             self.keep(next.word.as_bytes());
             if next.word == "null" {

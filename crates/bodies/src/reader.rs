@@ -9,11 +9,11 @@ use crate::json::JsonReader;
 #[derive(Debug)]
 pub struct BodyReader {
     wanted: FieldMask,
-    format: Format,
+    format: FormatReader,
 }
 
 #[derive(Debug)]
-enum Format {
+enum FormatReader {
     Json(Box<JsonReader>),
     Form(FormReader),
 }
@@ -31,9 +31,9 @@ impl BodyReader {
         let media_type = media_type(content_type.unwrap_or_default());
         let is_json = media_type == b"application/json" || media_type.ends_with(b"+json");
         let format = match media_type.as_slice() {
-            _ if is_json && fields.has_json(wanted) => Format::Json(Box::default()),
+            _ if is_json && fields.has_json(wanted) => FormatReader::Json(Box::default()),
             b"application/x-www-form-urlencoded" if fields.has_forms(wanted) => {
-                Format::Form(FormReader::default())
+                FormatReader::Form(FormReader::default())
             }
             _ => return Err(Unreadable::ContentType),
         };
@@ -46,8 +46,8 @@ impl BodyReader {
     /// Why the fields are unknown. Then, nothing more is to be read.
     pub fn read(&mut self, fields: &FieldSet, piece: &[u8]) -> Result<(), Unreadable> {
         match &mut self.format {
-            Format::Json(reader) => reader.read(fields, piece),
-            Format::Form(reader) => reader.read(fields, piece),
+            FormatReader::Json(reader) => reader.read(fields, piece),
+            FormatReader::Form(reader) => reader.read(fields, piece),
         }
     }
 
@@ -55,8 +55,8 @@ impl BodyReader {
     /// them again.
     pub fn known(&self) -> Option<&Record> {
         let record = match &self.format {
-            Format::Json(reader) => reader.record(),
-            Format::Form(reader) => reader.record(),
+            FormatReader::Json(reader) => reader.record(),
+            FormatReader::Form(reader) => reader.record(),
         }?;
         let is_missing = |(index, value): (usize, &Option<_>)| value.is_none() && self.wanted.contains(index);
         (!record.iter().enumerate().any(is_missing)).then_some(record)
@@ -68,8 +68,8 @@ impl BodyReader {
     /// Why they are unknown.
     pub fn finish(self, fields: &FieldSet) -> Result<Records, Unreadable> {
         match self.format {
-            Format::Json(reader) => reader.finish(fields),
-            Format::Form(reader) => reader.finish(fields).map(|record| Records::from_iter([record])),
+            FormatReader::Json(reader) => reader.finish(fields),
+            FormatReader::Form(reader) => reader.finish(fields).map(|record| Records::from_iter([record])),
         }
     }
 }
@@ -85,11 +85,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::fields::Field;
+    use crate::fields::FieldName;
 
     fn fields() -> FieldSet {
-        let path = |text: &str| Field::Json(Arc::new(text.parse().expect("a path")));
-        FieldSet::new([path("a"), path("b"), Field::Form("user".into())])
+        let path = |text: &str| FieldName::Json(Arc::new(text.parse().expect("a path")));
+        FieldSet::new([path("a"), path("b"), FieldName::Form("user".into())])
     }
 
     fn reader(wanted: &[usize], content_type: &str) -> Result<BodyReader, Unreadable> {

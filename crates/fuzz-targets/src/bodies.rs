@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use weir_bodies::Unreadable;
 use weir_bodies::coding::Coding;
-use weir_bodies::fields::{Field, FieldMask, FieldSet, Records};
+use weir_bodies::fields::{FieldMask, FieldName, FieldSet, Records};
 use weir_bodies::reader::BodyReader;
 
 use super::split_selector;
@@ -15,8 +15,8 @@ use super::split_selector;
 const MAX_CONTENT: usize = 1 << 16;
 
 static FIELDS: LazyLock<FieldSet> = LazyLock::new(|| {
-    let json = |path: &str| Field::Json(Arc::new(path.parse().expect("a path")));
-    FieldSet::new([json("model"), json("a.b"), json("items[1].id"), Field::Form("user".into())])
+    let json = |path: &str| FieldName::Json(Arc::new(path.parse().expect("a path")));
+    FieldSet::new([json("model"), json("a.b"), json("items[1].id"), FieldName::Form("user".into())])
 });
 
 /// A body has one reading.

@@ -15,7 +15,7 @@ use weir_limiter::percent::Percent;
 use weir_limiter::timestamp::Timestamp;
 use weir_limits::ProviderSignals;
 use weir_net::listener::proxy_protocol::{ParseOutcome, Version, parse};
-use weir_policy::identify::body::RequestBody;
+use weir_policy::identify::body::RequestFields;
 use weir_policy::identify::cidr::CidrSet;
 use weir_policy::identify::forwarded::{X_FORWARDED_FOR, appended, hops_from_nearest, write_ip};
 use weir_policy::identify::jwt::claim::ClaimName;
@@ -102,16 +102,16 @@ pub fn cost(data: &[u8]) {
     let header_cost = HeaderCost { name: name.clone(), default: 1, max_units: max };
     let cost_model = CostModel { cost: Cost::Header(header_cost), counts: None, refunds: Refunds::default() };
     let mut headers = header_lines(&name, lines);
-    let cost = cost_model.units_to_reserve(&headers, RequestBody::Absent);
+    let cost = cost_model.units_to_reserve(&headers, RequestFields::Absent);
     assert!(cost >= 1 && max.is_none_or(|max| cost <= max), "a request costs {cost}");
     headers.append(&name, HeaderValue::from_static("7"));
     assert!(
-        cost_model.units_to_reserve(&headers, RequestBody::Absent) >= cost.max(7),
+        cost_model.units_to_reserve(&headers, RequestFields::Absent) >= cost.max(7),
         "another number makes a request cheaper"
     );
     headers.append(&name, HeaderValue::from_static("-1"));
     assert_eq!(
-        cost_model.units_to_reserve(&headers, RequestBody::Absent),
+        cost_model.units_to_reserve(&headers, RequestFields::Absent),
         max.unwrap_or(u32::MAX),
         "an invalid number does not cost the maximum"
     );
@@ -123,7 +123,7 @@ pub fn cost(data: &[u8]) {
         HeaderValue::from_bytes(lines).ok().map(|value| (http::header::CONTENT_LENGTH, value)),
     );
     assert!(
-        (1..=max.unwrap_or(u32::MAX)).contains(&cost_model.units_to_reserve(&length, RequestBody::Absent))
+        (1..=max.unwrap_or(u32::MAX)).contains(&cost_model.units_to_reserve(&length, RequestFields::Absent))
     );
 }
 

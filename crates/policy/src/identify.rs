@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
-use self::body::RequestBody;
+use self::body::RequestFields;
 use self::certificate::ClientCertificate;
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
@@ -91,7 +91,7 @@ pub struct Attributes<'a> {
     pub plan: OnceCell<Result<Option<u16>, Ambiguity>>,
     pub connection: ConnectionAttributes<'a>,
     /// Fields of the body.
-    pub body: Cell<RequestBody<'a>>,
+    pub body: Cell<RequestFields<'a>>,
     /// Entries of the Envoy descriptor, if the request was not proxied here.
     pub descriptor: Option<Entries<'a>>,
     client_is_known: bool,

@@ -18,11 +18,11 @@ use crate::proxy::fallback::CachedFallbacks;
 use crate::proxy::finish;
 use crate::proxy::forward::response_timeout;
 use crate::proxy::headers::{self, Hop, RequestHeaderFlags, X_REQUEST_ID};
-use crate::proxy::held;
 use crate::proxy::local_reply::{
     AcceptedCall, DownstreamResponse, LocalReply, PendingBody, StoreRejection, UnreadBody,
 };
 use crate::proxy::request_context::RequestContext;
+use crate::proxy::resolve;
 use crate::proxy::view::GenerationView;
 use weir_limits::{AppliedLimits, PendingLimits};
 use weir_policy::engine::Policy;
@@ -138,7 +138,7 @@ async fn accept(
     unread: PendingBody,
 ) -> DownstreamResponse {
     let StoredCall { method, headers, .. } = &mut accepted.call;
-    let resolved = held::resolve(&view.limits, &mut context, &mut pending, delay, headers).await;
+    let resolved = resolve::resolve(&view.limits, &mut context, &mut pending, delay, headers).await;
     let limits = match resolved {
         Ok(limits) => limits,
         Err(rejected) => {

@@ -7,11 +7,11 @@ use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::fields::Field;
+use crate::fields::FieldName;
 use crate::path::{Path, Step};
 
 fn set(paths: &[&str]) -> FieldSet {
-    FieldSet::new(paths.iter().map(|path| Field::Json(Arc::new(path.parse().expect("a path")))))
+    FieldSet::new(paths.iter().map(|path| FieldName::Json(Arc::new(path.parse().expect("a path")))))
 }
 
 fn read_in(

@@ -36,12 +36,12 @@ pub(super) const fn unescaped(letter: u8) -> Option<u8> {
 
 /// What has been read of `true`, `false` or `null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Literal {
+pub(super) struct JsonLiteral {
     pub(super) word: &'static str,
     len: usize,
 }
 
-impl Literal {
+impl JsonLiteral {
     pub(super) const fn beginning_with(byte: u8) -> Option<Self> {
         let word = match byte {
             b't' => "true",

@@ -12,7 +12,7 @@ use crate::diagnostic::ValueError;
 use crate::parse;
 use crate::quoting::quoted;
 use crate::raw;
-use weir_bodies::fields::{Field, FieldSet, MAX_FIELDS};
+use weir_bodies::fields::{FieldName, FieldSet, MAX_FIELDS};
 use weir_bodies::path::Path;
 use weir_policy::identify::body::{BodyField, BodySettings};
 use weir_policy::rules::attribute::Attribute;
@@ -26,7 +26,7 @@ const SIZES: std::ops::RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
 pub(super) fn compile(
     raw: Option<&raw::Bodies>,
     at: At<'_>,
-    fields: Vec<Field>,
+    fields: Vec<FieldName>,
 ) -> Option<Arc<BodySettings>> {
     let empty = raw::Bodies::default();
     let raw::Bodies { max, on_unreadable } = raw.unwrap_or(&empty);
@@ -50,10 +50,10 @@ fn parse_max(text: &str) -> Result<usize, ValueError> {
 }
 
 /// Parses the name of a field in one kind of body.
-pub(super) type FieldParser = fn(&str) -> Result<Field, ValueError>;
+pub(super) type FieldParser = fn(&str) -> Result<FieldName, ValueError>;
 
 /// Parses the path of a field in a JSON body.
-pub(super) fn json_field(text: &str) -> Result<Field, ValueError> {
+pub(super) fn json_field(text: &str) -> Result<FieldName, ValueError> {
     if let Some(path) = text.strip_prefix("$.") {
         let error =
             ValueError::new(format!("a path begins with a key of the document, got {}", quoted(text)));
@@ -63,15 +63,15 @@ pub(super) fn json_field(text: &str) -> Result<Field, ValueError> {
         let error = ValueError::new(format!("not a path: {error}, got {}", quoted(text)));
         error.with_hint("write keys with dots and indices, as in `params.name` or `items[0].id`")
     })?;
-    Ok(Field::Json(Arc::new(path)))
+    Ok(FieldName::Json(Arc::new(path)))
 }
 
 /// Parses the name of a field in a form.
-pub(super) fn form_field(text: &str) -> Result<Field, ValueError> {
+pub(super) fn form_field(text: &str) -> Result<FieldName, ValueError> {
     if text.is_empty() {
         Err(ValueError::new("empty, expected the name of a field"))
     } else {
-        Ok(Field::Form(text.into()))
+        Ok(FieldName::Form(text.into()))
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) fn compile_conditions(
 
 /// Registers a field as used.
 pub(super) fn register(
-    field: Result<Field, ValueError>,
+    field: Result<FieldName, ValueError>,
     at: At<'_>,
     context: &CompileContext<'_>,
 ) -> Option<BodyField> {

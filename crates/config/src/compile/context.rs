@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::data_files::DataFiles;
 use crate::raw::TrailingSlash;
-use weir_bodies::fields::Field;
+use weir_bodies::fields::FieldName;
 use weir_policy::identify::jwt::claim::ClaimName;
 use weir_policy::response::LimitHeaderSettings;
 use weir_policy::rules::membership::Plans;
@@ -51,7 +51,7 @@ pub(super) struct CompileContext<'f> {
     /// Claims of tokens that rules have used so far.
     pub(super) used_claims: RefCell<Vec<ClaimName>>,
     /// Fields of bodies that rules have used so far.
-    pub(super) used_body_fields: RefCell<Vec<Field>>,
+    pub(super) used_body_fields: RefCell<Vec<FieldName>>,
 }
 
 impl CompileContext<'_> {

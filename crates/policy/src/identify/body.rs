@@ -1,7 +1,7 @@
 //! Fields of a request's body. Reading the body is not part of identifying the request: it arrives later, and most rules do not need it.
 
 use weir_bodies::Unreadable;
-use weir_bodies::fields::{Field, FieldIndex, FieldSet, Record};
+use weir_bodies::fields::{FieldIndex, FieldName, FieldSet, Record};
 
 use super::lookup::Ambiguity;
 
@@ -30,7 +30,7 @@ pub enum OnUnreadable {
 
 /// What rules know of a request's body.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum RequestBody<'a> {
+pub enum RequestFields<'a> {
     /// Its fields are absent: there is no body, or no rule that may apply reads it.
     #[default]
     Absent,
@@ -45,7 +45,7 @@ pub enum RequestBody<'a> {
 /// A field of bodies that a rule reads.
 #[derive(Clone, Debug)]
 pub struct BodyField {
-    pub field: Field,
+    pub field: FieldName,
     /// Its position among all fields that rules read.
     pub index: FieldIndex,
 }
@@ -69,13 +69,13 @@ impl BodyField {
     /// Returns the keyword in the configuration.
     pub const fn word(&self) -> &'static str {
         match self.field {
-            Field::Json(_) => "json",
-            Field::Form(_) => "form",
+            FieldName::Json(_) => "json",
+            FieldName::Form(_) => "form",
         }
     }
 }
 
-impl<'a> RequestBody<'a> {
+impl<'a> RequestFields<'a> {
     /// Returns the text of the field at `index`, if the body has it.
     ///
     /// # Errors

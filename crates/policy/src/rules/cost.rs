@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 pub use self::response_condition::ResponseCondition;
 use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
-use crate::identify::body::{BodyField, RequestBody};
+use crate::identify::body::{BodyField, RequestFields};
 use weir_bodies::fields::FieldIndex;
 use weir_http::headers::Headers;
 use weir_limiter::reservation::{ChargeTiming, DebtLimit};
@@ -191,7 +191,7 @@ impl CostModel {
     }
 
     /// Returns the units to reserve for a request with these headers and body.
-    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestBody<'_>) -> u32 {
+    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestFields<'_>) -> u32 {
         match &self.cost {
             Cost::Fixed(units) => *units,
             Cost::Header(told) => {
@@ -321,7 +321,7 @@ impl HeaderCost {
 
 impl FieldCost {
     /// Returns the units for the value in `body`. A request for which it is unknown is rejected before.
-    fn units(&self, body: RequestBody<'_>) -> u32 {
+    fn units(&self, body: RequestFields<'_>) -> u32 {
         let stated = body.field(self.field.index).ok().flatten();
         let units = stated.map_or(self.default, |text| number(text.as_bytes()).unwrap_or(u32::MAX));
         units.min(self.max_units.unwrap_or(u32::MAX)).max(1)

@@ -13,7 +13,7 @@ use super::cost::Cost;
 use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
 use super::selection::{CheckRole, SelectedCheck};
 use super::shared_limit::{Mode, OnStoreLoss};
-use crate::identify::body::RequestBody;
+use crate::identify::body::RequestFields;
 use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use weir_limiter::decision::Enforcement;
 use weir_limiter::key::KeyHash;
@@ -108,9 +108,10 @@ fn template(
     let (cost, charge_timing) = match part {
         CheckRole::Ban => (1, ChargeTiming::OnArrival),
         CheckRole::Permit => (1, ChargeTiming::WhileInFlight),
-        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
-            (cost_model.units_to_reserve(&HeaderMap::new(), RequestBody::Absent), cost_model.charge_timing())
-        }
+        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => (
+            cost_model.units_to_reserve(&HeaderMap::new(), RequestFields::Absent),
+            cost_model.charge_timing(),
+        ),
     };
     let check = Check { handle, key: KeyHash::default(), cost, enforcement, charge_timing, options };
     SelectedCheck {
