@@ -113,7 +113,7 @@ fn reader(
 }
 
 async fn read_with(
-    mut reader: BodyReader,
+    reader: BodyReader,
     coding: Option<Coding>,
     context: &mut RequestContext,
     settings: &Arc<BodySettings>,
@@ -121,16 +121,12 @@ async fn read_with(
 ) -> Result<Result<Records, Unreadable>, NotRead> {
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let memory = length.unwrap_or(usize::MAX).min(settings.max).saturating_add(FIXED_SIZE);
-    let queues = context.connection.worker.shared.limiter.queues();
-    let memory = Some(queues.take_memory(memory).ok_or(NotRead::Shed)?);
+    let memory =
+        context.connection.worker.shared.limiter.queues().take_memory(memory).ok_or(NotRead::Shed)?;
     let timer = UploadTimer::start(&context.timer);
-    let mut held = HeldBody {
-        frames: VecDeque::new(),
-        memory,
-        rest: std::mem::replace(body, DownstreamBody::None),
-        reader: None,
-    };
-    let mut size = 0_usize;
+    let rest = std::mem::replace(body, DownstreamBody::None);
+    let mut held = HeldBody { frames: VecDeque::new(), memory: Some(memory), rest, reader: None };
+    let mut beginning = Beginning { reader, coding, settings, size: 0 };
     let records = loop {
         let frame = poll_fn(|cx| {
             let polled = Pin::new(&mut held.rest).poll_frame(cx);
@@ -144,42 +140,61 @@ async fn read_with(
         // Trailers end a body as well.
         let Some(data) = frame.as_ref().and_then(Frame::data_ref) else {
             held.frames.extend(frame);
-            let decoded = coding.map_or(Ok(()), |coding| held.decode(coding, &mut reader, settings));
-            break decoded.and_then(|()| reader.finish(&settings.fields));
+            break beginning.end(&held.frames);
         };
         timer.received(data.len() as u64);
-        size = size.saturating_add(data.len());
-        // A compressed body is read whole, because its content may be much longer than what has arrived.
-        let read = if coding.is_some() { Ok(()) } else { reader.read(&settings.fields, data) };
+        let read = beginning.read(data);
         held.frames.extend(frame);
-        if let Err(reason) = read {
-            break Err(reason);
-        }
-        if let Some(record) = reader.known() {
-            let records = Records::from_iter([Record::clone(record)]);
-            held.reader = Some((reader, Arc::clone(settings)));
-            break Ok(records);
-        }
-        if size > settings.max {
-            break Err(Unreadable::TooLong);
+        match read {
+            Ok(None) => {}
+            Ok(Some(records)) => {
+                held.reader = Some((beginning.reader, Arc::clone(settings)));
+                break Ok(records);
+            }
+            Err(reason) => break Err(reason),
         }
     };
     *body = DownstreamBody::Held(Box::new(held));
     Ok(records)
 }
 
-impl HeldBody {
-    /// Reads the content of a compressed body that has arrived whole.
-    fn decode(
-        &self,
-        coding: Coding,
-        reader: &mut BodyReader,
-        settings: &BodySettings,
-    ) -> Result<(), Unreadable> {
-        let data: Vec<&[u8]> = self.frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
-        reader.read(&settings.fields, &coding.decode(&data.concat(), settings.max)?)
+/// The beginning of a body, of which at most [`BodySettings::max`] bytes are read.
+struct Beginning<'s> {
+    reader: BodyReader,
+    coding: Option<Coding>,
+    settings: &'s BodySettings,
+    size: usize,
+}
+
+impl Beginning<'_> {
+    /// Reads the next piece. Returns the fields once all of them are known; then, the whole piece has been read.
+    fn read(&mut self, piece: &[u8]) -> Result<Option<Records>, Unreadable> {
+        let Self { reader, coding, settings, size } = self;
+        let (within, beyond) = piece.split_at(piece.len().min(settings.max - *size));
+        *size += within.len();
+        // A compressed body is read whole, because its content may be much longer than what has arrived.
+        if coding.is_none() {
+            reader.read(&settings.fields, within)?;
+            if let Some(record) = reader.known() {
+                let records = Records::from_iter([Record::clone(record)]);
+                return reader.read(&settings.fields, beyond).map(|()| Some(records));
+            }
+        }
+        if beyond.is_empty() { Ok(None) } else { Err(Unreadable::TooLong) }
     }
 
+    /// Returns the fields of a body that consists of these frames.
+    fn end(mut self, frames: &VecDeque<Frame<Bytes>>) -> Result<Records, Unreadable> {
+        let fields = &self.settings.fields;
+        if let Some(coding) = self.coding {
+            let data: Vec<&[u8]> = frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
+            self.reader.read(fields, &coding.decode(&data.concat(), self.settings.max)?)?;
+        }
+        self.reader.finish(fields)
+    }
+}
+
+impl HeldBody {
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,

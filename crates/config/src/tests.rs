@@ -111,7 +111,8 @@ fn explicit_schema_defaults_equal_omitted_settings() {
         ("alerts", "webhook: \"http://127.0.0.1:9093\""),
     ];
     let with = |section: &str, more: &str| {
-        let mut text = format!("{MINIMAL}rules: [{{ name: a, key: {{ jwt: sub }}, limit: 1/s }}]\n");
+        let mut text =
+            format!("{MINIMAL}rules: [{{ name: a, key: [{{ jwt: sub }}, {{ json: id }}], limit: 1/s }}]\n");
         for (name, least) in needed {
             let more = if name == section { more } else { "" };
             let _ = writeln!(text, "{name}: {{ {least}{more} }}");
