@@ -163,6 +163,18 @@ pub(super) fn select(
     selection
 }
 
+/// Sets the route of the request's span.
+pub(super) fn set_route(
+    context: &mut RequestContext,
+    policy: &Policy,
+    rules: impl Iterator<Item = RuleIndex>,
+    attributes: &Attributes<'_>,
+) {
+    if let Some(log) = &mut context.log {
+        log.set_route(policy, rules, attributes);
+    }
+}
+
 /// Keeps what the local reply to a request may repeat, if the reply of any rule needs it.
 pub(super) fn keep_details(
     context: &mut RequestContext,

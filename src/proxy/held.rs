@@ -14,7 +14,7 @@ use super::admitted::AdmittedRequest;
 use super::body_fields::{self, BodyFields, NotRead};
 use super::decide::{
     IdentifiedRequest, decide_selection, identify_request, keep_details, log_headers, record_admission,
-    record_rejection, select, select_by_fields,
+    record_rejection, select, select_by_fields, set_route,
 };
 use super::deferred::accept::{self, PendingCall};
 use super::delay;
@@ -291,11 +291,13 @@ impl HeldRequest {
         *pending = match decide_selection(selection, context, view, &attributes, arrival, now) {
             Ok(pending) => pending,
             Err((rule, denial)) => {
+                set_route(context, &view.policy, std::iter::once(rule), &attributes);
                 keep_details(context, &view.policy, head, *flags, &hop);
                 let reply = LocalReply::denied(&self.view.policy, rule, denial);
                 return NewDecision::rejected(reply.send(self.context, self.unread.into()));
             }
         };
+        set_route(context, &view.policy, pending.rules(), &attributes);
         let delay = match pending.admission() {
             Admission::Held => return NewDecision::Held(self),
             Admission::Pass(delay) => delay,

@@ -11,7 +11,7 @@ use super::body_fields;
 use super::connection::DownstreamConnection;
 use super::decide::{
     IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
-    record_rejection,
+    record_rejection, set_route,
 };
 use super::deferred::accept;
 use super::deferred::accept::PendingCall;
@@ -30,9 +30,7 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limits::{Admission, PendingLimits};
 use weir_net::in_place;
 use weir_net::overload::LoadShed;
-use weir_policy::engine::Policy;
-use weir_policy::identify::{Attributes, client_ip};
-use weir_policy::rules::RuleIndex;
+use weir_policy::identify::client_ip;
 use weir_telemetry::spans::context::TraceContext;
 
 /// Handles one request.
@@ -196,18 +194,6 @@ fn set_client(
     }
     if let Some(log) = &mut context.log {
         log.client = Some(ip);
-    }
-}
-
-/// Sets the route of the request's span.
-fn set_route(
-    context: &mut RequestContext,
-    policy: &Policy,
-    rules: impl Iterator<Item = RuleIndex>,
-    attributes: &Attributes<'_>,
-) {
-    if let Some(log) = &mut context.log {
-        log.set_route(policy, rules, attributes);
     }
 }
 
