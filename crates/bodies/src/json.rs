@@ -86,10 +86,9 @@ impl JsonReader {
     /// # Errors
     /// Why its fields are unknown. Then, nothing more is to be read.
     pub fn read(&mut self, fields: &FieldSet, piece: &[u8]) -> Result<(), Unreadable> {
-        if !self.utf8.accepts(piece) {
-            return Err(Unreadable::Invalid);
-        }
-        let mut rest = piece;
+        // What precedes the first byte that is not UTF-8 may be unreadable for another reason, whatever the pieces are.
+        let (valid, invalid) = piece.split_at(self.utf8.valid_len(piece));
+        let mut rest = valid;
         while let Some((byte, after)) = rest.split_first() {
             rest = match self.state {
                 JsonState::String { is_key, escape } => self.string(fields, is_key, escape, rest)?,
@@ -107,7 +106,7 @@ impl JsonReader {
                 }
             };
         }
-        Ok(())
+        if invalid.is_empty() { Ok(()) } else { Err(Unreadable::Invalid) }
     }
 
     /// Returns the values that have been read so far of a document that is not a batch.

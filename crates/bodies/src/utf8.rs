@@ -8,27 +8,29 @@ pub(crate) struct Utf8 {
 }
 
 impl Utf8 {
-    /// Whether the text may be UTF-8 up to the end of `piece`.
-    pub(crate) fn accepts(&mut self, mut piece: &[u8]) -> bool {
+    /// Returns the length of the part of `piece` up to which the text may be UTF-8.
+    pub(crate) fn valid_len(&mut self, piece: &[u8]) -> usize {
+        let mut read = 0;
         while self.len > 0 {
-            let Some((byte, rest)) = piece.split_first() else { return true };
-            piece = rest;
+            let Some(byte) = piece.get(read) else { return read };
             self.begun[self.len] = *byte;
             self.len += 1;
             match std::str::from_utf8(&self.begun[..self.len]) {
                 Ok(_) => self.len = 0,
-                Err(error) if error.error_len().is_some() => return false,
+                Err(error) if error.error_len().is_some() => return read,
                 Err(_) => {}
             }
+            read += 1;
         }
-        let Err(error) = std::str::from_utf8(piece) else { return true };
-        let tail = &piece[error.valid_up_to()..];
+        let rest = &piece[read..];
+        let Err(error) = std::str::from_utf8(rest) else { return piece.len() };
+        let (valid, tail) = rest.split_at(error.valid_up_to());
         if error.error_len().is_some() {
-            return false;
+            return read + valid.len();
         }
         self.begun[..tail.len()].copy_from_slice(tail);
         self.len = tail.len();
-        true
+        piece.len()
     }
 
     /// Whether the text may end here.
