@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::context::{CompileContext, MatcherOwner};
-use super::map_items;
-use super::patterns::parse_pattern;
+use super::patterns::compile_scalars;
 use crate::at::At;
 use crate::defaults;
 use crate::diagnostic::ValueError;
@@ -17,7 +16,6 @@ use weir_bodies::path::Path;
 use weir_policy::identify::body::{BodyField, BodySettings};
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::matcher::Condition;
-use weir_policy::rules::pattern::HeaderPattern;
 
 /// The sizes that `bodies.max` may have.
 const SIZES: std::ops::RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
@@ -88,12 +86,7 @@ pub(super) fn compile_conditions(
     let read = |(name, patterns): (&String, &raw::OneOrMany<raw::ClaimPattern>)| {
         let at = at.key(name);
         let attribute = Attribute::Body(register(parse(name), at, context)?);
-        let patterns = map_items(patterns, at, |raw, at| match raw {
-            raw::ClaimPattern::Flag(flag) => Some(HeaderPattern::Exact(flag.to_string().into())),
-            raw::ClaimPattern::Number(number) => Some(HeaderPattern::Exact(number.to_string().into())),
-            raw::ClaimPattern::Text(text) => parse_pattern(text, at),
-        });
-        Some(Condition { attribute, patterns: patterns.into() })
+        Some(Condition { attribute, patterns: compile_scalars(patterns, at) })
     };
     map.iter().filter_map(read).collect()
 }

@@ -44,14 +44,22 @@ pub(super) fn compile_claims(
     let read = |(name, patterns): (&String, &raw::OneOrMany<raw::ClaimPattern>)| {
         let at = at.key(name);
         let claim = register_claim(name, at, context)?;
-        let patterns = map_items(patterns, at, |raw, at| match raw {
-            raw::ClaimPattern::Flag(flag) => Some(HeaderPattern::Exact(flag.to_string().into())),
-            raw::ClaimPattern::Number(number) => Some(HeaderPattern::Exact(number.to_string().into())),
-            raw::ClaimPattern::Text(text) => parse_pattern(text, at),
-        });
-        Some(Condition { attribute: Attribute::Jwt(claim), patterns: patterns.into() })
+        Some(Condition { attribute: Attribute::Jwt(claim), patterns: compile_scalars(patterns, at) })
     };
     map.iter().filter_map(read).collect()
+}
+
+/// Compiles the patterns of a claim, or of a field of a body.
+pub(super) fn compile_scalars(
+    patterns: &raw::OneOrMany<raw::ClaimPattern>,
+    at: At<'_>,
+) -> Box<[HeaderPattern]> {
+    let patterns = map_items(patterns, at, |raw, at| match raw {
+        raw::ClaimPattern::Flag(flag) => Some(HeaderPattern::Exact(flag.to_string().into())),
+        raw::ClaimPattern::Number(number) => Some(HeaderPattern::Exact(number.to_string().into())),
+        raw::ClaimPattern::Text(text) => parse_pattern(text, at),
+    });
+    patterns.into()
 }
 
 /// Parses the name of a claim, and registers the claim as used.
