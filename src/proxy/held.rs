@@ -63,32 +63,25 @@ enum NewDecision {
 }
 
 impl HeldRequest {
-    /// Holds the request until its limits decide. Then it is rejected, or `forward` returns the future that forwards it
-    /// after its delay.
+    /// Holds the request until the fields `wanted` of its body are known and its limits decide. Then it is rejected, or
+    /// `forward` returns the future that forwards it after its delay.
     pub(super) fn hold<F: 'static>(
         self,
+        wanted: Option<FieldMask>,
         forward: impl FnOnce(AdmittedRequest, Option<Duration>) -> F + 'static,
     ) -> HeldFuture<F> {
-        let held = Box::new(self);
+        let mut held = Box::new(self);
         let waiting = async move {
-            let (admitted, delay) = held.admit().await?;
+            held.log_headers();
+            let (admitted, delay) = match wanted {
+                // Boxed, because few requests need this and every held request's future would be larger.
+                Some(wanted) => Box::pin(held.admit_by_fields(wanted)).await?,
+                None => held.admit().await?,
+            };
             Ok(Box::pin(forward(admitted, delay)))
         };
         debug_assert!(size_of_val(&waiting) <= MAX_FUTURE_SIZE, "{} bytes", size_of_val(&waiting));
         Box::pin(waiting)
-    }
-
-    /// Holds the request until the fields `wanted` of its body are known, and decides it. The rest is as in [`Self::hold`].
-    pub(super) fn hold_for_fields<F: 'static>(
-        self,
-        wanted: FieldMask,
-        forward: impl FnOnce(AdmittedRequest, Option<Duration>) -> F + 'static,
-    ) -> HeldFuture<F> {
-        let held = Box::new(self);
-        Box::pin(async move {
-            let (admitted, delay) = held.admit_by_fields(wanted).await?;
-            Ok(Box::pin(forward(admitted, delay)))
-        })
     }
 
     /// Reads the fields `wanted` of the body, and waits until the limits admit the request.
@@ -127,13 +120,12 @@ impl HeldRequest {
         Ok(())
     }
 
-    /// Takes the configuration that is now in force. If its rules read other fields of the body, they are read.
+    /// Adopts another configuration. If its rules read fields of the body, they are read, again or for the first time.
     ///
     /// # Errors
     /// Why they are not read.
-    async fn take_configuration(&mut self) -> Result<(), NotRead> {
-        self.view = self.context.connection.view();
-        self.fields = None;
+    async fn adopt(&mut self, in_force: Rc<GenerationView>) -> Result<(), NotRead> {
+        (self.view, self.fields) = (in_force, None);
         let Self { view, context, head, unread, .. } = &*self;
         let connection = &context.connection;
         let attributes = identify_request(connection, view, head, context.started_at);
@@ -176,21 +168,20 @@ impl HeldRequest {
     /// # Errors
     /// The response to its rejection.
     async fn admit(mut self: Box<Self>) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
-        self.log_headers();
         let mut delayed = None;
         loop {
             let Self { view, context, pending, .. } = &mut *self;
             match await_admission(&view.limits, context, pending, &mut delayed).await {
                 Ok(delay) => return self.prepare_with(delay),
                 Err(NotAdmitted::Rejected(rule, retry_after)) => return Err(self.reject(rule, retry_after)),
-                Err(NotAdmitted::Superseded) if Rc::ptr_eq(&self.view, &self.context.connection.view()) => {
-                    // By the same rules, it may be superseded at once; others of this thread must continue. Otherwise
-                    // it does not yield, so that requests are decided in the order of the queue.
-                    tokio::task::yield_now().await;
-                }
                 Err(NotAdmitted::Superseded) => {}
             }
-            if let Err(reason) = self.take_configuration().await {
+            let in_force = self.context.connection.view();
+            if Rc::ptr_eq(&self.view, &in_force) {
+                // By the same rules, it may be superseded at once; others of this thread must continue. Otherwise it does
+                // not yield, so that requests are decided in the order of the queue.
+                tokio::task::yield_now().await;
+            } else if let Err(reason) = self.adopt(in_force).await {
                 return Err(self.not_read(&reason));
             }
             // A request that has waited is not stored to be sent later.

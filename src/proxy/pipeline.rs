@@ -72,7 +72,7 @@ pub(super) fn handle(
     if has_body && let Some(wanted) = body_fields::needed(&view.policy, &attributes) {
         let (head, pending) = (take_head(head), PendingLimits::none(now));
         let held = HeldRequest { view, context, pending, head, flags, unread, trace, fields: None };
-        return ResponseFuture::Held(held.hold_for_fields(wanted, AdmittedRequest::forward)).into();
+        return ResponseFuture::Held(held.hold(Some(wanted), AdmittedRequest::forward)).into();
     }
     let decided = decide(&mut context, &view, head, &attributes, &mut deferral, None, now);
     let mut pending = match decided {
@@ -105,7 +105,7 @@ pub(super) fn handle(
     if pending.is_held() {
         let head = take_head(head);
         let held = HeldRequest { view, context, pending, head, flags, unread, trace, fields: None };
-        return ResponseFuture::Held(held.hold(AdmittedRequest::forward)).into();
+        return ResponseFuture::Held(held.hold(None, AdmittedRequest::forward)).into();
     }
     let chosen = ChosenUpstream::choose(identified, &mut context, &view, &pending, head, has_body);
     let (request, overrides) = chosen.prepare(&mut context, head, flags, &pending, &view, trace.as_ref());
