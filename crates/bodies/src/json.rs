@@ -29,9 +29,13 @@ pub struct JsonReader {
     text: Vec<u8>,
     /// Maximum length of `text`. What is longer is kept up to here.
     max_text: usize,
+    /// Maximum length of a value.
+    max_value: usize,
     utf8: Utf8,
     records: Records,
     is_batch: bool,
+    /// Whether each element of a batch has a record. Otherwise, values replace those of the elements before.
+    keeps_elements: bool,
 }
 
 #[derive(Debug)]
@@ -74,14 +78,22 @@ impl Default for JsonReader {
             node: Some(ROOT),
             text: Vec::new(),
             max_text: 0,
+            max_value: usize::MAX,
             utf8: Utf8::default(),
             records: Records::new(),
             is_batch: false,
+            keeps_elements: true,
         }
     }
 }
 
 impl JsonReader {
+    /// Creates a reader of the last value of each field, in a document or an array of any number of documents. Values are cut
+    /// after `max_value` bytes.
+    pub(crate) fn of_last_values(max_value: usize) -> Self {
+        Self { max_value, keeps_elements: false, ..Self::default() }
+    }
+
     /// Reads the next piece of the document.
     ///
     /// # Errors
@@ -176,6 +188,7 @@ impl JsonReader {
         match self.open.len() {
             0 if is_array => self.is_batch = true,
             0 => self.records.push(fields.empty_record()),
+            1 if self.is_batch && !self.keeps_elements && !self.records.is_empty() => {}
             1 if self.is_batch && self.records.len() == MAX_BATCH => return Err(Unreadable::TooManyElements),
             1 if self.is_batch => self.records.push(fields.empty_record()),
             _ => {}
@@ -218,7 +231,7 @@ impl JsonReader {
     fn begin_scalar(&mut self, fields: &FieldSet, byte: u8) -> Result<(), Unreadable> {
         self.begin_record(fields, false)?;
         self.node = self.node.filter(|node| fields.node(*node).field.is_some());
-        self.begin_text(if self.node.is_some() { usize::MAX } else { 0 });
+        self.begin_text(if self.node.is_some() { self.max_value } else { 0 });
         self.state = match byte {
             b'"' => JsonState::String { is_key: false, escape: Escape::None },
             b'-' | b'0'..=b'9' => JsonState::Number(NumberState::Start),

@@ -10,6 +10,7 @@ pub mod form;
 pub mod json;
 pub mod path;
 pub mod reader;
+pub mod response;
 mod utf8;
 
 /// Why the fields of a body are unknown.
