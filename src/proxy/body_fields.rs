@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use hyper::body::{Body, Frame, SizeHint};
 
@@ -20,6 +20,7 @@ use weir_bodies::Unreadable;
 use weir_bodies::coding::Coding;
 use weir_bodies::fields::{FieldMask, Record, Records};
 use weir_bodies::reader::BodyReader;
+use weir_bodies::usage_option::{self, Edit};
 use weir_limiter::wait_queue::WaitingMemory;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
@@ -32,6 +33,8 @@ const FIXED_SIZE: usize = 2 * 1024;
 #[derive(Debug)]
 pub(super) struct BodyFields {
     read: Result<Records, Unreadable>,
+    /// Size of the content, if all of it has been read.
+    size: Option<u64>,
     on_unreadable: OnUnreadable,
 }
 
@@ -61,6 +64,11 @@ pub(super) struct HeldBody {
 }
 
 impl BodyFields {
+    /// Returns the size of the content, if all of it has been read.
+    pub(super) const fn size(&self) -> Option<u64> {
+        self.size
+    }
+
     /// Returns what rules know of the body, once for each element of a batch.
     pub(super) fn of_elements(&self) -> impl Iterator<Item = RequestFields<'_>> {
         let records = self.read.as_deref().unwrap_or_default();
@@ -98,7 +106,8 @@ pub(super) async fn read(
         Ok((reader, coding)) => read_with(reader, coding, context, settings, body).await?,
         Err(reason) => Err(reason),
     };
-    Ok(BodyFields { read, on_unreadable: settings.on_unreadable })
+    let size = read.as_ref().ok().and_then(|(_, size)| *size);
+    Ok(BodyFields { read: read.map(|(records, _)| records), size, on_unreadable: settings.on_unreadable })
 }
 
 /// Returns a reader of the fields `wanted`, and how the body is compressed.
@@ -118,7 +127,7 @@ async fn read_with(
     context: &mut RequestContext,
     settings: &Arc<BodySettings>,
     body: &mut DownstreamBody,
-) -> Result<Result<Records, Unreadable>, NotRead> {
+) -> Result<Result<(Records, Option<u64>), Unreadable>, NotRead> {
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let memory = length.unwrap_or(usize::MAX).min(settings.max).saturating_add(FIXED_SIZE);
     let memory =
@@ -149,7 +158,7 @@ async fn read_with(
             Ok(None) => {}
             Ok(Some(records)) => {
                 held.reader = Some((beginning.reader, Arc::clone(settings)));
-                break Ok(records);
+                break Ok((records, None));
             }
             Err(reason) => break Err(reason),
         }
@@ -184,17 +193,37 @@ impl Beginning<'_> {
     }
 
     /// Returns the fields of a body that consists of these frames.
-    fn end(mut self, frames: &VecDeque<Frame<Bytes>>) -> Result<Records, Unreadable> {
+    fn end(mut self, frames: &VecDeque<Frame<Bytes>>) -> Result<(Records, Option<u64>), Unreadable> {
         let fields = &self.settings.fields;
         if let Some(coding) = self.coding {
             let data: Vec<&[u8]> = frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
-            self.reader.read(fields, &coding.decode(&data.concat(), self.settings.max)?)?;
+            let content = coding.decode(&data.concat(), self.settings.max)?;
+            self.reader.read(fields, &content)?;
+            self.size = content.len();
         }
-        self.reader.finish(fields)
+        self.reader.finish(fields).map(|records| (records, Some(self.size as u64)))
     }
 }
 
 impl HeldBody {
+    /// Makes a request for a stream of OpenAI's format ask for its usage, whose head has these `headers`. A compressed body stays as it is.
+    pub(super) fn include_usage(&mut self, headers: &mut HeaderMap) {
+        if headers.contains_key(CONTENT_ENCODING) {
+            return;
+        }
+        let data: Vec<&[u8]> = self.frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
+        let mut data = data.concat();
+        let Some(Edit { range, text }) = usage_option::include_usage(&data) else { return };
+        data.splice(range, text.into_bytes());
+        self.frames.retain(|frame| !frame.is_data());
+        self.frames.push_front(Frame::data(data.into()));
+        if headers.contains_key(CONTENT_LENGTH)
+            && let Some(length) = self.size_hint().exact()
+        {
+            headers.insert(CONTENT_LENGTH, length.into());
+        }
+    }
+
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,

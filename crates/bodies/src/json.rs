@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use self::token::{Escape, JsonLiteral, NumberState};
 use crate::Unreadable;
-use crate::fields::{FieldSet, KeyMatch, Kind, PathNodeIndex, ROOT, Record, Records, Value};
+use crate::fields::{FieldIndex, FieldSet, KeyMatch, Kind, PathNodeIndex, ROOT, Record, Records, Value};
 use crate::utf8::Utf8;
 
 /// Maximum depth of nested arrays and objects.
@@ -70,6 +70,15 @@ enum JsonState {
     End,
 }
 
+/// Where a reader is, after a colon or an opening brace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JsonPosition {
+    /// Before the first member of the document.
+    Document,
+    /// Before the value of this field.
+    Value(FieldIndex),
+}
+
 impl Default for JsonReader {
     fn default() -> Self {
         Self {
@@ -120,6 +129,16 @@ impl JsonReader {
             };
         }
         if invalid.is_empty() { Ok(()) } else { Err(Unreadable::Invalid) }
+    }
+
+    /// Returns where it is, if that is one of the positions of [`JsonPosition`] in a document that is not a batch.
+    pub(crate) fn position(&self, fields: &FieldSet) -> Option<JsonPosition> {
+        match self.state {
+            _ if self.is_batch => None,
+            JsonState::KeyOrEnd => (self.open.len() == 1).then_some(JsonPosition::Document),
+            JsonState::Value => fields.node(self.node?).field.map(JsonPosition::Value),
+            _ => None,
+        }
     }
 
     /// Returns the values that have been read so far of a document that is not a batch.

@@ -11,6 +11,7 @@ pub mod json;
 pub mod path;
 pub mod reader;
 pub mod response;
+pub mod usage_option;
 mod utf8;
 
 /// Why the fields of a body are unknown.

@@ -8,9 +8,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use smallvec::SmallVec;
 
 use super::AppliedLimits;
+use weir_bodies::Unreadable;
+use weir_bodies::response::{LatestValues, ResponseReader};
+use weir_http::headers::Headers;
 use weir_limiter::Limiter;
 use weir_limiter::adaptive::limits::{AdaptiveLimits, SlotIndex, UpstreamSignal};
 use weir_limiter::decision::Enforcement;
@@ -69,6 +74,21 @@ struct OpenReservation {
     max_tunnel_delay: Option<Duration>,
     /// The charge unless the awaited gRPC status decides otherwise.
     awaited: Option<FinalCharge>,
+    /// Whether fields of the response's body state the charge, and have yet to arrive.
+    awaits_fields: bool,
+}
+
+/// How far the body of a response has been read whose fields state the cost.
+#[derive(Clone, Copy, Debug)]
+pub enum FieldsRead<'a> {
+    /// To its end.
+    All(&'a LatestValues),
+    /// Up to where the upstream broke off.
+    BrokenOff(&'a LatestValues),
+    /// Up to where the client left.
+    Abandoned(&'a LatestValues),
+    /// It cannot be read.
+    Unreadable,
 }
 
 impl Settlement {
@@ -92,6 +112,7 @@ impl Settlement {
                 free: false,
                 max_tunnel_delay: max_tunnel_delay(policy, selected),
                 awaited: None,
+                awaits_fields: false,
             })
             .collect();
         let permits = limits
@@ -119,6 +140,12 @@ impl Settlement {
         for open in &mut self.open {
             let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
             let due = tariff.final_charge(request_end, call);
+            open.awaits_fields = matches!(request_end, RequestEnd::Responded { .. })
+                && due != FinalCharge::Nothing
+                && tariff.response_fields().is_some();
+            if open.awaits_fields {
+                continue;
+            }
             if call == CallStatus::Awaited && tariff.reads_calls() && due != FinalCharge::Nothing {
                 open.awaited = Some(due);
                 if tariff.counts_calls() {
@@ -168,6 +195,51 @@ impl Settlement {
         }
     }
 
+    /// Returns a reader of the response's body if its fields state the cost.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    pub fn response_reader(&self, headers: &Headers) -> Result<Option<Box<ResponseReader>>, Unreadable> {
+        let fields = self.policy.response_fields.as_ref().filter(|_| self.awaits_fields());
+        let value = |name: &HeaderName| headers.get(name);
+        let reader = |fields| {
+            ResponseReader::new(fields, value(&CONTENT_TYPE), value(&CONTENT_ENCODING)).map(Box::new)
+        };
+        fields.map(reader).transpose()
+    }
+
+    /// Whether fields of the response's body state the cost, and have yet to arrive.
+    pub fn awaits_fields(&self) -> bool {
+        self.open.iter().any(|open| open.awaits_fields)
+    }
+
+    /// Settles by the fields of the response's body. Calls `record` with each rule and whether the fields state its cost.
+    pub fn settle_fields(
+        &mut self,
+        read: FieldsRead<'_>,
+        limiter: &Limiter,
+        now: Timestamp,
+        mut record: impl FnMut(RuleIndex, bool),
+    ) {
+        for open in &mut self.open {
+            if !std::mem::take(&mut open.awaits_fields) {
+                continue;
+            }
+            let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
+            let (due, at_least) = match read {
+                FieldsRead::All(latest) => (tariff.charge_by_fields(latest), 0),
+                FieldsRead::BrokenOff(latest) => (tariff.charge_by_fields(latest), open.reserved),
+                FieldsRead::Abandoned(latest) => {
+                    let by_fields = open.units_due(tariff.charge_by_fields(latest));
+                    (tariff.max_stated_charge(), by_fields.max(open.reserved))
+                }
+                FieldsRead::Unreadable => (FinalCharge::AsReserved, 0),
+            };
+            record(open.rule, matches!((read, due), (FieldsRead::All(_), FinalCharge::Units(_))));
+            let _ = open.charge(open.units_due(due).max(at_least), limiter, now);
+        }
+    }
+
     /// Returns whether the response states the cost of the request.
     pub fn awaits_stated_cost(&self) -> bool {
         let states = |open: &OpenReservation| {
@@ -190,6 +262,7 @@ impl Settlement {
             self.settle(&end, CallStatus::None, limiter, now, |_, _| {});
         }
         self.settle_call(None, limiter, now);
+        debug_assert!(!self.awaits_fields(), "settled with the response");
         self.charge_bytes(received, sent, limiter, now, |_, _| {});
         self.release_permits(limiter);
     }
@@ -256,13 +329,21 @@ impl HeldPermit {
 
 impl OpenReservation {
     fn settle(&mut self, due: FinalCharge, limiter: &Limiter, now: Timestamp) -> Option<SettledCounter> {
-        let units = match due {
+        self.charge(self.units_due(due), limiter, now)
+    }
+
+    /// Returns the units of the limit that are due.
+    fn units_due(&self, due: FinalCharge) -> u32 {
+        match due {
             FinalCharge::Nothing => 0,
             // A response that is replaced by a local reply is settled twice, and the first settlement may have been
             // free.
             FinalCharge::AsReserved => self.reservation.units().max(self.reserved),
             FinalCharge::Units(units) => units.saturating_mul(self.unit_cost.get()),
-        };
+        }
+    }
+
+    fn charge(&mut self, units: u32, limiter: &Limiter, now: Timestamp) -> Option<SettledCounter> {
         self.free = units == 0;
         limiter.settle(&mut self.reservation, units, now)
     }

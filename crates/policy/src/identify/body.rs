@@ -76,6 +76,18 @@ impl BodyField {
 }
 
 impl<'a> RequestFields<'a> {
+    /// Returns nothing if the fields are known.
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if they are not.
+    pub const fn ensure_known(self) -> Result<(), Ambiguity> {
+        match self {
+            Self::Absent | Self::Fields(_) => Ok(()),
+            Self::Unread => Err(Ambiguity::UnreadBody),
+            Self::Unreadable(reason) => Err(Ambiguity::Body(reason)),
+        }
+    }
+
     /// Returns the text of the field at `index`, if the body has it.
     ///
     /// # Errors

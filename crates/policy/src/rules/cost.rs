@@ -5,6 +5,7 @@
 //! malformed ones give no advantage: the highest of several values counts, and numbers saturate.
 
 mod response_condition;
+mod response_fields;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -14,9 +15,13 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 pub use self::response_condition::ResponseCondition;
+pub use self::response_fields::{
+    CostEstimate, ResponseFieldsCost, UsageOptionFields, WEIGHT_SCALE, WeightedFields,
+};
 use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
 use crate::identify::body::{BodyField, RequestFields};
-use weir_bodies::fields::FieldIndex;
+use weir_bodies::fields::FieldMask;
+use weir_bodies::response::LatestValues;
 use weir_http::headers::Headers;
 use weir_limiter::reservation::{ChargeTiming, DebtLimit};
 
@@ -44,6 +49,8 @@ pub enum Cost {
     ResponseHeader(HeaderCost),
     /// One unit per [`ByteCost::bytes_per_unit`] bytes of the response body, at least 1.
     ResponseBytes(ByteCost),
+    /// Numbers in fields of the response body. The estimate is held until they are known.
+    ResponseFields(Box<ResponseFieldsCost>),
 }
 
 /// A cost read from a header. Fractions are rounded up; a value that is not a number has the maximum cost.
@@ -149,6 +156,7 @@ impl fmt::Display for Cost {
             Self::RequestBytes(measure) => write!(f, "request_bytes {}", measure.bytes_per_unit),
             Self::ResponseHeader(told) => write!(f, "response_header {}", told.name),
             Self::ResponseBytes(measure) => write!(f, "response_bytes {}", measure.bytes_per_unit),
+            Self::ResponseFields(stated) => stated.fmt(f),
         }
     }
 }
@@ -181,17 +189,32 @@ impl CostModel {
             | Cost::RequestField(_)
             | Cost::RequestBytes(_)
             | Cost::ResponseHeader(_)
-            | Cost::ResponseBytes(_) => None,
+            | Cost::ResponseBytes(_)
+            | Cost::ResponseFields(_) => None,
         }
     }
 
-    /// Returns the field of the request's body that states the cost, if one does.
-    pub const fn request_field(&self) -> Option<FieldIndex> {
-        if let Cost::RequestField(stated) = &self.cost { Some(stated.field.index) } else { None }
+    /// Returns the fields of the request's body on which the cost depends.
+    pub fn request_fields(&self) -> FieldMask {
+        match &self.cost {
+            Cost::RequestField(stated) => FieldMask::of(stated.field.index),
+            Cost::ResponseFields(stated) => stated.request_fields().collect(),
+            Cost::Fixed(_)
+            | Cost::Header(_)
+            | Cost::RequestBytes(_)
+            | Cost::ResponseHeader(_)
+            | Cost::ResponseBytes(_) => FieldMask::default(),
+        }
     }
 
-    /// Returns the units to reserve for a request with these headers and body.
-    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestFields<'_>) -> u32 {
+    /// Returns the numbers in the response's body that state the cost, if they do.
+    pub const fn response_fields(&self) -> Option<&ResponseFieldsCost> {
+        if let Cost::ResponseFields(stated) = &self.cost { Some(stated) } else { None }
+    }
+
+    /// Returns the units to reserve for a request with these headers and fields of its body. `size` is that of the body, if it has
+    /// arrived completely.
+    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestFields<'_>, size: Option<u64>) -> u32 {
         match &self.cost {
             Cost::Fixed(units) => *units,
             Cost::Header(told) => {
@@ -201,18 +224,20 @@ impl CostModel {
             Cost::RequestBytes(measure) => length(headers).map_or(1, |bytes| measure.units(bytes)),
             Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
+            Cost::ResponseFields(stated) => stated.units_to_reserve(headers, body, size),
         }
     }
 
-    /// Whether a response of the upstream states the cost.
+    /// Whether the head of a response of the upstream states the cost.
     pub const fn is_stated_by_response(&self) -> bool {
         matches!(self.cost, Cost::ResponseHeader(_))
     }
 
     /// Returns the charge of a request whose response is not known: the maximum, if there is one.
-    fn max_stated_charge(&self) -> FinalCharge {
+    pub fn max_stated_charge(&self) -> FinalCharge {
         match &self.cost {
             Cost::ResponseHeader(told) => told.max_units.map_or(FinalCharge::AsReserved, FinalCharge::Units),
+            Cost::ResponseFields(stated) => stated.charge_of_unknown(),
             Cost::Fixed(_)
             | Cost::Header(_)
             | Cost::RequestField(_)
@@ -225,7 +250,7 @@ impl CostModel {
     pub fn charge_timing(&self) -> ChargeTiming {
         match self.cost {
             _ if self.counts.is_some() => ChargeTiming::OnResponse,
-            Cost::ResponseHeader(_) => ChargeTiming::OnResponse,
+            Cost::ResponseHeader(_) | Cost::ResponseFields(_) => ChargeTiming::OnResponse,
             Cost::Fixed(_)
             | Cost::Header(_)
             | Cost::RequestField(_)
@@ -248,6 +273,7 @@ impl CostModel {
             Cost::Header(told) | Cost::ResponseHeader(told) => told.max_units,
             Cost::RequestField(stated) => stated.max_units,
             Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.max_units,
+            Cost::ResponseFields(stated) => stated.max_units,
         };
         if max_units.is_some() { DebtLimit::Unlimited } else { DebtLimit::OneBurst }
     }
@@ -303,8 +329,18 @@ impl CostModel {
         match &self.cost {
             Cost::RequestBytes(measure) => Some(measure.units(received)),
             Cost::ResponseBytes(measure) => Some(measure.units(sent)),
-            Cost::Fixed(_) | Cost::Header(_) | Cost::RequestField(_) | Cost::ResponseHeader(_) => None,
+            Cost::Fixed(_)
+            | Cost::Header(_)
+            | Cost::RequestField(_)
+            | Cost::ResponseHeader(_)
+            | Cost::ResponseFields(_) => None,
         }
+    }
+
+    /// Returns what a response with these numbers is charged, if they state its cost.
+    pub fn charge_by_fields(&self, latest: &LatestValues) -> FinalCharge {
+        let units = self.response_fields().and_then(|stated| stated.units(latest));
+        units.map_or(FinalCharge::AsReserved, FinalCharge::Units)
     }
 }
 

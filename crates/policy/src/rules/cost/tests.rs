@@ -73,12 +73,12 @@ fn header_cost_is_at_least_one_unit() {
         (" 12 ", 12),
     ] {
         assert_eq!(
-            tariff.units_to_reserve(&headers(&[("x-cost", value)]), RequestFields::Absent),
+            tariff.units_to_reserve(&headers(&[("x-cost", value)]), RequestFields::Absent, None),
             units,
             "{value:?}"
         );
     }
-    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestFields::Absent), 5);
+    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestFields::Absent, None), 5);
     assert_eq!(
         tariff.units_to_reserve(
             &headers(&[("x-cost", "2"), ("x-cost", "9"), ("x-cost", "4")]),
@@ -92,11 +92,11 @@ fn header_cost_is_at_least_one_unit() {
 fn header_cost_saturates() {
     let tariff = with_cost(Cost::Header(header_cost("x-cost", 1, u32::MAX)));
     assert_eq!(
-        tariff.units_to_reserve(&headers(&[("x-cost", "4294967296")]), RequestFields::Absent),
+        tariff.units_to_reserve(&headers(&[("x-cost", "4294967296")]), RequestFields::Absent, None),
         u32::MAX
     );
     assert_eq!(
-        tariff.units_to_reserve(&headers(&[("x-cost", "4294967295.1")]), RequestFields::Absent),
+        tariff.units_to_reserve(&headers(&[("x-cost", "4294967295.1")]), RequestFields::Absent, None),
         u32::MAX
     );
 }
@@ -111,14 +111,14 @@ fn request_bytes_cost_rounds_up_to_full_units() {
         [("0", 1), ("1", 1), ("1024", 1), ("1025", 2), ("18446744073709551615", 1000), ("x", 1)]
     {
         assert_eq!(
-            tariff.units_to_reserve(&headers(&[("content-length", length)]), RequestFields::Absent),
+            tariff.units_to_reserve(&headers(&[("content-length", length)]), RequestFields::Absent, None),
             units,
             "{length}"
         );
     }
-    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestFields::Absent), 1);
+    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestFields::Absent, None), 1);
     assert_eq!(
-        tariff.units_to_reserve(&headers(&[("transfer-encoding", "chunked")]), RequestFields::Absent),
+        tariff.units_to_reserve(&headers(&[("transfer-encoding", "chunked")]), RequestFields::Absent, None),
         1
     );
     assert_eq!(tariff.units_for_bytes(10_000, 0), Some(10));
@@ -140,7 +140,7 @@ fn only_counted_response_statuses_are_charged() {
 fn response_header_sets_the_cost() {
     let tariff = with_cost(Cost::ResponseHeader(header_cost("x-tokens", 10, 500)));
     assert_eq!(
-        (tariff.charge_timing(), tariff.units_to_reserve(&HeaderMap::new(), RequestFields::Absent)),
+        (tariff.charge_timing(), tariff.units_to_reserve(&HeaderMap::new(), RequestFields::Absent, None)),
         (ChargeTiming::OnResponse, 10)
     );
     assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "42")]), FinalCharge::Units(42));
