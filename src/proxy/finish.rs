@@ -35,7 +35,7 @@ pub(super) fn settle(context: &mut RequestContext, request_end: &RequestEnd<'_>,
         if let RequestEnd::Responded { headers, .. } = request_end {
             match settlement.response_reader(headers) {
                 Ok(reader) => context.stated_cost = reader,
-                Err(_) => settlement.settle_fields(FieldsRead::Unreadable, &shared.limiter, now, |_, _| {}),
+                Err(_) => settlement.settle_fields(FieldsRead::Unreadable, &shared.limiter, now),
             }
         }
         settlement.charge_bytes(received, 0, &shared.limiter, now, &mut note);
@@ -93,7 +93,7 @@ fn settle_stated_cost(
         return;
     };
     let shared = &context.connection.worker.shared;
-    settlement.settle_fields(read(&mut reader), &shared.limiter, shared.clock.now(), |_, _| {});
+    settlement.settle_fields(read(&mut reader), &shared.limiter, shared.clock.now());
 }
 
 /// Records that the response body has been sent completely.

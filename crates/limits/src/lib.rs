@@ -270,7 +270,8 @@ impl PendingLimits {
 
     /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the request is held.
     pub fn settlement(&self, view: &LimitsView) -> Option<Box<Settlement>> {
-        if self.is_held() { None } else { self.0.settlement(&view.policy) }
+        let settlement = if self.is_held() { None } else { self.0.settlement(&view.policy) };
+        settlement.map(|settlement| settlement.recorded_in(view))
     }
 
     /// Returns the limits of an admitted request that follow the provider; `None` if there are none, or if the request is held.

@@ -4,18 +4,16 @@
 //! of a response, a local reply in its place, and the end of the exchange (the last byte, a disconnected client, an
 //! aborted body, or a panic). Requests whose rules determine the cost on arrival have no settlement.
 
+mod response_fields;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderName;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use smallvec::SmallVec;
 
+pub use self::response_fields::FieldsRead;
 use super::AppliedLimits;
-use weir_bodies::Unreadable;
-use weir_bodies::response::{LatestValues, ResponseReader};
-use weir_http::headers::Headers;
 use weir_limiter::Limiter;
 use weir_limiter::adaptive::limits::{AdaptiveLimits, SlotIndex, UpstreamSignal};
 use weir_limiter::decision::Enforcement;
@@ -27,6 +25,7 @@ use weir_policy::rules::cost::{CostModel, FinalCharge, RequestEnd};
 use weir_policy::rules::grpc::{CallStatus, GrpcStatus};
 use weir_policy::rules::rule::{Action, Throttle};
 use weir_policy::rules::selection::SelectedCheck;
+use weir_telemetry::metrics::StatedCostMetrics;
 
 /// The open reservations of one request.
 #[derive(Debug)]
@@ -76,19 +75,8 @@ struct OpenReservation {
     awaited: Option<FinalCharge>,
     /// Whether fields of the response's body state the charge, and have yet to arrive.
     awaits_fields: bool,
-}
-
-/// How far the body of a response has been read whose fields state the cost.
-#[derive(Clone, Copy, Debug)]
-pub enum FieldsRead<'a> {
-    /// To its end.
-    All(&'a LatestValues),
-    /// Up to where the upstream broke off.
-    BrokenOff(&'a LatestValues),
-    /// Up to where the client left.
-    Abandoned(&'a LatestValues),
-    /// It cannot be read.
-    Unreadable,
+    /// Counts what they state.
+    stated_costs: Option<Arc<StatedCostMetrics>>,
 }
 
 impl Settlement {
@@ -113,6 +101,7 @@ impl Settlement {
                 max_tunnel_delay: max_tunnel_delay(policy, selected),
                 awaited: None,
                 awaits_fields: false,
+                stated_costs: None,
             })
             .collect();
         let permits = limits
@@ -192,51 +181,6 @@ impl Settlement {
             if tariff.counts_calls() || due == FinalCharge::Nothing {
                 let _ = open.settle(due, limiter, now);
             }
-        }
-    }
-
-    /// Returns a reader of the response's body if its fields state the cost.
-    ///
-    /// # Errors
-    /// Why they cannot be read.
-    pub fn response_reader(&self, headers: &Headers) -> Result<Option<Box<ResponseReader>>, Unreadable> {
-        let fields = self.policy.response_fields.as_ref().filter(|_| self.awaits_fields());
-        let value = |name: &HeaderName| headers.get(name);
-        let reader = |fields| {
-            ResponseReader::new(fields, value(&CONTENT_TYPE), value(&CONTENT_ENCODING)).map(Box::new)
-        };
-        fields.map(reader).transpose()
-    }
-
-    /// Whether fields of the response's body state the cost, and have yet to arrive.
-    pub fn awaits_fields(&self) -> bool {
-        self.open.iter().any(|open| open.awaits_fields)
-    }
-
-    /// Settles by the fields of the response's body. Calls `record` with each rule and whether the fields state its cost.
-    pub fn settle_fields(
-        &mut self,
-        read: FieldsRead<'_>,
-        limiter: &Limiter,
-        now: Timestamp,
-        mut record: impl FnMut(RuleIndex, bool),
-    ) {
-        for open in &mut self.open {
-            if !std::mem::take(&mut open.awaits_fields) {
-                continue;
-            }
-            let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
-            let (due, at_least) = match read {
-                FieldsRead::All(latest) => (tariff.charge_by_fields(latest), 0),
-                FieldsRead::BrokenOff(latest) => (tariff.charge_by_fields(latest), open.reserved),
-                FieldsRead::Abandoned(latest) => {
-                    let by_fields = open.units_due(tariff.charge_by_fields(latest));
-                    (tariff.max_stated_charge(), by_fields.max(open.reserved))
-                }
-                FieldsRead::Unreadable => (FinalCharge::AsReserved, 0),
-            };
-            record(open.rule, matches!((read, due), (FieldsRead::All(_), FinalCharge::Units(_))));
-            let _ = open.charge(open.units_due(due).max(at_least), limiter, now);
         }
     }
 

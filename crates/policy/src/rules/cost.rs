@@ -4,22 +4,23 @@
 //! the request has ended. It covers every way in which a request can end. Numbers in headers are read so that
 //! malformed ones give no advantage: the highest of several values counts, and numbers saturate.
 
+mod measures;
 mod response_condition;
 mod response_fields;
 
 use std::fmt;
-use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+use self::measures::length;
+pub use self::measures::{ByteCost, FieldCost, HeaderCost};
 pub use self::response_condition::ResponseCondition;
 pub use self::response_fields::{
     CostEstimate, ResponseFieldsCost, UsageOptionFields, WEIGHT_SCALE, WeightedFields,
 };
 use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
-use crate::identify::body::{BodyField, RequestFields};
+use crate::identify::body::RequestFields;
 use weir_bodies::fields::FieldMask;
 use weir_bodies::response::LatestValues;
 use weir_http::headers::Headers;
@@ -51,34 +52,6 @@ pub enum Cost {
     ResponseBytes(ByteCost),
     /// Numbers in fields of the response body. The estimate is held until they are known.
     ResponseFields(Box<ResponseFieldsCost>),
-}
-
-/// A cost read from a header. Fractions are rounded up; a value that is not a number has the maximum cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderCost {
-    pub name: HeaderName,
-    /// Cost if the header is absent or empty.
-    pub default: u32,
-    /// Maximum cost.
-    pub max_units: Option<u32>,
-}
-
-/// A cost read from a field of a body. Fractions are rounded up; a value that is not a number has the maximum cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldCost {
-    pub field: BodyField,
-    /// Cost if the field is absent.
-    pub default: u32,
-    /// Maximum cost.
-    pub max_units: Option<u32>,
-}
-
-/// A cost derived from a number of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByteCost {
-    pub bytes_per_unit: NonZeroU64,
-    /// Maximum cost, in units.
-    pub max_units: Option<u32>,
 }
 
 /// A set of response status codes.
@@ -344,33 +317,6 @@ impl CostModel {
     }
 }
 
-impl HeaderCost {
-    /// Returns the highest number among all lines and list items. An item that is not a number counts as the maximum,
-    /// so that sending one is never cheaper than sending the true number.
-    fn units_from<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> u32 {
-        let items = lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-        // RFC 9110, section 5.6.1.2: a recipient ignores empty list elements.
-        let units = items.filter(|item| !item.is_empty()).map(|item| number(item).unwrap_or(u32::MAX)).max();
-        units.unwrap_or(self.default).min(self.max_units.unwrap_or(u32::MAX))
-    }
-}
-
-impl FieldCost {
-    /// Returns the units for the value in `body`. A request for which it is unknown is rejected before.
-    fn units(&self, body: RequestFields<'_>) -> u32 {
-        let stated = body.field(self.field.index).ok().flatten();
-        let units = stated.map_or(self.default, |text| number(text.as_bytes()).unwrap_or(u32::MAX));
-        units.min(self.max_units.unwrap_or(u32::MAX)).max(1)
-    }
-}
-
-impl ByteCost {
-    fn units(&self, bytes: u64) -> u32 {
-        let units = u32::try_from(bytes.div_ceil(self.bytes_per_unit.get())).unwrap_or(u32::MAX);
-        units.min(self.max_units.unwrap_or(u32::MAX)).max(1)
-    }
-}
-
 impl Statuses {
     /// Whether `status` is in the set.
     pub fn contain(&self, status: StatusCode) -> bool {
@@ -393,27 +339,6 @@ impl Refunds {
             UpstreamFailure::Malformed => false,
         }
     }
-}
-
-/// Parses digits with an optional fraction, which is rounded up. Numbers of any length saturate.
-fn number(text: &[u8]) -> Option<u32> {
-    let mut parts = text.splitn(2, |byte| *byte == b'.');
-    let (whole, fraction) = (parts.next()?, parts.next());
-    let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
-    if !are_digits(whole) || !fraction.is_none_or(are_digits) {
-        return None;
-    }
-    let add = |number: u32, digit: &u8| number.saturating_mul(10).saturating_add((digit - b'0').into());
-    let up = fraction.is_some_and(|fraction| fraction.iter().any(|digit| *digit != b'0'));
-    Some(whole.iter().fold(0, add).saturating_add(up.into()))
-}
-
-/// Returns the length of a request body that `content-length` announces; `None` if it is absent or the body is chunked.
-fn length(headers: &HeaderMap) -> Option<u64> {
-    if headers.contains_key(TRANSFER_ENCODING) {
-        return None;
-    }
-    headers.get(CONTENT_LENGTH).map(HeaderValue::to_str)?.ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::num::NonZeroU64;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
-use super::{FinalCharge, length, number};
+use super::FinalCharge;
+use super::measures::{length, number};
 use crate::identify::body::{BodyField, RequestFields};
 use weir_bodies::fields::FieldIndex;
 use weir_bodies::response::LatestValues;
