@@ -136,18 +136,21 @@ fn finish(context: &mut RequestContext) {
     let worker = &context.connection.worker;
     let now = worker.shared.clock.now();
     let duration = now.since(context.started_at);
+    let mut charged = None;
     if let Some(mut settlement) = context.settlement.take() {
         let was_sent = context.timer.was_sent();
         let received = context.bytes_received();
         settlement.finish(received, context.bytes_sent, was_sent, &worker.shared.limiter, now);
+        let logged = context.log.as_ref().and_then(|log| log.decision.as_ref());
+        charged = logged.and_then(|decided| settlement.charged(decided.summary.rule));
     }
     match &context.connection.stored {
         None => {
             count(context, duration);
-            log(context, duration);
+            log(context, duration, charged);
         }
         Some(stored) if stored.is_postponed() => {}
-        Some(_) => log(context, duration),
+        Some(_) => log(context, duration, charged),
     }
     context.timer.response_ended();
 }
@@ -180,7 +183,8 @@ fn outcome(context: &RequestContext) -> FinalOutcome {
     }
 }
 
-fn log(context: &RequestContext, duration: Duration) {
+/// Writes the access log and the span of a request; `charged` are the units that its end has decided.
+fn log(context: &RequestContext, duration: Duration, charged: Option<u32>) {
     let Some(record) = &context.log else { return };
     let (decided, rules) = (record.decision.as_ref(), &record.view.policy.rules);
     let rule_name = |rule: RuleIndex| rules.get(rule).map(|rule| &*rule.name);
@@ -220,6 +224,7 @@ fn log(context: &RequestContext, duration: Duration) {
                 limit: standing.map(|standing| standing.limit),
                 remaining: standing.map(|standing| standing.remaining),
                 delay,
+                cost: charged,
                 shadow_rules: &shadow_rules,
             })
         }),

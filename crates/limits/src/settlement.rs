@@ -184,6 +184,12 @@ impl Settlement {
         }
     }
 
+    /// Returns the units that the request is charged by `rule`, unless they were known on arrival.
+    pub fn charged(&self, rule: RuleIndex) -> Option<u32> {
+        let open = self.open.iter().find(|open| open.rule == rule)?;
+        Some(open.reservation.units() / open.unit_cost)
+    }
+
     /// Returns whether the response states the cost of the request.
     pub fn awaits_stated_cost(&self) -> bool {
         let states = |open: &OpenReservation| {

@@ -270,10 +270,10 @@ fn is_recorded(
         NeededAttribute::Method => request.method.is_recorded(),
         NeededAttribute::Host => request.host.is_recorded(),
         NeededAttribute::Header(name) => recorded_header(name, request, block, needed).is_some(),
+        NeededAttribute::ResponseBody => request.cost.is_some(),
         NeededAttribute::Certificate
         | NeededAttribute::Listener
         | NeededAttribute::Body
-        | NeededAttribute::ResponseBody
         | NeededAttribute::ResponseHeader(_)
         | NeededAttribute::CallStatus => false,
     }

@@ -24,6 +24,8 @@ pub enum FieldsRead<'a> {
     Abandoned(&'a LatestValues),
     /// It cannot be read.
     Unreadable,
+    /// As a log has recorded, in units.
+    Recorded(u32),
 }
 
 impl Settlement {
@@ -78,7 +80,7 @@ impl FieldsRead<'_> {
             Self::All(latest) if tariff.charge_by_fields(latest) == FinalCharge::AsReserved => {
                 StatedCostOutcome::Absent
             }
-            Self::All(_) => StatedCostOutcome::Stated,
+            Self::All(_) | Self::Recorded(_) => StatedCostOutcome::Stated,
             Self::BrokenOff(_) => StatedCostOutcome::BrokenOff,
             Self::Abandoned(_) => StatedCostOutcome::Abandoned,
             Self::Unreadable => StatedCostOutcome::Unreadable,
@@ -98,6 +100,7 @@ impl OpenReservation {
                 stated(latest).max(self.reserved).max(self.units_due(tariff.max_stated_charge()))
             }
             FieldsRead::Unreadable => self.units_due(FinalCharge::AsReserved),
+            FieldsRead::Recorded(units) => self.units_due(FinalCharge::Units(units)),
         }
     }
 }
