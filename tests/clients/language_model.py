@@ -1,7 +1,7 @@
 """A stand-in for a provider of language models: OpenAI's Chat Completions and Responses, and Anthropic's Messages, whole and as streams.
 
 A response has as many tokens as the request allows, times a share that depends on the number of the request. The prompt has one token for
-four bytes of the request, rounded down.
+four bytes of its messages, rounded down.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class LanguageModel:
                 headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
                 body = await reader.readexactly(int(headers["content-length"]))
                 await self.respond(lines[0].split()[1], body, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()
@@ -56,7 +56,7 @@ class LanguageModel:
         allowed = next((request[name] for name in limits if request.get(name)), None)
         share = (self.requests * 37 % 100 + 1) / 100
         output = DEFAULT_OUTPUT if allowed is None else max(1, int(allowed * share))
-        prompt = len(body) // 4
+        prompt = len(json.dumps(request.get("messages", request.get("input")))) // 4
         self.used += prompt + output
         usage = {
             "/v1/chat/completions": self.completion,

@@ -147,7 +147,7 @@ impl Limiter {
             return LeaseOutcome::Rejected(quota.refill());
         }
         let Some(policy) = shard.quotas().lease_policy(limit) else { return LeaseOutcome::Unavailable };
-        let needed = shard.held_of(key, limit).saturating_add(cost.into());
+        let reserved = shard.reserved_of(key, limit);
         let held = lease_of(&shard, key, limit, now);
         if source == UnitSource::Held && !shard.lease_accounts().contains_key(&key) {
             return LeaseOutcome::Requested(false);
@@ -157,7 +157,8 @@ impl Limiter {
         if account.is_for_other_quota(&quota) {
             account.unpause();
         }
-        let left = account.expire(held, now);
+        let left = account.expire(held, reserved, now);
+        let needed = u64::from(account.uncovered(reserved)).saturating_add(cost.into());
         let held = account.replenish(left, needed, now);
         let units = held.units(now);
         if u64::from(units) < needed {
@@ -201,7 +202,7 @@ impl Limiter {
             return None;
         };
         let held = lease_of(&shard, key, limit, now);
-        let in_use = shard.held_of(key, limit);
+        let in_use = shard.reserved_of(key, limit);
         let account = shard.lease_accounts_mut().get_mut(&key)?;
         let quota = account.limit.map_or(quota, |units| quota.with_units(units));
         let terms = LeaseTerms { quota, policy, latency: latency.next_call };
@@ -223,7 +224,7 @@ impl Limiter {
         let mut shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(limit).filter(|quota| quota.is_leased()).copied();
         let held = lease_of(&shard, key, limit, now);
-        let in_use = shard.held_of(key, limit);
+        let in_use = shard.reserved_of(key, limit);
         let accounts = shard.lease_accounts_mut();
         let (Some(account), Some(quota)) = (accounts.get_mut(&key), quota) else {
             accounts.remove(&key);
@@ -238,8 +239,8 @@ impl Limiter {
             false => grant,
         };
         let response = request.response(grant, sent, now);
-        let held = account.apply_grant(request, grant, held, sent, now);
-        let next = account.next_step(request, held, in_use, now);
+        let held = account.apply_grant(request, grant, held, in_use, sent, now);
+        let next = account.next_step(request, held, account.uncovered(in_use).into(), now);
         let is_stored = write_lease(&mut shard, key, limit, held, now);
         if !is_stored || next == AfterGrant::Done {
             shard.lease_accounts_mut().remove(&key);
@@ -288,7 +289,7 @@ impl Limiter {
         let SharedCounter { limit, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let held = lease_of(&shard, key, limit, now);
-        let in_use = shard.held_of(key, limit);
+        let in_use = shard.reserved_of(key, limit);
         let Some(account) = shard.lease_accounts_mut().get_mut(&key) else { return LeaseReview::Done };
         let (review, held) = account.review(held, in_use, now);
         write_lease(&mut shard, key, limit, held, now);

@@ -1,5 +1,6 @@
 //! Lease account: what a counter has of a shared limit in addition to the units in its slot.
 
+mod covered;
 mod demand;
 mod permits;
 mod review;
@@ -74,6 +75,8 @@ pub(crate) struct LeaseAccount {
     next: Lease,
     /// Units that have expired and were not given back yet.
     lapsed: Lease,
+    /// Units set aside for reservations, whatever becomes of the lease that they are from.
+    covered: Lease,
     /// Units present when the demand was last counted, and those granted since.
     accounted: u64,
     /// Units demanded, and since when.
@@ -132,6 +135,7 @@ impl LeaseAccount {
             current: Lease::default(),
             next: Lease::default(),
             lapsed: Lease::default(),
+            covered: Lease::default(),
             accounted: 0,
             measured: (0, now),
             looked: (0, now),
@@ -168,9 +172,9 @@ impl LeaseAccount {
         (self.pauses_until, self.cut) = (Timestamp::EPOCH, None);
     }
 
-    /// Sets expired units aside; returns the units left in the slot that may be spent. The slot must be written
-    /// afterwards.
-    pub(super) fn expire(&mut self, held: LeaseState, now: Timestamp) -> u32 {
+    /// Sets expired units aside, except those for `reserved` units; returns the units left in the slot that may be spent. The
+    /// slot must be written afterwards.
+    pub(super) fn expire(&mut self, held: LeaseState, reserved: u64, now: Timestamp) -> u32 {
         let mut left = match held {
             LeaseState::Units(units, _) => units,
             LeaseState::Exhausted { rejected, .. } => {
@@ -179,6 +183,7 @@ impl LeaseAccount {
             }
         };
         if now >= self.current.until {
+            self.cover(reserved, &mut left);
             let units = std::mem::take(&mut self.current.units).saturating_add(std::mem::take(&mut left));
             self.lapsed.add(Lease { units, ..self.current });
         }
@@ -258,11 +263,12 @@ impl LeaseAccount {
         if self.quota.replace(quota).is_some_and(|before| before != quota) {
             // Units of the previous limit are not worth units of this one.
             self.forfeits_until = now.saturating_add(2 * MAX_VALID);
+            self.covered = Lease::default();
         }
         let elapsed = now.since(self.requested_at);
         let max_validity = kind.max_validity(policy.is_exact);
         let period = max_validity * 13 / 16;
-        let left = self.expire(held, now);
+        let mut left = self.expire(held, in_use, now);
         if std::mem::take(&mut self.is_grant_awaited) {
             self.late_grants = if self.lapsed.units > 0 { self.late_grants.saturating_add(1) } else { 0 };
         }
@@ -287,6 +293,7 @@ impl LeaseAccount {
             *held = left.min(requested);
             (Lease::default(), *held, requested)
         } else {
+            self.cover(in_use, &mut left);
             let (returned, left) = self.units_to_return(left, now);
             let missing = (ahead as u32).max(queued).saturating_sub(self.with_leases(left));
             (returned, left, missing.saturating_add(needed))
@@ -335,13 +342,14 @@ impl LeaseAccount {
         request: &LeaseRequest,
         grant: LeaseGrant,
         held: LeaseState,
+        reserved: u64,
         sent: Timestamp,
         now: Timestamp,
     ) -> LeaseState {
         self.is_requesting = false;
         self.remaining = Some(grant.remaining);
         self.is_grant_awaited = grant.granted > 0 && request.requested == request.needed;
-        let left = self.expire(held, now);
+        let left = self.expire(held, reserved, now);
         if !grant.covers_waiting(request) {
             let spread = grant.spread.mul_f64(request.spread_fraction());
             self.pauses_until = now.saturating_add(grant.wait).saturating_add(spread);

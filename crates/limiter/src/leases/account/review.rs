@@ -20,8 +20,8 @@ impl LeaseAccount {
         if last > now {
             return Some(last.saturating_sub(self.lead).min(next_look).max(now));
         }
-        // Units that came too late go back.
-        (self.lapsed.units > 0).then_some(next_look)
+        // Units that came too late go back, and what settled reservations leave.
+        (self.lapsed.units > 0 || self.covered.units > 0).then_some(next_look)
     }
 
     /// Reviews the units held: whether they are about to expire, or are more than will be spent. Returns also what the
@@ -32,12 +32,12 @@ impl LeaseAccount {
         in_use: u64,
         now: Timestamp,
     ) -> (LeaseReview, LeaseState) {
-        let left = self.expire(held, now);
+        let left = self.expire(held, in_use, now);
         let slot = self.slot(held, left, now);
         if self.is_permits {
             return (self.review_permits(left, in_use, now), slot);
         }
-        let there = left.saturating_add(self.current.units);
+        let there = left.saturating_add(self.current.units).saturating_sub(self.uncovered(in_use));
         if self.is_requesting {
             return (LeaseReview::Later(now.saturating_add(MAX_LEAD)), slot);
         }
@@ -49,11 +49,8 @@ impl LeaseAccount {
         }
         let holds = there > 0 || self.next.units > 0;
         if !holds && self.lapsed.units == 0 {
-            let review = if self.is_idle(now) {
-                LeaseReview::Done
-            } else {
-                LeaseReview::Later(now.saturating_add(MEMORY))
-            };
+            let later = || self.review_at(now).unwrap_or(now.saturating_add(MEMORY));
+            let review = if self.is_idle(now) { LeaseReview::Done } else { LeaseReview::Later(later()) };
             return (review, slot);
         }
         let is_look = now.since(self.looked.1) >= self.look;
@@ -89,7 +86,11 @@ impl LeaseAccount {
     /// Whether the account can be removed.
     pub(in crate::leases) fn is_idle(&self, now: Timestamp) -> bool {
         let remembers = self.demand_rate > WORTH_REMEMBERING && now.since(self.requested_at) < MEMORY;
-        let holds = self.next.units > 0 || self.lapsed.units > 0 || now < self.current.until || self.owed > 0;
+        let holds = self.next.units > 0
+            || self.lapsed.units > 0
+            || self.covered.units > 0
+            || now < self.current.until
+            || self.owed > 0;
         !holds && !remembers && !self.is_requesting && self.needed == 0 && now >= self.pauses_until
     }
 

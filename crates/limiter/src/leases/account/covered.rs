@@ -1,0 +1,208 @@
+//! Units for reservations that outlast the lease which they are from.
+//!
+//! A request whose cost is known only with its response reserves units of a lease. If the lease ended before the response, and its
+//! units were given back, others would spend them as well. So they are set aside: for the store they are spent. When the
+//! request is settled, its cost is taken from them, and the rest is given back.
+
+use super::{Lease, LeaseAccount};
+use crate::timestamp::Timestamp;
+
+impl LeaseAccount {
+    /// Sets units aside for `reserved` units in all, from the `left` ones in the slot and from the leases.
+    pub(super) fn cover(&mut self, reserved: u64, left: &mut u32) {
+        let mut missing = if self.is_permits { 0 } else { self.uncovered(reserved) };
+        let granted_at = self.current.granted_at;
+        let mut take = |units: &mut u32, granted_at| {
+            let taken = missing.min(*units);
+            *units -= taken;
+            missing -= taken;
+            self.covered.add(Lease { units: taken, until: Timestamp::END, granted_at });
+        };
+        take(left, granted_at);
+        take(&mut self.current.units, granted_at);
+        take(&mut self.next.units, self.next.granted_at);
+    }
+
+    /// Returns the units that are set aside.
+    pub(crate) const fn covered(&self) -> u32 {
+        self.covered.units
+    }
+
+    /// Returns how many of `reserved` units have to be in the lease, because none are set aside for them.
+    pub(in crate::leases) fn uncovered(&self, reserved: u64) -> u32 {
+        u32::try_from(reserved.saturating_sub(self.covered.units.into())).unwrap_or(u32::MAX)
+    }
+
+    /// Spends `units` of a settled reservation, after which `reserved` units are reserved. Returns how many units are not covered.
+    pub(crate) fn spend_covered(&mut self, units: u32, reserved: u64, now: Timestamp) -> u32 {
+        let spent = self.covered.units.min(units);
+        self.covered.units -= spent;
+        let reserved = u32::try_from(reserved).unwrap_or(u32::MAX);
+        let surplus = self.covered.units.saturating_sub(reserved);
+        self.covered.units -= surplus;
+        // They were counted as spent.
+        self.accounted = self.accounted.saturating_add(surplus.into());
+        self.lapsed.add(Lease { units: surplus, until: now, ..self.covered });
+        units - spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use crate::leases::{LeaseGrant, LeaseOutcome, LeaseRequest, LeaseReview, StoreLatency};
+    use crate::reservation::{ChargeTiming, Reservation};
+    use crate::testing::{NOW, limiter};
+    use crate::timestamp::Timestamp;
+    use crate::{Check, Limiter};
+
+    /// Units of a limit that never refills.
+    const LIMIT: u32 = 100;
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        /// A request that reserves this many units arrives at an instance.
+        Arrive(usize, u32),
+        /// The response to a request has this part of its cost, in percent.
+        Respond(usize, u32),
+        /// Time passes, and each instance reviews its lease.
+        Pass(u64),
+    }
+
+    struct Instance {
+        limiter: Limiter,
+        check: Check,
+    }
+
+    /// Instances and a store that counts what it has granted.
+    struct Fleet {
+        instances: Vec<Instance>,
+        now: Timestamp,
+        used: u32,
+        /// Reservations in flight, each with its instance.
+        in_flight: Vec<(usize, Reservation)>,
+        settled: u32,
+    }
+
+    impl Instance {
+        fn new() -> Self {
+            let (limiter, check) = limiter();
+            Self { limiter, check: Check { charge_timing: ChargeTiming::OnResponse, ..check } }
+        }
+    }
+
+    impl Fleet {
+        fn query(&mut self, instance: usize) {
+            let Instance { limiter, check } = &self.instances[instance];
+            let counter = limiter.shared_counter(check);
+            while let Some(request) = limiter.lease_request(counter, StoreLatency::default(), self.now) {
+                let grant = self.used_after(&request);
+                self.used = self.used + request.owed - request.returned.units + grant.granted;
+                match limiter.apply_grant(&request, grant, self.now, self.now).next {
+                    crate::leases::AfterGrant::Query => {}
+                    _ => break,
+                }
+            }
+        }
+
+        fn used_after(&self, request: &LeaseRequest) -> LeaseGrant {
+            let left = LIMIT.saturating_sub(self.used + request.owed - request.returned.units);
+            let granted = if request.least > left { 0 } else { request.requested.min(left) };
+            let wait = if granted == 0 { Duration::from_millis(20) } else { Duration::ZERO };
+            let valid = request.valid.max(Duration::from_millis(10));
+            LeaseGrant {
+                granted,
+                valid,
+                wait,
+                remaining: left - granted,
+                granted_at: 1,
+                ..LeaseGrant::default()
+            }
+        }
+
+        fn arrive(&mut self, instance: usize, cost: u32) {
+            let check = Check { cost, ..self.instances[instance].check };
+            if matches!(
+                self.instances[instance].limiter.acquire_units(&check, self.now),
+                LeaseOutcome::Requested(true) | LeaseOutcome::Ready(true)
+            ) {
+                self.query(instance);
+                let _ = self.instances[instance].limiter.acquire_units(&check, self.now);
+            }
+            if !self.instances[instance].limiter.check(&[check], self.now).is_rejected() {
+                self.in_flight.push((instance, Reservation::new(&check, self.now)));
+            }
+        }
+
+        fn respond(&mut self, number: usize, percent: u32) {
+            if self.in_flight.is_empty() {
+                return;
+            }
+            let (instance, mut reservation) = self.in_flight.swap_remove(number % self.in_flight.len());
+            let due = reservation.units() * percent / 100;
+            self.instances[instance].limiter.settle(&mut reservation, due, self.now);
+            self.settled += due;
+        }
+
+        fn review(&mut self) {
+            for instance in 0..self.instances.len() {
+                let Instance { limiter, check } = &self.instances[instance];
+                let counter = limiter.shared_counter(check);
+                if matches!(limiter.review(counter, self.now), LeaseReview::Query | LeaseReview::GiveBack) {
+                    self.query(instance);
+                }
+            }
+        }
+
+        fn apply(&mut self, event: &Event) {
+            match *event {
+                Event::Arrive(instance, cost) => self.arrive(instance, cost),
+                Event::Respond(number, percent) => self.respond(number, percent),
+                Event::Pass(millis) => {
+                    self.now = self.now.saturating_add(Duration::from_millis(millis));
+                    self.review();
+                }
+            }
+        }
+
+        /// Units that were charged, and those that requests in flight may still be charged.
+        fn promised(&self) -> u32 {
+            let reserved = self.in_flight.iter().map(|(_, reservation)| reservation.units());
+            self.settled + reserved.sum::<u32>()
+        }
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            4 => (0_usize..3, 1_u32..25).prop_map(|(instance, cost)| Event::Arrive(instance, cost)),
+            3 => (0_usize..50, 0_u32..=100).prop_map(|(number, percent)| Event::Respond(number, percent)),
+            3 => prop_oneof![1_u64..50, 50_u64..3000].prop_map(Event::Pass),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn reservations_of_any_duration_never_exceed_the_limit(events in prop::collection::vec(event(), 1..120)) {
+            let instances = (0..3).map(|_| Instance::new()).collect();
+            let mut fleet = Fleet { instances, now: NOW, used: 0, in_flight: Vec::new(), settled: 0 };
+            for event in &events {
+                fleet.apply(event);
+                prop_assert!(fleet.promised() <= LIMIT, "{} after {event:?}", fleet.promised());
+            }
+            while !fleet.in_flight.is_empty() {
+                fleet.respond(0, 50);
+            }
+            for _ in 0..40 {
+                fleet.apply(&Event::Pass(1000));
+            }
+            // A unit of an instance that is quiet is not worth a query.
+            let kept = fleet.used.checked_sub(fleet.settled);
+            prop_assert!(kept.is_some_and(|kept| kept <= 3), "{} of {} charged", fleet.settled, fleet.used);
+        }
+    }
+}
