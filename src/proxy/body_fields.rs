@@ -14,6 +14,7 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use super::body::{DownstreamBody, DownstreamBodyError};
 use super::failure::ForwardFailure;
+use super::local_reply::PendingBody;
 use super::request_context::RequestContext;
 use super::timeouts::UploadTimer;
 use weir_bodies::Unreadable;
@@ -57,7 +58,14 @@ pub(super) struct HeldBody {
     memory: Option<WaitingMemory>,
     rest: DownstreamBody,
     /// Reads on, because the rest may state a field again. Such a request does not reach the upstream whole.
-    reader: Option<(BodyReader, Arc<BodySettings>)>,
+    reader: Option<RestReader>,
+}
+
+/// Reads the rest of a body whose fields are known.
+#[derive(Debug)]
+struct RestReader {
+    reader: BodyReader,
+    settings: Arc<BodySettings>,
 }
 
 impl BodyFields {
@@ -73,9 +81,15 @@ impl BodyFields {
     }
 }
 
-/// Returns the fields without which it is unclear which rules apply to the request; `None` if there are none.
-pub(super) fn needed(policy: &Policy, attributes: &Attributes<'_>) -> Option<FieldMask> {
-    policy.bodies.as_ref()?;
+/// Returns the fields without which it is unclear which rules apply to the request; `None` if there are none. What a tunnel carries is no
+/// body.
+pub(super) fn needed(
+    context: &RequestContext,
+    policy: &Policy,
+    unread: &PendingBody,
+    attributes: &Attributes<'_>,
+) -> Option<FieldMask> {
+    policy.bodies.as_ref().filter(|_| !unread.is_empty() && !context.upgrade.is_by_connect())?;
     attributes.body.set(RequestFields::Unread);
     let needed = policy.rules.body_fields_needed(attributes);
     attributes.body.set(RequestFields::Absent);
@@ -119,6 +133,14 @@ async fn read_with(
     settings: &Arc<BodySettings>,
     body: &mut DownstreamBody,
 ) -> Result<Result<Records, Unreadable>, NotRead> {
+    let rest_reader = |reader| Some(RestReader { reader, settings: Arc::clone(settings) });
+    if let Some(record) = reader.known() {
+        let records = Records::from_iter([Record::clone(record)]);
+        let rest = std::mem::replace(body, DownstreamBody::None);
+        let held = HeldBody { frames: VecDeque::new(), memory: None, rest, reader: rest_reader(reader) };
+        *body = DownstreamBody::Held(Box::new(held));
+        return Ok(Ok(records));
+    }
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let memory = length.unwrap_or(usize::MAX).min(settings.max).saturating_add(FIXED_SIZE);
     let memory =
@@ -148,7 +170,7 @@ async fn read_with(
         match read {
             Ok(None) => {}
             Ok(Some(records)) => {
-                held.reader = Some((beginning.reader, Arc::clone(settings)));
+                held.reader = rest_reader(beginning.reader);
                 break Ok(records);
             }
             Err(reason) => break Err(reason),
@@ -206,7 +228,7 @@ impl HeldBody {
             return Poll::Ready(Some(Ok(frame)));
         }
         let polled = ready!(Pin::new(&mut self.rest).poll_frame(cx));
-        if let (Some(Ok(frame)), Some((reader, settings))) = (&polled, &mut self.reader)
+        if let (Some(Ok(frame)), Some(RestReader { reader, settings })) = (&polled, &mut self.reader)
             && let Some(data) = frame.data_ref()
             && let Err(reason) = reader.read(&settings.fields, data)
         {

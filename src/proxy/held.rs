@@ -129,8 +129,10 @@ impl HeldRequest {
         let Self { view, context, head, unread, .. } = &*self;
         let connection = &context.connection;
         let attributes = identify_request(connection, view, head, context.started_at);
-        let wanted = attributes.ok().filter(|_| !unread.is_empty());
-        match wanted.and_then(|attributes| body_fields::needed(&view.policy, &attributes)) {
+        let wanted = attributes
+            .ok()
+            .and_then(|attributes| body_fields::needed(context, &view.policy, unread, &attributes));
+        match wanted {
             Some(wanted) => Box::pin(self.read_fields(wanted)).await,
             None => Ok(()),
         }

@@ -16,6 +16,12 @@ pub struct BodyReader {
 enum FormatReader {
     Json(Box<JsonReader>),
     Form(FormReader),
+    /// Messages of a gRPC call, which have no fields.
+    Grpc {
+        /// Whether the first byte has been read.
+        is_begun: bool,
+        record: Record,
+    },
 }
 
 impl BodyReader {
@@ -29,11 +35,15 @@ impl BodyReader {
         content_type: Option<&[u8]>,
     ) -> Result<Self, Unreadable> {
         let media_type = media_type(content_type.unwrap_or_default());
-        let is_json = media_type == b"application/json" || media_type.ends_with(b"+json");
+        let is_json =
+            media_type == b"application/json" || media_type.ends_with(b"+json") && !is_grpc(&media_type);
         let format = match media_type.as_slice() {
             _ if is_json && fields.has_json(wanted) => FormatReader::Json(Box::default()),
             b"application/x-www-form-urlencoded" if fields.has_forms(wanted) => {
                 FormatReader::Form(FormReader::default())
+            }
+            _ if is_grpc(&media_type) => {
+                FormatReader::Grpc { is_begun: false, record: fields.empty_record() }
             }
             _ => return Err(Unreadable::ContentType),
         };
@@ -48,6 +58,15 @@ impl BodyReader {
         match &mut self.format {
             FormatReader::Json(reader) => reader.read(fields, piece),
             FormatReader::Form(reader) => reader.read(fields, piece),
+            FormatReader::Grpc { is_begun, .. } => match piece.first() {
+                // The flag of compression, with which no JSON begins (gRPC over HTTP/2, Length-Prefixed-Message).
+                Some(0 | 1) | None => {
+                    *is_begun |= !piece.is_empty();
+                    Ok(())
+                }
+                Some(_) if *is_begun => Ok(()),
+                Some(_) => Err(Unreadable::ContentType),
+            },
         }
     }
 
@@ -57,6 +76,8 @@ impl BodyReader {
         let record = match &self.format {
             FormatReader::Json(reader) => reader.record(),
             FormatReader::Form(reader) => reader.record(),
+            // A call may wait for a response before it sends a message.
+            FormatReader::Grpc { record, .. } => return Some(record),
         }?;
         let is_missing = |(index, value): (usize, &Option<_>)| value.is_none() && self.wanted.contains(index);
         (!record.iter().enumerate().any(is_missing)).then_some(record)
@@ -70,8 +91,14 @@ impl BodyReader {
         match self.format {
             FormatReader::Json(reader) => reader.finish(fields),
             FormatReader::Form(reader) => reader.finish(fields).map(|record| Records::from_iter([record])),
+            FormatReader::Grpc { record, .. } => Ok(Records::from_iter([record])),
         }
     }
+}
+
+/// Whether bodies of this type are the messages of a gRPC call, whatever their own format is.
+fn is_grpc(media_type: &[u8]) -> bool {
+    media_type.strip_prefix(b"application/grpc").is_some_and(|rest| rest.is_empty() || rest.starts_with(b"+"))
 }
 
 /// Returns the type without parameters, in lower case (RFC 9110, section 8.3.1).
@@ -113,6 +140,22 @@ mod tests {
         ] {
             assert_eq!(reader(&[0], other).err(), Some(Unreadable::ContentType), "{other}");
         }
+    }
+
+    #[test]
+    fn grpc_calls_have_no_fields() {
+        let fields = fields();
+        for content_type in ["application/grpc", "application/grpc+json", "Application/gRPC+proto; x=y"] {
+            let grpc = || reader(&[0, 2], content_type).expect("a call");
+            assert!(grpc().known().is_some(), "before the first message");
+            assert_eq!(grpc().finish(&fields), Ok(Records::from_iter([fields.empty_record()])));
+            let mut with_messages = grpc();
+            for piece in [&b""[..], b"\x01\0\0\0\x01", b"{"] {
+                assert_eq!(with_messages.read(&fields, piece), Ok(()));
+            }
+            assert_eq!(grpc().read(&fields, br#"{"a":1}"#), Err(Unreadable::ContentType), "no message");
+        }
+        assert_eq!(reader(&[0], "application/grpc-web+proto").err(), Some(Unreadable::ContentType));
     }
 
     #[test]
