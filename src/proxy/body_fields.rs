@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -25,6 +26,7 @@ use weir_limiter::wait_queue::WaitingMemory;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::identify::body::{BodySettings, OnUnreadable, RequestFields};
+use weir_telemetry::metrics::WorkerMetrics;
 
 /// What a held body takes in addition to its bytes.
 const FIXED_SIZE: usize = 2 * 1024;
@@ -66,6 +68,7 @@ pub(super) struct HeldBody {
 struct RestReader {
     reader: BodyReader,
     settings: Arc<BodySettings>,
+    metrics: Rc<WorkerMetrics>,
 }
 
 impl BodyFields {
@@ -112,6 +115,9 @@ pub(super) async fn read(
         Ok((reader, coding)) => read_with(reader, coding, context, settings, body).await?,
         Err(reason) => Err(reason),
     };
+    if let Err(reason) = read {
+        context.connection.worker.metrics.record_unreadable_body(reason);
+    }
     Ok(BodyFields { read, on_unreadable: settings.on_unreadable })
 }
 
@@ -133,7 +139,10 @@ async fn read_with(
     settings: &Arc<BodySettings>,
     body: &mut DownstreamBody,
 ) -> Result<Result<Records, Unreadable>, NotRead> {
-    let rest_reader = |reader| Some(RestReader { reader, settings: Arc::clone(settings) });
+    let rest_reader = |reader| {
+        let metrics = Rc::clone(&context.connection.worker.metrics);
+        Some(RestReader { reader, settings: Arc::clone(settings), metrics })
+    };
     if let Some(record) = reader.known() {
         let records = Records::from_iter([Record::clone(record)]);
         let rest = std::mem::replace(body, DownstreamBody::None);
@@ -228,10 +237,11 @@ impl HeldBody {
             return Poll::Ready(Some(Ok(frame)));
         }
         let polled = ready!(Pin::new(&mut self.rest).poll_frame(cx));
-        if let (Some(Ok(frame)), Some(RestReader { reader, settings })) = (&polled, &mut self.reader)
+        if let (Some(Ok(frame)), Some(RestReader { reader, settings, metrics })) = (&polled, &mut self.reader)
             && let Some(data) = frame.data_ref()
             && let Err(reason) = reader.read(&settings.fields, data)
         {
+            metrics.record_unreadable_body(reason);
             self.reader = None;
             let error = io::Error::new(io::ErrorKind::InvalidData, reason);
             return Poll::Ready(Some(Err(error.into())));

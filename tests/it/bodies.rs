@@ -162,6 +162,49 @@ fn unreadable_bodies_may_count_as_without_fields() {
 }
 
 #[test]
+fn reasons_are_counted_and_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let log = format!("access_log: {{ path: {}, format: \"%RESPONSE_FLAGS%\" }}\n", path.display());
+    let weir = start(&(log + RULES));
+    let twice = r#"{"model":"x","user":"eve","model":"gpt-4"}"#;
+    assert_eq!(statuses(&weir, [&json("/chat", twice), &Request::post("/chat", "x")]), [400, 400]);
+    let lines = wait::until("two lines", || {
+        let lines = std::fs::read_to_string(&path).ok()?;
+        (lines.lines().count() == 2).then_some(lines)
+    });
+    assert_eq!(lines, "UAEX,UB_DUPLICATE\nUAEX,UB_CONTENT_TYPE\n");
+    let count = |reason| weir.metric("weir_unreadable_bodies_total", &[("reason", reason)]);
+    assert_eq!(["duplicate", "content_type", "invalid"].map(count), [1.0, 1.0, 0.0]);
+    weir.reload(&config("echo", &RULES.replace("max: 4KiB", "max: 4KiB, on_unreadable: missing")));
+    assert_eq!(statuses(&weir, [&json("/chat", "nonsense")]), [200]);
+    assert_eq!(count("invalid"), 1.0);
+}
+
+#[test]
+fn values_are_hashed_wherever_keys_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let log = format!("access_log: {{ path: {}, format: json }}\n", path.display());
+    let weir = start(&(log + RULES));
+    let login = form("/login", "username=joe.doe&password=secret-word");
+    let chat = json("/chat", r#"{"model":"gpt-4","user":"joe.doe"}"#);
+    assert_eq!(statuses(&weir, [&login, &login, &login, &chat]), [200, 200, 429, 200]);
+    let logged = wait::until("four lines", || {
+        let lines = std::fs::read_to_string(&path).ok()?;
+        (lines.lines().count() == 4).then_some(lines)
+    });
+    let top = |rule: &str| weir.admin_json(&format!("/limits/top?rule={rule}")).to_string();
+    let shown = [logged, top("login"), top("chat"), weir.admin_json("/events?once").to_string()];
+    for (place, shown) in ["the log", "the top of logins", "the top of chats", "the feed"].iter().zip(shown) {
+        assert!(shown.contains("form.username=#") || shown.contains("json.user=#"), "{place}: {shown}");
+        for value in ["joe.doe", "secret-word"] {
+            assert!(!shown.contains(value), "{place} shows {value}: {shown}");
+        }
+    }
+}
+
+#[test]
 fn upstream_receives_the_bytes_as_they_came() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), RULES));

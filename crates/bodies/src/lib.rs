@@ -37,3 +37,29 @@ pub enum Unreadable {
     #[error("the body cannot be decoded")]
     Coding,
 }
+
+impl Unreadable {
+    /// All reasons, in order of declaration.
+    pub const ALL: [Self; 7] = [
+        Self::Invalid,
+        Self::TooDeep,
+        Self::Duplicate,
+        Self::TooLong,
+        Self::TooManyElements,
+        Self::ContentType,
+        Self::Coding,
+    ];
+
+    /// Returns the name of the reason in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::TooDeep => "too_deep",
+            Self::Duplicate => "duplicate",
+            Self::TooLong => "too_long",
+            Self::TooManyElements => "too_many_elements",
+            Self::ContentType => "content_type",
+            Self::Coding => "coding",
+        }
+    }
+}
