@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, request};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::body::{DownstreamBody, DownstreamBodyError};
@@ -20,23 +20,18 @@ use super::request_context::RequestContext;
 use super::timeouts::UploadTimer;
 use weir_bodies::Unreadable;
 use weir_bodies::coding::Coding;
-use weir_bodies::fields::{FieldMask, Record, Records};
+use weir_bodies::computed;
+use weir_bodies::fields::{FieldMask, Records};
+use weir_bodies::graphql::UrlParameters;
 use weir_bodies::reader::BodyReader;
 use weir_limiter::wait_queue::WaitingMemory;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
-use weir_policy::identify::body::{BodySettings, OnUnreadable, RequestFields};
+use weir_policy::identify::body::{BodyFields, BodySettings};
 use weir_telemetry::metrics::WorkerMetrics;
 
 /// What a held body takes in addition to its bytes.
 const FIXED_SIZE: usize = 2 * 1024;
-
-/// What rules know of a body: the values of its fields, of each element of a batch, or why they are unknown.
-#[derive(Debug)]
-pub(super) struct BodyFields {
-    read: Result<Records, Unreadable>,
-    on_unreadable: OnUnreadable,
-}
 
 /// Why the fields of a body are not read.
 pub(super) enum NotRead {
@@ -71,32 +66,20 @@ struct RestReader {
     metrics: Rc<WorkerMetrics>,
 }
 
-impl BodyFields {
-    /// Returns what rules know of the body, once for each element of a batch.
-    pub(super) fn of_elements(&self) -> impl Iterator<Item = RequestFields<'_>> {
-        let records = self.read.as_deref().unwrap_or_default();
-        let whole = match (&self.read, self.on_unreadable) {
-            (Err(reason), OnUnreadable::Deny) => Some(RequestFields::Unreadable(*reason)),
-            // An empty batch has no fields either.
-            _ => records.is_empty().then_some(RequestFields::Absent),
-        };
-        records.iter().map(RequestFields::Fields).chain(whole)
-    }
-}
-
 /// Returns the fields without which it is unclear which rules apply to the request; `None` if there are none. What a tunnel carries is no
-/// body.
+/// body. A GraphQL request may be in the URL.
 pub(super) fn needed(
     context: &RequestContext,
     policy: &Policy,
     unread: &PendingBody,
     attributes: &Attributes<'_>,
 ) -> Option<FieldMask> {
-    policy.bodies.as_ref().filter(|_| !unread.is_empty() && !context.upgrade.is_by_connect())?;
-    attributes.body.set(RequestFields::Unread);
-    let needed = policy.rules.body_fields_needed(attributes);
-    attributes.body.set(RequestFields::Absent);
-    (!needed.is_empty()).then_some(needed)
+    policy.body_fields_needed(attributes, has_body(context, unread))
+}
+
+/// Whether what follows the head is the content of the request.
+fn has_body(context: &RequestContext, unread: &PendingBody) -> bool {
+    !unread.is_empty() && !context.upgrade.is_by_connect()
 }
 
 /// Reads the beginning of `body` until the fields `wanted` are known or cannot be known. Returns them; what was read is then a part of
@@ -108,17 +91,33 @@ pub(super) async fn read(
     context: &mut RequestContext,
     settings: &Arc<BodySettings>,
     wanted: FieldMask,
-    headers: &HeaderMap,
-    body: &mut DownstreamBody,
+    head: &request::Parts,
+    unread: &mut PendingBody,
 ) -> Result<BodyFields, NotRead> {
-    let read = match reader(settings, wanted, headers) {
-        Ok((reader, coding)) => read_with(reader, coding, context, settings, body).await?,
-        Err(reason) => Err(reason),
+    let has_body = has_body(context, unread);
+    let read = match (url_parameters(settings, wanted, head), reader(settings, wanted, &head.headers)) {
+        (Err(reason), _) => Err(reason),
+        (Ok(url), _) if !has_body => computed::without_body(&settings.fields, wanted, url.as_ref()),
+        (_, Err(reason)) => Err(reason),
+        (Ok(url), Ok((reader, coding))) => {
+            let beginning = Beginning { reader, coding, url, settings, size: 0 };
+            read_with(beginning, context, settings, &mut unread.body).await?
+        }
     };
     if let Err(reason) = read {
         context.connection.worker.metrics.record_unreadable_body(reason);
     }
     Ok(BodyFields { read, on_unreadable: settings.on_unreadable })
+}
+
+/// Returns the parameters of the URL on which the fields `wanted` depend.
+fn url_parameters(
+    settings: &BodySettings,
+    wanted: FieldMask,
+    head: &request::Parts,
+) -> Result<Option<UrlParameters>, Unreadable> {
+    let query = head.uri.query().filter(|_| settings.fields.has_graphql(wanted));
+    query.map_or(Ok(None), UrlParameters::read)
 }
 
 /// Returns a reader of the fields `wanted`, and how the body is compressed.
@@ -133,8 +132,7 @@ fn reader(
 }
 
 async fn read_with(
-    reader: BodyReader,
-    coding: Option<Coding>,
+    mut beginning: Beginning<'_>,
     context: &mut RequestContext,
     settings: &Arc<BodySettings>,
     body: &mut DownstreamBody,
@@ -143,11 +141,10 @@ async fn read_with(
         let metrics = Rc::clone(&context.connection.worker.metrics);
         Some(RestReader { reader, settings: Arc::clone(settings), metrics })
     };
-    if let Some(record) = reader.known() {
-        let records = Records::from_iter([Record::clone(record)]);
-        let rest = std::mem::replace(body, DownstreamBody::None);
-        let held = HeldBody { frames: VecDeque::new(), memory: None, rest, reader: rest_reader(reader) };
-        *body = DownstreamBody::Held(Box::new(held));
+    if let Ok(Some(records)) = beginning.known() {
+        let (rest, reader) = (std::mem::replace(body, DownstreamBody::None), rest_reader(beginning.reader));
+        *body =
+            DownstreamBody::Held(Box::new(HeldBody { frames: VecDeque::new(), memory: None, rest, reader }));
         return Ok(Ok(records));
     }
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
@@ -157,7 +154,6 @@ async fn read_with(
     let timer = UploadTimer::start(&context.timer);
     let rest = std::mem::replace(body, DownstreamBody::None);
     let mut held = HeldBody { frames: VecDeque::new(), memory: Some(memory), rest, reader: None };
-    let mut beginning = Beginning { reader, coding, settings, size: 0 };
     let records = loop {
         let frame = poll_fn(|cx| {
             let polled = Pin::new(&mut held.rest).poll_frame(cx);
@@ -193,21 +189,26 @@ async fn read_with(
 struct Beginning<'s> {
     reader: BodyReader,
     coding: Option<Coding>,
+    url: Option<UrlParameters>,
     settings: &'s BodySettings,
     size: usize,
 }
 
 impl Beginning<'_> {
+    /// Returns the fields if they are known by what has been read.
+    fn known(&self) -> Result<Option<Records>, Unreadable> {
+        self.reader.known(&self.settings.fields, self.url.as_ref())
+    }
+
     /// Reads the next piece. Returns the fields once all of them are known; then, the whole piece has been read.
     fn read(&mut self, piece: &[u8]) -> Result<Option<Records>, Unreadable> {
-        let Self { reader, coding, settings, size } = self;
+        let Self { reader, coding, settings, size, .. } = self;
         let (within, beyond) = piece.split_at(piece.len().min(settings.max - *size));
         *size += within.len();
         // A compressed body is read whole, because its content may be much longer than what has arrived.
         if coding.is_none() {
             reader.read(&settings.fields, within)?;
-            if let Some(record) = reader.known() {
-                let records = Records::from_iter([Record::clone(record)]);
+            if let Some(records) = reader.known(&settings.fields, self.url.as_ref())? {
                 return reader.read(&settings.fields, beyond).map(|()| Some(records));
             }
         }
@@ -221,7 +222,7 @@ impl Beginning<'_> {
             let data: Vec<&[u8]> = frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
             self.reader.read(fields, &coding.decode(&data.concat(), self.settings.max)?)?;
         }
-        self.reader.finish(fields)
+        self.reader.finish(fields, self.url.as_ref())
     }
 }
 

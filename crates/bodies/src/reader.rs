@@ -1,14 +1,18 @@
 //! The fields of a body, by its content type.
 
 use crate::Unreadable;
+use crate::computed;
 use crate::fields::{FieldMask, FieldSet, Record, Records};
 use crate::form::FormReader;
+use crate::graphql::UrlParameters;
 use crate::json::JsonReader;
 
 /// Reads the fields of one body.
 #[derive(Debug)]
 pub struct BodyReader {
     wanted: FieldMask,
+    /// The fields to be read for the wanted ones.
+    sources: FieldMask,
     format: FormatReader,
 }
 
@@ -47,7 +51,7 @@ impl BodyReader {
             }
             _ => return Err(Unreadable::ContentType),
         };
-        Ok(Self { wanted, format })
+        Ok(Self { wanted, sources: fields.sources(wanted), format })
     }
 
     /// Reads the next piece of the body.
@@ -71,28 +75,44 @@ impl BodyReader {
     }
 
     /// Returns the values that have been read so far, if no wanted field is missing any more. The rest of the body may still state one of
-    /// them again.
-    pub fn known(&self) -> Option<&Record> {
+    /// them again. `url`: the parameters of the URL that a field depends on.
+    ///
+    /// # Errors
+    /// Why they are unknown.
+    pub fn known(
+        &self,
+        fields: &FieldSet,
+        url: Option<&UrlParameters>,
+    ) -> Result<Option<Records>, Unreadable> {
         let record = match &self.format {
             FormatReader::Json(reader) => reader.record(),
             FormatReader::Form(reader) => reader.record(),
             // A call may wait for a response before it sends a message.
-            FormatReader::Grpc { record, .. } => return Some(record),
-        }?;
-        let is_missing = |(index, value): (usize, &Option<_>)| value.is_none() && self.wanted.contains(index);
-        (!record.iter().enumerate().any(is_missing)).then_some(record)
+            FormatReader::Grpc { record, .. } => return Ok(Some(Records::from_iter([record.clone()]))),
+        };
+        let Some(record) = record else { return Ok(None) };
+        let is_missing =
+            |(index, value): (usize, &Option<_>)| value.is_none() && self.sources.contains(index);
+        if record.iter().enumerate().any(is_missing) {
+            return Ok(None);
+        }
+        let mut records = Records::from_iter([record.clone()]);
+        computed::compute(fields, self.wanted, &mut records, url)?;
+        Ok(Some(records))
     }
 
-    /// Returns the values at the end of the body.
+    /// Returns the values at the end of the body. `url`: as of [`Self::known`].
     ///
     /// # Errors
     /// Why they are unknown.
-    pub fn finish(self, fields: &FieldSet) -> Result<Records, Unreadable> {
-        match self.format {
-            FormatReader::Json(reader) => reader.finish(fields),
-            FormatReader::Form(reader) => reader.finish(fields).map(|record| Records::from_iter([record])),
-            FormatReader::Grpc { record, .. } => Ok(Records::from_iter([record])),
-        }
+    pub fn finish(self, fields: &FieldSet, url: Option<&UrlParameters>) -> Result<Records, Unreadable> {
+        let mut records = match self.format {
+            FormatReader::Json(reader) => reader.finish(fields)?,
+            FormatReader::Form(reader) => Records::from_iter([reader.finish(fields)?]),
+            FormatReader::Grpc { record, .. } => return Ok(Records::from_iter([record])),
+        };
+        computed::compute(fields, self.wanted, &mut records, url)?;
+        Ok(records)
     }
 }
 
@@ -147,8 +167,11 @@ mod tests {
         let fields = fields();
         for content_type in ["application/grpc", "application/grpc+json", "Application/gRPC+proto; x=y"] {
             let grpc = || reader(&[0, 2], content_type).expect("a call");
-            assert!(grpc().known().is_some(), "before the first message");
-            assert_eq!(grpc().finish(&fields), Ok(Records::from_iter([fields.empty_record()])));
+            assert!(
+                grpc().known(&fields, None).is_ok_and(|known| known.is_some()),
+                "before the first message"
+            );
+            assert_eq!(grpc().finish(&fields, None), Ok(Records::from_iter([fields.empty_record()])));
             let mut with_messages = grpc();
             for piece in [&b""[..], b"\x01\0\0\0\x01", b"{"] {
                 assert_eq!(with_messages.read(&fields, piece), Ok(()));
@@ -163,8 +186,8 @@ mod tests {
         let (fields, mut reader) = (fields(), reader(&[0], "application/json").expect("JSON"));
         for (piece, is_known) in [(&br#"{"b":"x","a":1"#[..], false), (br#","c":["#, true)] {
             reader.read(&fields, piece).expect("readable");
-            assert_eq!(reader.known().is_some(), is_known);
+            assert_eq!(reader.known(&fields, None).expect("readable").is_some(), is_known);
         }
-        assert_eq!(reader.finish(&fields), Err(Unreadable::Invalid));
+        assert_eq!(reader.finish(&fields, None), Err(Unreadable::Invalid));
     }
 }

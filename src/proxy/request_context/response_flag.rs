@@ -62,6 +62,8 @@ impl ResponseFlag {
                 Unreadable::TooManyElements => "UAEX,UB_TOO_MANY_ELEMENTS",
                 Unreadable::ContentType => "UAEX,UB_CONTENT_TYPE",
                 Unreadable::Coding => "UAEX,UB_CODING",
+                Unreadable::Graphql => "UAEX,UB_GRAPHQL",
+                Unreadable::GraphqlTooLarge => "UAEX,UB_GRAPHQL_TOO_LARGE",
             },
             Self::UpstreamFailure => "UF",
             Self::UpstreamOverflow => "UO",
