@@ -226,6 +226,9 @@ fn literal(value: &cst::Value) -> Option<u64> {
 
 /// Reads the numbers of the variables `names` in a JSON object. What is not a number counts as the highest, and `null` as absent.
 fn numbers_in(object: &str, names: Vec<String>) -> Result<impl Iterator<Item = (String, u64)>, Unreadable> {
+    if !object.trim_start().starts_with('{') {
+        return Err(Unreadable::Graphql);
+    }
     let path = |name: &String| FieldName::Json(Arc::new(Path::of(Step::Key(name.as_str().into()))));
     let fields = FieldSet::new(names.iter().map(path));
     let mut reader = JsonReader::default();
