@@ -101,7 +101,13 @@ pub(super) async fn read(
         (_, Err(reason)) => Err(reason),
         (Ok(url), Ok((reader, coding))) => {
             let beginning = Beginning { reader, coding, url, settings, size: 0 };
-            read_with(beginning, context, settings, &mut unread.body).await?
+            match beginning.known() {
+                Ok(Some(records)) => {
+                    watch(beginning.into_rest(context), &mut unread.body);
+                    Ok(records)
+                }
+                _ => read_with(beginning, context, settings, &mut unread.body).await?,
+            }
         }
     };
     if let Err(reason) = read {
@@ -131,22 +137,19 @@ fn reader(
     Ok((BodyReader::new(&settings.fields, wanted, content_type)?, coding))
 }
 
+/// Makes `body` one whose fields are known before its first byte.
+fn watch(reader: RestReader, body: &mut DownstreamBody) {
+    let rest = std::mem::replace(body, DownstreamBody::None);
+    let held = HeldBody { frames: VecDeque::new(), memory: None, rest, reader: Some(reader) };
+    *body = DownstreamBody::Held(Box::new(held));
+}
+
 async fn read_with(
     mut beginning: Beginning<'_>,
     context: &mut RequestContext,
     settings: &Arc<BodySettings>,
     body: &mut DownstreamBody,
 ) -> Result<Result<Records, Unreadable>, NotRead> {
-    let rest_reader = |reader| {
-        let metrics = Rc::clone(&context.connection.worker.metrics);
-        Some(RestReader { reader, settings: Arc::clone(settings), metrics })
-    };
-    if let Ok(Some(records)) = beginning.known() {
-        let (rest, reader) = (std::mem::replace(body, DownstreamBody::None), rest_reader(beginning.reader));
-        *body =
-            DownstreamBody::Held(Box::new(HeldBody { frames: VecDeque::new(), memory: None, rest, reader }));
-        return Ok(Ok(records));
-    }
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let memory = length.unwrap_or(usize::MAX).min(settings.max).saturating_add(FIXED_SIZE);
     let memory =
@@ -175,7 +178,7 @@ async fn read_with(
         match read {
             Ok(None) => {}
             Ok(Some(records)) => {
-                held.reader = rest_reader(beginning.reader);
+                held.reader = Some(beginning.into_rest(context));
                 break Ok(records);
             }
             Err(reason) => break Err(reason),
@@ -190,7 +193,7 @@ struct Beginning<'s> {
     reader: BodyReader,
     coding: Option<Coding>,
     url: Option<UrlParameters>,
-    settings: &'s BodySettings,
+    settings: &'s Arc<BodySettings>,
     size: usize,
 }
 
@@ -198,6 +201,12 @@ impl Beginning<'_> {
     /// Returns the fields if they are known by what has been read.
     fn known(&self) -> Result<Option<Records>, Unreadable> {
         self.reader.known(&self.settings.fields, self.url.as_ref())
+    }
+
+    /// Returns what reads on behind it.
+    fn into_rest(self, context: &RequestContext) -> RestReader {
+        let metrics = Rc::clone(&context.connection.worker.metrics);
+        RestReader { reader: self.reader, settings: Arc::clone(self.settings), metrics }
     }
 
     /// Reads the next piece. Returns the fields once all of them are known; then, the whole piece has been read.
