@@ -287,6 +287,9 @@ impl ResponseBody {
 /// Records that a part of the response body has been passed on; `None` for trailers.
 fn record_sent(context: &mut RequestContext, data: Option<&Bytes>) {
     context.bytes_sent = context.bytes_sent.saturating_add(data.map_or(0, |data| data.len() as u64));
+    if let (Some(reader), Some(data)) = (&mut context.stated_cost, data) {
+        reader.read(data);
+    }
     context.recorder.take_if(|recorder| !data.is_some_and(|data| recorder.record_data(data)));
 }
 

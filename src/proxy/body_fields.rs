@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, request};
 use hyper::body::{Body, Frame, SizeHint};
 
@@ -24,6 +24,7 @@ use weir_bodies::computed;
 use weir_bodies::fields::{FieldMask, Records};
 use weir_bodies::graphql::UrlParameters;
 use weir_bodies::reader::BodyReader;
+use weir_bodies::usage_option::{self, Edit};
 use weir_limiter::wait_queue::WaitingMemory;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
@@ -82,8 +83,8 @@ fn has_body(context: &RequestContext, unread: &PendingBody) -> bool {
     !unread.is_empty() && !context.upgrade.is_by_connect()
 }
 
-/// Reads the beginning of `body` until the fields `wanted` are known or cannot be known. Returns them; what was read is then a part of
-/// `body` again.
+/// Reads the beginning of the body until the fields `wanted` are known or cannot be known. Returns them; what was read is then a part of
+/// the body again.
 ///
 /// # Errors
 /// Why they are not read.
@@ -97,23 +98,26 @@ pub(super) async fn read(
     let has_body = has_body(context, unread);
     let read = match (url_parameters(settings, wanted, head), reader(settings, wanted, &head.headers)) {
         (Err(reason), _) => Err(reason),
-        (Ok(url), _) if !has_body => computed::without_body(&settings.fields, wanted, url.as_ref()),
+        (Ok(url), _) if !has_body => {
+            computed::without_body(&settings.fields, wanted, url.as_ref()).map(|records| (records, None))
+        }
         (_, Err(reason)) => Err(reason),
         (Ok(url), Ok((reader, coding))) => {
             let beginning = Beginning { reader, coding, url, settings, size: 0 };
             match beginning.known() {
                 Ok(Some(records)) => {
                     watch(beginning.into_rest(context), &mut unread.body);
-                    Ok(records)
+                    Ok((records, None))
                 }
                 _ => read_with(beginning, context, settings, &mut unread.body).await?,
             }
         }
     };
-    if let Err(reason) = read {
-        context.connection.worker.metrics.record_unreadable_body(reason);
+    if let Err(reason) = &read {
+        context.connection.worker.metrics.record_unreadable_body(*reason);
     }
-    Ok(BodyFields { read, on_unreadable: settings.on_unreadable })
+    let size = read.as_ref().ok().and_then(|(_, size)| *size);
+    Ok(BodyFields { read: read.map(|(records, _)| records), size, on_unreadable: settings.on_unreadable })
 }
 
 /// Returns the parameters of the URL on which the fields `wanted` depend.
@@ -149,7 +153,7 @@ async fn read_with(
     context: &mut RequestContext,
     settings: &Arc<BodySettings>,
     body: &mut DownstreamBody,
-) -> Result<Result<Records, Unreadable>, NotRead> {
+) -> Result<Result<(Records, Option<u64>), Unreadable>, NotRead> {
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let memory = length.unwrap_or(usize::MAX).min(settings.max).saturating_add(FIXED_SIZE);
     let memory =
@@ -179,7 +183,7 @@ async fn read_with(
             Ok(None) => {}
             Ok(Some(records)) => {
                 held.reader = Some(beginning.into_rest(context));
-                break Ok(records);
+                break Ok((records, None));
             }
             Err(reason) => break Err(reason),
         }
@@ -225,17 +229,38 @@ impl Beginning<'_> {
     }
 
     /// Returns the fields of a body that consists of these frames.
-    fn end(mut self, frames: &VecDeque<Frame<Bytes>>) -> Result<Records, Unreadable> {
+    fn end(mut self, frames: &VecDeque<Frame<Bytes>>) -> Result<(Records, Option<u64>), Unreadable> {
         let fields = &self.settings.fields;
         if let Some(coding) = self.coding {
             let data: Vec<&[u8]> = frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
-            self.reader.read(fields, &coding.decode(&data.concat(), self.settings.max)?)?;
+            let content = coding.decode(&data.concat(), self.settings.max)?;
+            self.reader.read(fields, &content)?;
+            self.size = content.len();
         }
-        self.reader.finish(fields, self.url.as_ref())
+        let size = self.size as u64;
+        self.reader.finish(fields, self.url.as_ref()).map(|records| (records, Some(size)))
     }
 }
 
 impl HeldBody {
+    /// Makes a request for a stream of OpenAI's format ask for its usage, whose head has these `headers`. A compressed body stays as it is.
+    pub(super) fn include_usage(&mut self, headers: &mut HeaderMap) {
+        if headers.contains_key(CONTENT_ENCODING) {
+            return;
+        }
+        let data: Vec<&[u8]> = self.frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
+        let mut data = data.concat();
+        let Some(Edit { range, text }) = usage_option::include_usage(&data) else { return };
+        data.splice(range, text.into_bytes());
+        self.frames.retain(|frame| !frame.is_data());
+        self.frames.push_front(Frame::data(data.into()));
+        if headers.contains_key(CONTENT_LENGTH)
+            && let Some(length) = self.size_hint().exact()
+        {
+            headers.insert(CONTENT_LENGTH, length.into());
+        }
+    }
+
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,

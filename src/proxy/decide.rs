@@ -99,6 +99,7 @@ pub(super) fn select_by_fields<'f>(
     fields: &'f BodyFields,
     deferral: &mut Option<DeferredRequest>,
 ) -> Selection {
+    attributes.body_size.set(fields.size);
     let mut selections = fields.of_elements().map(|element| {
         attributes.body.set(element);
         select(context, view, head, attributes, deferral)

@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 
 use super::grpc;
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
-use weir_limits::{AppliedLimits, DecisionSummary, ProviderSignals, Settlement, TunnelRoom};
+use weir_bodies::response::ResponseReader;
+use weir_limits::{AppliedLimits, DecisionSummary, FieldsRead, ProviderSignals, Settlement, TunnelRoom};
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::cost::RequestEnd;
 use weir_policy::rules::grpc::{GRPC_STATUS, GrpcStatus};
@@ -31,6 +32,12 @@ pub(super) fn settle(context: &mut RequestContext, request_end: &RequestEnd<'_>,
         let request_end = if gave_up { &RequestEnd::Unanswered } else { request_end };
         let mut note = |position, settled| limits.record_settlement(position, settled, now);
         settlement.settle(request_end, call, &shared.limiter, now, &mut note);
+        if let RequestEnd::Responded { headers, .. } = request_end {
+            match settlement.response_reader(headers) {
+                Ok(reader) => context.stated_cost = reader,
+                Err(_) => settlement.settle_fields(FieldsRead::Unreadable, &shared.limiter, now),
+            }
+        }
         settlement.charge_bytes(received, 0, &shared.limiter, now, &mut note);
     }
 }
@@ -77,9 +84,22 @@ pub(super) fn record_trailers(context: &mut RequestContext, trailers: &HeaderMap
     }
 }
 
+/// Settles a charge that the response's body states, of which no more is read.
+fn settle_stated_cost(
+    context: &mut RequestContext,
+    read: impl FnOnce(&mut ResponseReader) -> FieldsRead<'_>,
+) {
+    let (Some(mut reader), Some(settlement)) = (context.stated_cost.take(), &mut context.settlement) else {
+        return;
+    };
+    let shared = &context.connection.worker.shared;
+    settlement.settle_fields(read(&mut reader), &shared.limiter, shared.clock.now());
+}
+
 /// Records that the response body has been sent completely.
 pub(super) fn response_complete(context: &mut RequestContext) {
     context.is_complete = true;
+    settle_stated_cost(context, |reader| reader.end().map_or(FieldsRead::Unreadable, FieldsRead::All));
     if let Some(status) = context.status.filter(|_| context.is_grpc) {
         settle_grpc_status(context, GrpcStatus::from_http_status(status));
     }
@@ -91,11 +111,13 @@ pub(super) fn response_complete(context: &mut RequestContext) {
 /// Records that the response is complete without its body, as for HEAD.
 pub(super) fn body_omitted(context: &mut RequestContext) {
     context.is_complete = true;
+    settle_stated_cost(context, |_| FieldsRead::Unreadable);
     context.recorder = None;
 }
 
 /// Records that the response body has failed.
 pub(super) fn response_broken_off(context: &mut RequestContext) {
+    settle_stated_cost(context, |reader| FieldsRead::BrokenOff(reader.latest()));
     settle_grpc_status(context, GrpcStatus::UNAVAILABLE);
     context.flag = ResponseFlag::UpstreamClosed;
     context.is_complete = true;
@@ -110,21 +132,25 @@ impl Drop for RequestContext {
 
 /// Charges, counts and logs a request that has ended, and returns its connection to idle.
 fn finish(context: &mut RequestContext) {
+    settle_stated_cost(context, |reader| FieldsRead::Abandoned(reader.latest()));
     let worker = &context.connection.worker;
     let now = worker.shared.clock.now();
     let duration = now.since(context.started_at);
+    let mut charged = None;
     if let Some(mut settlement) = context.settlement.take() {
         let was_sent = context.timer.was_sent();
         let received = context.bytes_received();
         settlement.finish(received, context.bytes_sent, was_sent, &worker.shared.limiter, now);
+        let logged = context.log.as_ref().and_then(|log| log.decision.as_ref());
+        charged = logged.and_then(|decided| settlement.charged(decided.summary.rule));
     }
     match &context.connection.stored {
         None => {
             count(context, duration);
-            log(context, duration);
+            log(context, duration, charged);
         }
         Some(stored) if stored.is_postponed() => {}
-        Some(_) => log(context, duration),
+        Some(_) => log(context, duration, charged),
     }
     context.timer.response_ended();
 }
@@ -157,7 +183,8 @@ fn outcome(context: &RequestContext) -> FinalOutcome {
     }
 }
 
-fn log(context: &RequestContext, duration: Duration) {
+/// Writes the access log and the span of a request; `charged` are the units that its end has decided.
+fn log(context: &RequestContext, duration: Duration, charged: Option<u32>) {
     let Some(record) = &context.log else { return };
     let (decided, rules) = (record.decision.as_ref(), &record.view.policy.rules);
     let rule_name = |rule: RuleIndex| rules.get(rule).map(|rule| &*rule.name);
@@ -197,6 +224,7 @@ fn log(context: &RequestContext, duration: Duration) {
                 limit: standing.map(|standing| standing.limit),
                 remaining: standing.map(|standing| standing.remaining),
                 delay,
+                cost: charged,
                 shadow_rules: &shadow_rules,
             })
         }),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::request;
 
 use super::admitted::AdmittedRequest;
+use super::body::DownstreamBody;
 use super::body_fields::{self, NotRead};
 use super::decide::{
     IdentifiedRequest, decide_selection, identify_request, keep_details, log_headers, record_admission,
@@ -227,8 +228,13 @@ impl HeldRequest {
         self: Box<Self>,
         delay: Option<Duration>,
     ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
-        let Self { view, mut context, pending, mut head, flags, unread, trace, .. } = *self;
+        let Self { view, mut context, pending, mut head, flags, mut unread, trace, .. } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
+        if let DownstreamBody::Held(held) = &mut unread.body
+            && pending.injects_usage(&view.policy)
+        {
+            held.include_usage(&mut head.headers);
+        }
         let Ok(attributes) = identify_request(&connection, &view, &head, now) else {
             let reply = LocalReply::malformed(InvalidRequest::Malformed);
             return Err(reply.send(context, UnreadBody::Unknown));

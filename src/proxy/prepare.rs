@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use http::request;
+use http::header::ACCEPT_ENCODING;
+use http::{HeaderValue, request};
 
 use super::decide::{IdentifiedRequest, keep_details};
 use super::fallback::CachedFallbacks;
@@ -93,6 +94,10 @@ fn prepare(
     let marks = (!context.hides_client).then(|| pending.limits().mark_values(&view.limits));
     for mark in marks.into_iter().flatten() {
         head.headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
+    if pending.response_states_cost(&view.policy) {
+        // A compressed response could not be read as it passes.
+        head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     if let Some(log) = &mut context.log {
         log.copy_headers(&head.headers, &added_headers);

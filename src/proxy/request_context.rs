@@ -17,6 +17,7 @@ pub(super) use self::response_flag::ResponseFlag;
 use super::connection::DownstreamConnection;
 use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
+use weir_bodies::response::ResponseReader;
 use weir_http::http1::head::ReceivedHead;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::WaitingMemory;
@@ -81,6 +82,8 @@ pub(super) struct RequestContext {
     pub(super) followed: Option<Box<FollowedLimits>>,
     /// Records the response for requests that are rejected later.
     pub(super) recorder: Option<Box<Recorder>>,
+    /// Reads the fields of the response that state its cost.
+    pub(super) stated_cost: Option<Box<ResponseReader>>,
     /// Head of the request as it arrived over HTTP/1.1, until it has been forwarded.
     pub(super) received: ReceivedHead,
     /// Data for the access log and spans, if either is enabled.
@@ -161,6 +164,7 @@ impl RequestContext {
             settlement: None,
             followed: None,
             recorder: None,
+            stated_cost: None,
             received: ReceivedHead::default(),
             log: None,
         })

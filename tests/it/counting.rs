@@ -7,6 +7,7 @@ mod resent;
 mod responses;
 mod settlement;
 mod shared_counters;
+mod tokens;
 
 use std::time::Duration;
 

@@ -141,18 +141,31 @@ fn tiers_example_limits_by_plan() {
     assert_eq!(weir.statuses(50, &with("77c2-example")), times(200, 50));
 }
 
+/// Returns an upstream whose responses state this number of tokens, as OpenAI's do.
+fn language_model(tokens: u32) -> Origin {
+    let body = format!("{{\"usage\":{{\"total_tokens\":{tokens}}}}}");
+    let head = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+    Origin::responding_with(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}"))
+}
+
+/// Returns a request for a chat completion with this key.
+fn chat(key: &str) -> Request {
+    Request::post("/v1/chat/completions", r#"{"messages":[],"max_tokens":100}"#)
+        .header("content-type", "application/json")
+        .header("authorization", &format!("Bearer {key}"))
+}
+
 #[test]
 fn llm_tokens_example_charges_the_tokens_of_the_response() {
-    let origin = scripted_upstream();
+    let origin = language_model(20_000);
     let weir = Example::start_with_upstream("llm-tokens.yaml", &origin);
-    let ask = |key: &str| {
-        Request::post("/v1/chat", "x").header("x-api-key", key).header("x-respond", "x-tokens: 20000")
-    };
-    assert_eq!(weir.statuses(4, &ask("me")), [200, 200, 200, 429]);
-    assert_eq!(weir.statuses(1, &ask("you")), [200]);
-    let failing = Request::post("/v1/chat", "x").header("x-api-key", "they").header("x-respond", "503");
-    assert_eq!(weir.statuses(60, &failing), times(503, 60), "failures cost nothing");
-    assert_eq!(weir.statuses(1, &Request::post("/v1/chat", "x")), [403]);
+    assert_eq!(weir.statuses(4, &chat("me")), [200, 200, 200, 429]);
+    assert_eq!(weir.statuses(1, &chat("you")), [200]);
+    let failing = Example::start_with_upstream("llm-tokens.yaml", &scripted_upstream());
+    let answer = chat("they").header("x-respond", "503");
+    assert_eq!(failing.statuses(60, &answer), times(503, 60), "failures cost nothing");
+    let anonymous = Request::post("/v1/chat/completions", "{}").header("content-type", "application/json");
+    assert_eq!(weir.statuses(1, &anonymous), [403]);
 }
 
 #[test]

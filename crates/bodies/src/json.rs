@@ -29,10 +29,14 @@ pub struct JsonReader {
     text: Vec<u8>,
     /// Maximum length of `text`. What is longer is kept up to here.
     max_text: usize,
+    /// Maximum length of a value.
+    max_value: usize,
     utf8: Utf8,
     records: Records,
     is_batch: bool,
     object: Option<Box<OpenObject>>,
+    /// Whether each element of a batch has a record. Otherwise, values replace those of the elements before.
+    keeps_elements: bool,
 }
 
 /// An object whose text is a field.
@@ -76,6 +80,15 @@ enum JsonState {
     End,
 }
 
+/// Where a reader is, after a colon or an opening brace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JsonPosition {
+    /// Before the first member of the document.
+    Document,
+    /// Before the value of this field.
+    Value(FieldIndex),
+}
+
 impl Default for JsonReader {
     fn default() -> Self {
         Self {
@@ -84,15 +97,23 @@ impl Default for JsonReader {
             node: Some(ROOT),
             text: Vec::new(),
             max_text: 0,
+            max_value: usize::MAX,
             utf8: Utf8::default(),
             records: Records::new(),
             is_batch: false,
             object: None,
+            keeps_elements: true,
         }
     }
 }
 
 impl JsonReader {
+    /// Creates a reader of the last value of each field, in a document or an array of any number of documents. Values are cut
+    /// after `max_value` bytes.
+    pub(crate) fn of_last_values(max_value: usize) -> Self {
+        Self { max_value, keeps_elements: false, ..Self::default() }
+    }
+
     /// Reads the next piece of the document.
     ///
     /// # Errors
@@ -123,6 +144,16 @@ impl JsonReader {
             }
         }
         if invalid.is_empty() { Ok(()) } else { Err(Unreadable::Invalid) }
+    }
+
+    /// Returns where it is, if that is one of the positions of [`JsonPosition`] in a document that is not a batch.
+    pub(crate) fn position(&self, fields: &FieldSet) -> Option<JsonPosition> {
+        match self.state {
+            _ if self.is_batch => None,
+            JsonState::KeyOrEnd => (self.open.len() == 1).then_some(JsonPosition::Document),
+            JsonState::Value => fields.node(self.node?).field.map(JsonPosition::Value),
+            _ => None,
+        }
     }
 
     /// Returns the values that have been read so far of a document that is not a batch.
@@ -210,6 +241,7 @@ impl JsonReader {
         match self.open.len() {
             0 if is_array => self.is_batch = true,
             0 => self.records.push(fields.empty_record()),
+            1 if self.is_batch && !self.keeps_elements && !self.records.is_empty() => {}
             1 if self.is_batch && self.records.len() == MAX_BATCH => return Err(Unreadable::TooManyElements),
             1 if self.is_batch => self.records.push(fields.empty_record()),
             _ => {}
@@ -252,7 +284,7 @@ impl JsonReader {
     fn begin_scalar(&mut self, fields: &FieldSet, byte: u8) -> Result<(), Unreadable> {
         self.begin_record(fields, false)?;
         self.node = self.node.filter(|node| fields.node(*node).is_field());
-        self.begin_text(if self.node.is_some() { usize::MAX } else { 0 });
+        self.begin_text(if self.node.is_some() { self.max_value } else { 0 });
         self.state = match byte {
             b'"' => JsonState::String { is_key: false, escape: Escape::None },
             b'-' | b'0'..=b'9' => JsonState::Number(NumberState::Start),

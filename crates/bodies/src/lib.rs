@@ -12,6 +12,8 @@ pub mod graphql;
 pub mod json;
 pub mod path;
 pub mod reader;
+pub mod response;
+pub mod usage_option;
 mod utf8;
 
 /// Why the fields of a body are unknown.

@@ -122,7 +122,7 @@ fn is_grpc(media_type: &[u8]) -> bool {
 }
 
 /// Returns the type without parameters, in lower case (RFC 9110, section 8.3.1).
-fn media_type(content_type: &[u8]) -> Vec<u8> {
+pub(crate) fn media_type(content_type: &[u8]) -> Vec<u8> {
     let end = content_type.iter().position(|byte| *byte == b';').unwrap_or(content_type.len());
     content_type[..end].trim_ascii().to_ascii_lowercase()
 }

@@ -345,6 +345,8 @@ fn is_cost_measured_later(rule: &raw::Rule) -> bool {
             measured.request_bytes.is_some()
                 || measured.response_header.is_some()
                 || measured.response_bytes.is_some()
+                || measured.response_json.is_some()
+                || measured.tokens.is_some()
         }
         Some(raw::Cost::Units(_)) | None => false,
     }

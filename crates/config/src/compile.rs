@@ -34,6 +34,7 @@ mod plans;
 mod rejection;
 mod remote_limit;
 mod respond;
+mod response_cost;
 mod retries;
 mod rls;
 mod rule_notes;
@@ -118,6 +119,7 @@ pub(super) fn compile(
         remote_services: Vec::new(),
         used_claims: RefCell::default(),
         used_body_fields: RefCell::default(),
+        used_response_fields: RefCell::default(),
     };
     context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context);
     let rules = compile_rules(raw, &mut context, report);
@@ -127,6 +129,7 @@ pub(super) fn compile(
     note_unused_store(store.is_some() && !context.needs_store, report);
     let body_fields = context.used_body_fields.take();
     let bodies = bodies::compile(raw.bodies.as_ref(), root.key("bodies"), body_fields);
+    let response_fields = response_cost::field_set(context.used_response_fields.take());
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
@@ -145,7 +148,7 @@ pub(super) fn compile(
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
         state_file,
         store,
-        policy: PolicySpec { identify, rules, routes: upstreams.routes, bodies, response },
+        policy: PolicySpec { identify, rules, routes: upstreams.routes, bodies, response_fields, response },
         elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),
         rls,
         remote_services: services,

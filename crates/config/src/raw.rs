@@ -38,7 +38,10 @@ pub use self::alerts::Alerts;
 pub use self::bodies::Bodies;
 pub use self::bootstrap::{Bootstrap, DocumentUrl};
 pub use self::client_limits::{Connections, ListenerLimits, Memory, Overload};
-pub use self::cost::{Cost, Count, GraphqlCost, GrpcStatus, OutcomePattern, StatusPattern, VariableCost};
+pub use self::cost::{
+    Cost, Count, Estimate, GraphqlCost, GrpcStatus, OutcomePattern, RequestEstimate, ResponseJson,
+    StatusPattern, TokenFormat, VariableCost,
+};
 pub use self::feedback::{Feedback, FeedbackMap};
 pub use self::forward_proxy::{ForwardProxy, ForwardProxyMap, ForwardProxyTls};
 pub use self::in_flight::{InFlight, InFlightBounds, InFlightMap};

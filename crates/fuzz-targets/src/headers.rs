@@ -102,16 +102,16 @@ pub fn cost(data: &[u8]) {
     let header_cost = HeaderCost { name: name.clone(), default: 1, max_units: max };
     let cost_model = CostModel { cost: Cost::Header(header_cost), counts: None, refunds: Refunds::default() };
     let mut headers = header_lines(&name, lines);
-    let cost = cost_model.units_to_reserve(&headers, RequestFields::Absent);
+    let cost = cost_model.units_to_reserve(&headers, RequestFields::Absent, None);
     assert!(cost >= 1 && max.is_none_or(|max| cost <= max), "a request costs {cost}");
     headers.append(&name, HeaderValue::from_static("7"));
     assert!(
-        cost_model.units_to_reserve(&headers, RequestFields::Absent) >= cost.max(7),
+        cost_model.units_to_reserve(&headers, RequestFields::Absent, None) >= cost.max(7),
         "another number makes a request cheaper"
     );
     headers.append(&name, HeaderValue::from_static("-1"));
     assert_eq!(
-        cost_model.units_to_reserve(&headers, RequestFields::Absent),
+        cost_model.units_to_reserve(&headers, RequestFields::Absent, None),
         max.unwrap_or(u32::MAX),
         "an invalid number does not cost the maximum"
     );
@@ -122,9 +122,11 @@ pub fn cost(data: &[u8]) {
     let length = HeaderMap::from_iter(
         HeaderValue::from_bytes(lines).ok().map(|value| (http::header::CONTENT_LENGTH, value)),
     );
-    assert!(
-        (1..=max.unwrap_or(u32::MAX)).contains(&cost_model.units_to_reserve(&length, RequestFields::Absent))
-    );
+    assert!((1..=max.unwrap_or(u32::MAX)).contains(&cost_model.units_to_reserve(
+        &length,
+        RequestFields::Absent,
+        None
+    )));
 }
 
 /// A load is a finite number that is at least 0, and an invalid report gives none.

@@ -40,7 +40,7 @@ pub use self::provider_signals::ProviderSignals;
 use self::record::{DecisionSubject, RequestCopy};
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
-pub use self::settlement::{Settlement, TunnelRoom};
+pub use self::settlement::{FieldsRead, Settlement, TunnelRoom};
 pub use self::summary::{DecisionSummary, Standing};
 pub use self::tables::LimitTables;
 pub use self::view::{LimitResources, LimitsView};
@@ -53,6 +53,7 @@ use weir_limiter::{Check, Limiter};
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost::ResponseFieldsCost;
 use weir_policy::rules::selection::{CheckRole, SelectedCheck, SideEffects};
 use weir_policy::throttle;
 use weir_store::lease_wait::LeaseWaits;
@@ -248,9 +249,29 @@ impl PendingLimits {
         self.0.selected.iter().map(|selected| selected.rule).chain(self.remote_rules())
     }
 
+    /// Whether fields of the response's body state the cost under any of these rules.
+    pub fn response_states_cost(&self, policy: &Policy) -> bool {
+        self.response_costs(policy).next().is_some()
+    }
+
+    /// Whether a request for a stream is to ask for its usage.
+    pub fn injects_usage(&self, policy: &Policy) -> bool {
+        self.response_costs(policy).any(|stated| stated.injects_usage.is_some())
+    }
+
+    /// Yields the costs of rules that fields of the response's body state.
+    fn response_costs<'p>(&self, policy: &'p Policy) -> impl Iterator<Item = &'p ResponseFieldsCost> {
+        let rules = policy.response_fields.is_some().then(|| self.rules());
+        rules
+            .into_iter()
+            .flatten()
+            .filter_map(|rule| policy.rules.get(rule)?.action.limiting()?.cost_model.response_fields())
+    }
+
     /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the request is held.
     pub fn settlement(&self, view: &LimitsView) -> Option<Box<Settlement>> {
-        if self.is_held() { None } else { self.0.settlement(&view.policy) }
+        let settlement = if self.is_held() { None } else { self.0.settlement(&view.policy) };
+        settlement.map(|settlement| settlement.recorded_in(view))
     }
 
     /// Returns the limits of an admitted request that follow the provider; `None` if there are none, or if the request is held.

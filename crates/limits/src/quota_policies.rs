@@ -58,9 +58,11 @@ fn rule_policies<'a>(rule: &'a Rule, counters: &mut CounterPolicies<'a>) -> Rule
         Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => {
             QuotaUnit::ContentBytes(measure.bytes_per_unit)
         }
-        Cost::Fixed(_) | Cost::Header(_) | Cost::RequestField(_) | Cost::ResponseHeader(_) => {
-            QuotaUnit::Requests
-        }
+        Cost::Fixed(_)
+        | Cost::Header(_)
+        | Cost::RequestField(_)
+        | Cost::ResponseHeader(_)
+        | Cost::ResponseFields(_) => QuotaUnit::Requests,
     };
     let limits = counters.limits.entry(counter).or_insert_with(|| {
         let policies = limiting.limits.iter().map(|limit| {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use weir_policy::rules::rule::Rule;
-use weir_telemetry::metrics::{Metrics, RuleMetrics, WaitMetrics};
+use weir_telemetry::metrics::{Metrics, RuleMetrics, StatedCostMetrics, WaitMetrics};
 use weir_telemetry::observe::key_writer::LogKeys;
 use weir_telemetry::observe::top_keys::{TopKeys, WorkerId, WorkerSketch};
 
@@ -21,15 +21,19 @@ pub(super) struct RuleRecorder {
     pub(super) sketch: Option<Arc<WorkerSketch>>,
     /// Metrics of the rule's queues, if it has some.
     pub(super) waits: Option<Arc<WaitMetrics>>,
+    /// Metrics of the costs that responses state, if they do.
+    pub(super) stated_costs: Option<Arc<StatedCostMetrics>>,
 }
 
 impl RuleRecorder {
     /// Registers the metrics of a rule, and returns a recorder that belongs to no worker.
     pub(super) fn new(rule: &Rule, metrics: &Metrics) -> Self {
+        let stated_cost = rule.action.limiting().and_then(|limiting| limiting.cost_model.response_fields());
         Self {
             metrics: metrics.rule(&rule.name),
             sketch: None,
             waits: rule.wait().map(|_| metrics.wait(&rule.name)),
+            stated_costs: stated_cost.map(|_| metrics.stated_cost(&rule.name)),
         }
     }
 

@@ -4,12 +4,15 @@
 //! of a response, a local reply in its place, and the end of the exchange (the last byte, a disconnected client, an
 //! aborted body, or a panic). Requests whose rules determine the cost on arrival have no settlement.
 
+mod response_fields;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+pub use self::response_fields::FieldsRead;
 use super::AppliedLimits;
 use weir_limiter::Limiter;
 use weir_limiter::adaptive::limits::{AdaptiveLimits, SlotIndex, UpstreamSignal};
@@ -22,6 +25,7 @@ use weir_policy::rules::cost::{CostModel, FinalCharge, RequestEnd};
 use weir_policy::rules::grpc::{CallStatus, GrpcStatus};
 use weir_policy::rules::rule::{Action, Throttle};
 use weir_policy::rules::selection::SelectedCheck;
+use weir_telemetry::metrics::StatedCostMetrics;
 
 /// The open reservations of one request.
 #[derive(Debug)]
@@ -69,6 +73,10 @@ struct OpenReservation {
     max_tunnel_delay: Option<Duration>,
     /// The charge unless the awaited gRPC status decides otherwise.
     awaited: Option<FinalCharge>,
+    /// Whether fields of the response's body state the charge, and have yet to arrive.
+    awaits_fields: bool,
+    /// Counts what they state.
+    stated_costs: Option<Arc<StatedCostMetrics>>,
 }
 
 impl Settlement {
@@ -92,6 +100,8 @@ impl Settlement {
                 free: false,
                 max_tunnel_delay: max_tunnel_delay(policy, selected),
                 awaited: None,
+                awaits_fields: false,
+                stated_costs: None,
             })
             .collect();
         let permits = limits
@@ -119,6 +129,12 @@ impl Settlement {
         for open in &mut self.open {
             let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
             let due = tariff.final_charge(request_end, call);
+            open.awaits_fields = matches!(request_end, RequestEnd::Responded { .. })
+                && due != FinalCharge::Nothing
+                && tariff.response_fields().is_some();
+            if open.awaits_fields {
+                continue;
+            }
             if call == CallStatus::Awaited && tariff.reads_calls() && due != FinalCharge::Nothing {
                 open.awaited = Some(due);
                 if tariff.counts_calls() {
@@ -168,6 +184,12 @@ impl Settlement {
         }
     }
 
+    /// Returns the units that the request is charged by `rule`, unless they were known on arrival.
+    pub fn charged(&self, rule: RuleIndex) -> Option<u32> {
+        let open = self.open.iter().find(|open| open.rule == rule)?;
+        Some(open.reservation.units() / open.unit_cost)
+    }
+
     /// Returns whether the response states the cost of the request.
     pub fn awaits_stated_cost(&self) -> bool {
         let states = |open: &OpenReservation| {
@@ -190,6 +212,7 @@ impl Settlement {
             self.settle(&end, CallStatus::None, limiter, now, |_, _| {});
         }
         self.settle_call(None, limiter, now);
+        debug_assert!(!self.awaits_fields(), "settled with the response");
         self.charge_bytes(received, sent, limiter, now, |_, _| {});
         self.release_permits(limiter);
     }
@@ -256,13 +279,21 @@ impl HeldPermit {
 
 impl OpenReservation {
     fn settle(&mut self, due: FinalCharge, limiter: &Limiter, now: Timestamp) -> Option<SettledCounter> {
-        let units = match due {
+        self.charge(self.units_due(due), limiter, now)
+    }
+
+    /// Returns the units of the limit that are due.
+    fn units_due(&self, due: FinalCharge) -> u32 {
+        match due {
             FinalCharge::Nothing => 0,
             // A response that is replaced by a local reply is settled twice, and the first settlement may have been
             // free.
             FinalCharge::AsReserved => self.reservation.units().max(self.reserved),
             FinalCharge::Units(units) => units.saturating_mul(self.unit_cost.get()),
-        };
+        }
+    }
+
+    fn charge(&mut self, units: u32, limiter: &Limiter, now: Timestamp) -> Option<SettledCounter> {
         self.free = units == 0;
         limiter.settle(&mut self.reservation, units, now)
     }

@@ -27,6 +27,7 @@ use crate::rules::header_twins::HeaderTwins;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::rules::{RequiredLimits, RuleSet};
+use weir_bodies::fields::FieldSet;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{LimitHandle, LimitSpec, Limiter};
 
@@ -41,6 +42,8 @@ pub struct PolicySpec {
     pub routes: Routes,
     /// What rules read of bodies; `None` if no rule reads any.
     pub bodies: Option<Arc<BodySettings>>,
+    /// Fields that rules read of the bodies of responses; `None` if there are none.
+    pub response_fields: Option<Arc<FieldSet>>,
     /// Rate limit headers of responses.
     pub response: response::LimitHeaderSettings,
 }
@@ -97,6 +100,7 @@ impl PolicySpec {
             has_dynamic_replies: self.rules.iter().any(|rule| rule.rejection.is_dynamic()),
             header_twins,
             bodies: self.bodies.clone(),
+            response_fields: self.response_fields.clone(),
             response: self.response.clone(),
         })
     }

@@ -92,6 +92,8 @@ pub struct Attributes<'a> {
     pub connection: ConnectionAttributes<'a>,
     /// Fields of the body.
     pub body: Cell<RequestFields<'a>>,
+    /// Size of the body, if it has arrived completely.
+    pub body_size: Cell<Option<u64>>,
     /// Entries of the Envoy descriptor, if the request was not proxied here.
     pub descriptor: Option<Entries<'a>>,
     client_is_known: bool,
@@ -176,6 +178,7 @@ pub fn identify<'a>(
         plan: OnceCell::new(),
         connection: ConnectionAttributes::default(),
         body: Cell::default(),
+        body_size: Cell::default(),
         descriptor: None,
         client_is_known: true,
         geo_lookup: GeoLookup::new(&settings.geo),

@@ -352,8 +352,8 @@ impl RuleSet {
             Ok(None) => return None,
             Err(denial) => return stop(denial),
         };
-        if let Some(field) = limiting.cost_model.request_field()
-            && let Err(ambiguity) = request.body.get().field(field)
+        if !limiting.cost_model.request_fields().is_empty()
+            && let Err(ambiguity) = request.body.get().ensure_known()
         {
             return stop(Denial::Ambiguous(ambiguity));
         }
@@ -375,7 +375,11 @@ impl RuleSet {
             key: key.key,
             is_enforced: key.is_enforced,
             entries,
-            hits: limiting.cost_model.units_to_reserve(request.headers, request.body.get()),
+            hits: limiting.cost_model.units_to_reserve(
+                request.headers,
+                request.body.get(),
+                request.body_size.get(),
+            ),
             local_fallback,
         });
         None

@@ -9,7 +9,7 @@ use super::record::{LoggedRequest, RecordedEnd};
 use weir_http::headers::Headers;
 use weir_limiter::Limiter;
 use weir_limiter::timestamp::Timestamp;
-use weir_limits::Settlement;
+use weir_limits::{FieldsRead, Settlement};
 use weir_policy::rules::cost::RequestEnd;
 use weir_policy::rules::grpc::CallStatus;
 
@@ -34,6 +34,7 @@ struct Ending {
     recorded_end: RecordedEnd,
     received: u64,
     sent: u64,
+    cost: Option<u32>,
 }
 
 impl PartialEq for Ending {
@@ -68,6 +69,7 @@ impl Endings {
             recorded_end: request.recorded_end,
             received: request.received,
             sent: request.sent,
+            cost: request.cost,
         }));
     }
 
@@ -81,6 +83,8 @@ impl Endings {
             let headers = Headers::default();
             let end = request_end(ending.recorded_end, ending.status, &headers);
             ending.settlement.settle(&end, CallStatus::None, limiter, ending.at, |_, _| {});
+            let read = ending.cost.map_or(FieldsRead::Unreadable, FieldsRead::Recorded);
+            ending.settlement.settle_fields(read, limiter, ending.at);
             ending.settlement.finish(ending.received, ending.sent, false, limiter, ending.at);
         }
     }

@@ -36,6 +36,8 @@ pub(super) enum NeededAttribute {
     Certificate,
     /// Fields of the request's body.
     Body,
+    /// Fields of the response's body.
+    ResponseBody,
     ResponseHeader(HeaderName),
     /// The status of gRPC calls.
     CallStatus,
@@ -87,6 +89,7 @@ impl fmt::Display for NeededAttribute {
             Self::Header(name) => write!(f, "header {name}"),
             Self::Certificate => f.write_str("the client's certificate"),
             Self::Body => f.write_str("the body"),
+            Self::ResponseBody => f.write_str("the body of the response"),
             Self::ResponseHeader(name) => write!(f, "response header {name}"),
             Self::CallStatus => f.write_str("the status of gRPC calls"),
         }
@@ -202,6 +205,7 @@ impl NeedsOfRule {
                 self.add(NeededAttribute::ResponseHeader(header.name.clone()), Consequence::Cost);
             }
             Cost::RequestField(_) => self.add(NeededAttribute::Body, Consequence::Cost),
+            Cost::ResponseFields(_) => self.add(NeededAttribute::ResponseBody, Consequence::Cost),
             Cost::Fixed(_) | Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
         }
         let counts = limiting.cost_model.counts.as_ref();
@@ -266,6 +270,7 @@ fn is_recorded(
         NeededAttribute::Method => request.method.is_recorded(),
         NeededAttribute::Host => request.host.is_recorded(),
         NeededAttribute::Header(name) => recorded_header(name, request, block, needed).is_some(),
+        NeededAttribute::ResponseBody => request.cost.is_some(),
         NeededAttribute::Certificate
         | NeededAttribute::Listener
         | NeededAttribute::Body

@@ -107,6 +107,8 @@ pub(super) struct LoggedRequest {
     pub(super) received: u64,
     /// Bytes of the response body.
     pub(super) sent: u64,
+    /// Units that the response stated as its cost, such as tokens.
+    pub(super) cost: Option<u32>,
 }
 
 impl LoggedRequest {
@@ -128,6 +130,7 @@ impl LoggedRequest {
         recorded_end: RecordedEnd::Response,
         received: 0,
         sent: 0,
+        cost: None,
     };
 }
 

@@ -155,6 +155,8 @@ pub struct LoggedRule<'a> {
     pub remaining: Option<u32>,
     /// Time for which the request was delayed.
     pub delay: Duration,
+    /// Units that it was charged, if its end has decided that.
+    pub cost: Option<u32>,
     /// Names of the rules in shadow mode whose limits the request exceeds.
     pub shadow_rules: &'a [&'a str],
 }

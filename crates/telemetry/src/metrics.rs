@@ -17,6 +17,7 @@ mod process;
 mod remote;
 mod rls;
 mod rule;
+mod stated_costs;
 mod store;
 mod summary;
 mod upstream;
@@ -43,6 +44,8 @@ pub use self::remote::{RemoteMetrics, RemoteOutcome};
 pub use self::rls::{DescriptorHits, NameOrigin, RlsStats, UnservedReason, sanitized};
 use self::rule::RuleRegistry;
 pub use self::rule::{DecisionCounts, DecisionOutcome, RuleMetrics};
+use self::stated_costs::StatedCostRegistry;
+pub use self::stated_costs::{StatedCostMetrics, StatedCostOutcome};
 pub use self::store::{StoreMetrics, StoreOutcome, Unanswered};
 pub use self::summary::{TrafficTotals, UpstreamTotals};
 use self::upstream::UpstreamRegistry;
@@ -182,6 +185,7 @@ struct MetricTotals<'a> {
     clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
     rules: MutexGuard<'a, RuleRegistry>,
     waits: MutexGuard<'a, WaitRegistry>,
+    stated_costs: MutexGuard<'a, StatedCostRegistry>,
 }
 
 impl MetricTotals<'_> {
@@ -197,6 +201,7 @@ pub struct Metrics {
     workers: Mutex<Vec<Arc<WorkerCounts>>>,
     rules: Mutex<RuleRegistry>,
     waits: Mutex<WaitRegistry>,
+    stated_costs: Mutex<StatedCostRegistry>,
     upstreams: Mutex<UpstreamRegistry>,
     rls: OnceLock<Arc<RlsStats>>,
     remotes: Mutex<RemoteRegistry>,
@@ -212,6 +217,7 @@ impl Metrics {
             workers: Mutex::default(),
             rules: Mutex::default(),
             waits: Mutex::default(),
+            stated_costs: Mutex::default(),
             upstreams: Mutex::default(),
             rls: OnceLock::new(),
             remotes: Mutex::default(),
@@ -234,6 +240,11 @@ impl Metrics {
     /// Returns the metrics of a rule's queues, which all workers share; they continue across reloads.
     pub fn wait(&self, rule: &str) -> Arc<WaitMetrics> {
         self.waits.lock().get_or_insert(rule)
+    }
+
+    /// Returns the metrics of the costs that responses state under a rule, which all workers share; they continue across reloads.
+    pub fn stated_cost(&self, rule: &str) -> Arc<StatedCostMetrics> {
+        self.stated_costs.lock().get_or_insert(rule)
     }
 
     /// Returns the counts of a rule so far; zeros if it was never registered.
@@ -364,6 +375,7 @@ impl Metrics {
             clusters,
             rules: self.rules.lock(),
             waits: self.waits.lock(),
+            stated_costs: self.stated_costs.lock(),
         }
     }
 }

@@ -1,29 +1,23 @@
 //! Examples of calls to providers.
 
-use super::{Example, scripted_upstream, times};
+use super::{Example, chat, language_model, scripted_upstream, times};
 use crate::support::{AfterResponse, Client, Origin, Request};
 
 const UPSTREAM: &str = "https://api.example.com";
 
 #[test]
 fn provider_llm_example_keeps_the_limits_on_requests_and_tokens() {
-    let origin = scripted_upstream();
+    let origin = language_model(20_000);
     let weir = Example::start("provider-llm.yaml", &[(UPSTREAM, &origin.address().to_string())]);
-    let ask = |respond: &str| {
-        Request::post("/v1/completions", "x")
-            .header("authorization", "Bearer me")
-            .header("x-respond", respond)
-    };
-    assert_eq!(weir.statuses(11, &ask("x-tokens-used: 20000")), [times(200, 10), times(429, 1)].concat());
-    assert_eq!(weir.statuses(1, &Request::post("/v1/completions", "x")), [403]);
-    let weir = Example::start("provider-llm.yaml", &[(UPSTREAM, &origin.address().to_string())]);
+    assert_eq!(weir.statuses(11, &chat("me")), [times(200, 10), times(429, 1)].concat());
+    let anonymous = Request::post("/v1/completions", "{}").header("content-type", "application/json");
+    assert_eq!(weir.statuses(1, &anonymous), [403]);
     let used_up = "x-ratelimit-remaining-tokens: 0\r\nx-ratelimit-reset-tokens: 6m0s";
     let used_up =
         Origin::responding_with(format!("HTTP/1.1 200 OK\r\n{used_up}\r\ncontent-length: 0\r\n\r\n"));
-    drop(weir);
     let weir = Example::start("provider-llm.yaml", &[(UPSTREAM, &used_up.address().to_string())]);
-    assert_eq!(weir.statuses(1, &ask("")), [200]);
-    let rejected = Client::connect(weir.weir.address()).fetch(&ask(""));
+    assert_eq!(weir.statuses(1, &chat("me")), [200]);
+    let rejected = Client::connect(weir.weir.address()).fetch(&chat("me"));
     assert_eq!(rejected.status, 429);
     assert!((350..=360).contains(&rejected.numeric_header("retry-after")), "{rejected:?}");
 }

@@ -120,3 +120,23 @@ fn replayed_json_log_has_the_counts_of_the_live_run() {
 fn replayed_envoy_log_has_the_counts_of_the_live_run() {
     assert_same_counts("envoy", 3000);
 }
+
+#[test]
+fn recorded_tokens_are_the_cost() {
+    let place = super::Workplace::new();
+    let rule = "  - { name: tokens, key: [], limit: 100/d, algorithm: fixed_window, cost: { tokens: openai, estimate: 30, max: 90 } }\n";
+    let rules = place.rules("weir.yaml", rule);
+    let line = |second: u32, cost: &str| {
+        let start = format!("\"start_time\":\"2026-11-23T20:07:0{second}Z\",\"duration_ms\":5");
+        format!("{{{start},\"method\":\"POST\",\"path\":\"/v1/chat/completions\",\"status\":200{cost}}}\n")
+    };
+    let with = |cost: &str| {
+        let log: String = (0..5).map(|second| line(second, cost)).collect();
+        place.replay(&["-c", &rules, &place.write("access.json", log)])
+    };
+    assert_eq!(with(",\"usage\":{\"total_tokens\":10}")["rejected"], 0);
+    assert_eq!(with(",\"cost\":60")["rejected"], 3, "two of sixty");
+    let unknown = with("");
+    assert_eq!(unknown["rejected"], 2, "three of the estimate");
+    assert!(unknown.to_string().contains("the body of the response"), "{unknown:#}");
+}

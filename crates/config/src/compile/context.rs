@@ -52,6 +52,8 @@ pub(super) struct CompileContext<'f> {
     pub(super) used_claims: RefCell<Vec<ClaimName>>,
     /// Fields of bodies that rules have used so far.
     pub(super) used_body_fields: RefCell<Vec<FieldName>>,
+    /// Fields of the bodies of responses that rules have used so far.
+    pub(super) used_response_fields: RefCell<Vec<FieldName>>,
 }
 
 impl CompileContext<'_> {

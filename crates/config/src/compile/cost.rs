@@ -8,7 +8,7 @@ use super::context::CompileContext;
 use super::graphql;
 use super::limits::check_cost;
 use super::matching::{compile_header_patterns as headers_of, parse_header_name};
-use super::{given_keys, map_items};
+use super::{given_keys, map_items, response_cost};
 use crate::at::At;
 use crate::defaults::REQUEST_COST;
 use crate::diagnostic::ValueError;
@@ -93,6 +93,8 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
         ("request_bytes", raw.request_bytes.is_some()),
         ("response_header", raw.response_header.is_some()),
         ("response_bytes", raw.response_bytes.is_some()),
+        ("response_json", raw.response_json.is_some()),
+        ("tokens", raw.tokens.is_some()),
     ];
     if sources.iter().any(|(source, _)| at.key(source).is_reported()) {
         return None;
@@ -103,11 +105,13 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
         at.error(format!("expected exactly one of {known}, got {}", given.len()));
         return None;
     };
+    let estimated = ["response_header", "response_json", "tokens"];
     let dependent_keys = [
         ("default", raw.default.is_some(), &["header", "json", "form", "graphql"][..]),
         ("depth", raw.depth.is_some(), &["graphql"]),
         ("lists", raw.lists.is_some(), &["graphql"]),
-        ("estimate", raw.estimate.is_some(), &["response_header"]),
+        ("estimate", raw.estimate.is_some(), &estimated),
+        ("inject_usage", raw.inject_usage.is_some(), &["tokens", "response_json"]),
     ];
     for (key, _, owners) in
         dependent_keys.iter().filter(|(_, is_given, owners)| *is_given && !owners.contains(&source))
@@ -136,7 +140,11 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
         return header_cost(name, raw.default, "default").map(Cost::Header);
     }
     if let Some(name) = &raw.response_header {
-        return header_cost(name, raw.estimate, "estimate").map(Cost::ResponseHeader);
+        let estimate = response_cost::fixed_estimate(raw.estimate.as_ref(), at.key("estimate"));
+        return header_cost(name, estimate, "estimate").map(Cost::ResponseHeader);
+    }
+    if raw.response_json.is_some() || raw.tokens.is_some() {
+        return response_cost::compile(raw, at, context).map(|stated| Cost::ResponseFields(Box::new(stated)));
     }
     let field = match raw.graphql {
         Some(raw::GraphqlCost::Complexity) => Some(Ok(graphql::complexity(raw, at))),
@@ -165,6 +173,7 @@ fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: At<'_>) {
         Cost::Header(header) => check_cost(header.default, limits, cost_at.key("default")),
         Cost::ResponseHeader(header) => check_cost(header.default, limits, cost_at.key("estimate")),
         Cost::RequestField(stated) => check_cost(stated.default, limits, cost_at.key("default")),
+        Cost::ResponseFields(stated) => check_cost(stated.estimate.default, limits, cost_at.key("estimate")),
         Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
     }
 }
@@ -172,10 +181,15 @@ fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: At<'_>) {
 /// Adds a note for a cost in a response header without an estimate: a key may then have as many requests in flight as its
 /// limit has units, whatever they cost.
 fn note_missing_estimate(raw: &raw::VariableCost, at: At<'_>) {
-    if raw.response_header.is_some() && raw.estimate.is_none() {
+    let is_stated_later =
+        raw.response_header.is_some() || raw.response_json.is_some() || raw.tokens.is_some();
+    if is_stated_later && raw.estimate.is_none() {
         let note =
             ValueError::new("without `estimate`, one unit is reserved until the response states the cost");
-        at.note(note.with_hint("set it to the usual maximum cost of a request"));
+        at.note(note.with_hint(match raw.tokens {
+            Some(_) => "reserve what the request asks for: `estimate: { default: 1000, prompt: 4 }`",
+            None => "set it to the usual maximum cost of a request",
+        }));
     }
 }
 
@@ -186,6 +200,7 @@ fn note_unbounded_cost(cost: &Cost, at: At<'_>) {
         Cost::Fixed(_) | Cost::Header(_) | Cost::RequestField(_) => return,
         Cost::ResponseHeader(header) => header.max_units,
         Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.max_units,
+        Cost::ResponseFields(stated) => stated.max_units,
     };
     if max_units.is_none() {
         let note =

@@ -25,7 +25,7 @@ pub enum Cost {
 }
 
 /// Cost that depends on the request or its response: exactly one of `header`, `json`, `form`, `graphql`, `request_bytes`,
-/// `response_header` and `response_bytes`.
+/// `response_header`, `response_bytes`, `response_json` and `tokens`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -48,6 +48,12 @@ pub struct VariableCost {
     /// Number of bytes of the response's body for which one unit is charged, such as `1KiB`. The cost is rounded up
     /// and at least 1.
     pub response_bytes: Option<Size>,
+    /// Path of a field in a JSON response with the number of units, such as `usage.total_tokens`, or a map from paths to weights, such as
+    /// `{ usage.input_tokens: 1, usage.output_tokens: 4 }`. The sum is rounded up; 0 charges nothing. Of an event stream, the last
+    /// event that has the field counts.
+    pub response_json: Option<ResponseJson>,
+    /// Format of a language model's API: the tokens that its responses and event streams state are the cost.
+    pub tokens: Option<TokenFormat>,
     /// Units that a request costs if the header named by `header` is absent or empty, the field of the body is absent,
     /// or a GraphQL request has no document, 1 to 4294967295. Valid with `header`, `json`, `form` and `graphql` only.
     #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]
@@ -60,9 +66,14 @@ pub struct VariableCost {
     #[cfg_attr(test, schemars(extend("default" = defaults::GRAPHQL_LISTS)))]
     pub lists: Option<OneOrMany<String>>,
     /// Units reserved until the response states the cost, and charged if it states none, 1 to 4294967295; best set to
-    /// the usual maximum cost of a request. Valid with `response_header` only.
-    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]
-    pub estimate: Option<u32>,
+    /// the usual maximum cost of a request. With `response_json` and `tokens`, a map derives it from the request. Valid with
+    /// `response_header`, `response_json` and `tokens` only.
+    #[cfg_attr(test, schemars(extend("default" = defaults::REQUEST_COST)))]
+    pub estimate: Option<Estimate>,
+    /// Whether `stream_options.include_usage` is added to requests of OpenAI's format with `stream: true`, so that the stream states its
+    /// tokens. Valid with `tokens: openai` and `response_json` only.
+    #[cfg_attr(test, schemars(extend("default" = false)))]
+    pub inject_usage: Option<bool>,
     /// Maximum number of units that one request costs, whatever the request or the response states, 1 to 4294967295.
     /// Without it, a cost that becomes known after admission can make a counter owe at most its burst (or count) once
     /// more.
@@ -77,6 +88,63 @@ pub struct VariableCost {
 pub enum GraphqlCost {
     /// The number of fields that its operation selects, times the elements of their lists.
     Complexity,
+}
+
+/// Numbers of a response that make up a cost.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+#[cfg_attr(test, schemars(inline))]
+pub enum ResponseJson {
+    /// Path of one field, such as `usage.total_tokens`.
+    Path(#[cfg_attr(test, schemars(extend("title" = "path", "examples" = ["usage.total_tokens"])))] String),
+    /// Map from path to units per unit of the number, with at most three decimals.
+    Weights(BTreeMap<String, f64>),
+}
+
+/// Format of a language model's API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(test, schemars(inline))]
+pub enum TokenFormat {
+    /// OpenAI: Chat Completions, Responses, embeddings, and compatible APIs.
+    Openai,
+    /// Anthropic: Messages.
+    Anthropic,
+    /// Google: Gemini.
+    Gemini,
+    /// Amazon Bedrock: Converse, and Anthropic's Messages by InvokeModel.
+    Bedrock,
+}
+
+/// Units that are reserved for a request.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+#[cfg_attr(test, schemars(inline))]
+pub enum Estimate {
+    /// Fixed number of units, from 1 to 4294967295.
+    Units(#[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))] u32),
+    /// Derived from the request.
+    Request(RequestEstimate),
+}
+
+/// Units that are reserved for a request, by its body.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, schemars(extend("minProperties" = 1)))]
+pub struct RequestEstimate {
+    /// Path of a field in a JSON body with the maximum number of units, such as `max_tokens`, or a list of paths, of which the highest number
+    /// counts. With `tokens`, by default those of its format. See `bodies`.
+    pub json: Option<OneOrMany<String>>,
+    /// Units if the request has no such field, 1 to 4294967295.
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]
+    pub default: Option<u32>,
+    /// Number of bytes of the request's body for which one unit is added, such as 4 for the tokens of a prompt, 1 to 4294967295.
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
+    pub prompt: Option<u32>,
 }
 
 /// Conditions on the response under which a request is charged. All given fields must match; within a list, one item

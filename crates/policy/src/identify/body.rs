@@ -46,6 +46,8 @@ pub enum RequestFields<'a> {
 #[derive(Clone, Debug)]
 pub struct BodyFields {
     pub read: Result<Records, Unreadable>,
+    /// Size of the content, if all of it has been read.
+    pub size: Option<u64>,
     pub on_unreadable: OnUnreadable,
 }
 
@@ -60,7 +62,7 @@ pub struct BodyField {
 impl BodyFields {
     /// Returns those of a request without a body.
     pub fn absent() -> Self {
-        Self { read: Ok(Records::new()), on_unreadable: OnUnreadable::default() }
+        Self { read: Ok(Records::new()), size: None, on_unreadable: OnUnreadable::default() }
     }
 
     /// Returns what rules know of the body, once for each element of a batch.
@@ -102,6 +104,18 @@ impl BodyField {
 }
 
 impl<'a> RequestFields<'a> {
+    /// Returns nothing if the fields are known.
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if they are not.
+    pub const fn ensure_known(self) -> Result<(), Ambiguity> {
+        match self {
+            Self::Absent | Self::Fields(_) => Ok(()),
+            Self::Unread => Err(Ambiguity::UnreadBody),
+            Self::Unreadable(reason) => Err(Ambiguity::Body(reason)),
+        }
+    }
+
     /// Returns the text of the field at `index`, if the body has it.
     ///
     /// # Errors

@@ -74,6 +74,7 @@ impl<'a> ParsedDescriptor<'a> {
             plan: OnceCell::new(),
             connection: ConnectionAttributes::default(),
             body: Cell::default(),
+            body_size: Cell::default(),
             descriptor: Some(Entries(&self.entries)),
             client_is_known: self.client.is_some(),
             geo_lookup: GeoLookup::new(&settings.geo),

@@ -66,6 +66,7 @@ impl<'a> RecordedRequest<'a> {
             plan: OnceCell::new(),
             connection: ConnectionAttributes::default(),
             body: Cell::default(),
+            body_size: Cell::default(),
             descriptor: None,
             client_is_known: self.address != RecordedAddress::Unknown,
             geo_lookup: GeoLookup::new(&settings.geo),

@@ -159,7 +159,8 @@ impl RuleSet {
             }
             _ => None,
         };
-        let units = limiting.cost_model.units_to_reserve(request.headers, request.body.get());
+        let (body, size) = (request.body.get(), request.body_size.get());
+        let units = limiting.cost_model.units_to_reserve(request.headers, body, size);
         let cost = match (limit.elastic_costs, self.share_in_force(rule.0, key)) {
             (Some(prices), _) => FollowingCost::fixed(units, prices.at_headroom(headroom)),
             (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),

@@ -4,19 +4,25 @@
 //! the request has ended. It covers every way in which a request can end. Numbers in headers are read so that
 //! malformed ones give no advantage: the highest of several values counts, and numbers saturate.
 
+mod measures;
 mod response_condition;
+mod response_fields;
 
 use std::fmt;
-use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+use self::measures::length;
+pub use self::measures::{ByteCost, FieldCost, HeaderCost};
 pub use self::response_condition::ResponseCondition;
+pub use self::response_fields::{
+    CostEstimate, ResponseFieldsCost, UsageOptionFields, WEIGHT_SCALE, WeightedFields,
+};
 use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
-use crate::identify::body::{BodyField, RequestFields};
-use weir_bodies::fields::FieldIndex;
+use crate::identify::body::RequestFields;
+use weir_bodies::fields::FieldMask;
+use weir_bodies::response::LatestValues;
 use weir_http::headers::Headers;
 use weir_limiter::reservation::{ChargeTiming, DebtLimit};
 
@@ -44,34 +50,8 @@ pub enum Cost {
     ResponseHeader(HeaderCost),
     /// One unit per [`ByteCost::bytes_per_unit`] bytes of the response body, at least 1.
     ResponseBytes(ByteCost),
-}
-
-/// A cost read from a header. Fractions are rounded up; a value that is not a number has the maximum cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderCost {
-    pub name: HeaderName,
-    /// Cost if the header is absent or empty.
-    pub default: u32,
-    /// Maximum cost.
-    pub max_units: Option<u32>,
-}
-
-/// A cost read from a field of a body. Fractions are rounded up; a value that is not a number has the maximum cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldCost {
-    pub field: BodyField,
-    /// Cost if the field is absent.
-    pub default: u32,
-    /// Maximum cost.
-    pub max_units: Option<u32>,
-}
-
-/// A cost derived from a number of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByteCost {
-    pub bytes_per_unit: NonZeroU64,
-    /// Maximum cost, in units.
-    pub max_units: Option<u32>,
+    /// Numbers in fields of the response body. The estimate is held until they are known.
+    ResponseFields(Box<ResponseFieldsCost>),
 }
 
 /// A set of response status codes.
@@ -149,6 +129,7 @@ impl fmt::Display for Cost {
             Self::RequestBytes(measure) => write!(f, "request_bytes {}", measure.bytes_per_unit),
             Self::ResponseHeader(told) => write!(f, "response_header {}", told.name),
             Self::ResponseBytes(measure) => write!(f, "response_bytes {}", measure.bytes_per_unit),
+            Self::ResponseFields(stated) => stated.fmt(f),
         }
     }
 }
@@ -181,17 +162,32 @@ impl CostModel {
             | Cost::RequestField(_)
             | Cost::RequestBytes(_)
             | Cost::ResponseHeader(_)
-            | Cost::ResponseBytes(_) => None,
+            | Cost::ResponseBytes(_)
+            | Cost::ResponseFields(_) => None,
         }
     }
 
-    /// Returns the field of the request's body that states the cost, if one does.
-    pub const fn request_field(&self) -> Option<FieldIndex> {
-        if let Cost::RequestField(stated) = &self.cost { Some(stated.field.index) } else { None }
+    /// Returns the fields of the request's body on which the cost depends.
+    pub fn request_fields(&self) -> FieldMask {
+        match &self.cost {
+            Cost::RequestField(stated) => FieldMask::of(stated.field.index),
+            Cost::ResponseFields(stated) => stated.request_fields().collect(),
+            Cost::Fixed(_)
+            | Cost::Header(_)
+            | Cost::RequestBytes(_)
+            | Cost::ResponseHeader(_)
+            | Cost::ResponseBytes(_) => FieldMask::default(),
+        }
     }
 
-    /// Returns the units to reserve for a request with these headers and body.
-    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestFields<'_>) -> u32 {
+    /// Returns the numbers in the response's body that state the cost, if they do.
+    pub const fn response_fields(&self) -> Option<&ResponseFieldsCost> {
+        if let Cost::ResponseFields(stated) = &self.cost { Some(stated) } else { None }
+    }
+
+    /// Returns the units to reserve for a request with these headers and fields of its body. `size` is that of the body, if it has
+    /// arrived completely.
+    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestFields<'_>, size: Option<u64>) -> u32 {
         match &self.cost {
             Cost::Fixed(units) => *units,
             Cost::Header(told) => {
@@ -201,18 +197,20 @@ impl CostModel {
             Cost::RequestBytes(measure) => length(headers).map_or(1, |bytes| measure.units(bytes)),
             Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
+            Cost::ResponseFields(stated) => stated.units_to_reserve(headers, body, size),
         }
     }
 
-    /// Whether a response of the upstream states the cost.
+    /// Whether the head of a response of the upstream states the cost.
     pub const fn is_stated_by_response(&self) -> bool {
         matches!(self.cost, Cost::ResponseHeader(_))
     }
 
     /// Returns the charge of a request whose response is not known: the maximum, if there is one.
-    fn max_stated_charge(&self) -> FinalCharge {
+    pub fn max_stated_charge(&self) -> FinalCharge {
         match &self.cost {
             Cost::ResponseHeader(told) => told.max_units.map_or(FinalCharge::AsReserved, FinalCharge::Units),
+            Cost::ResponseFields(stated) => stated.charge_of_unknown(),
             Cost::Fixed(_)
             | Cost::Header(_)
             | Cost::RequestField(_)
@@ -225,7 +223,7 @@ impl CostModel {
     pub fn charge_timing(&self) -> ChargeTiming {
         match self.cost {
             _ if self.counts.is_some() => ChargeTiming::OnResponse,
-            Cost::ResponseHeader(_) => ChargeTiming::OnResponse,
+            Cost::ResponseHeader(_) | Cost::ResponseFields(_) => ChargeTiming::OnResponse,
             Cost::Fixed(_)
             | Cost::Header(_)
             | Cost::RequestField(_)
@@ -248,6 +246,7 @@ impl CostModel {
             Cost::Header(told) | Cost::ResponseHeader(told) => told.max_units,
             Cost::RequestField(stated) => stated.max_units,
             Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.max_units,
+            Cost::ResponseFields(stated) => stated.max_units,
         };
         if max_units.is_some() { DebtLimit::Unlimited } else { DebtLimit::OneBurst }
     }
@@ -303,35 +302,18 @@ impl CostModel {
         match &self.cost {
             Cost::RequestBytes(measure) => Some(measure.units(received)),
             Cost::ResponseBytes(measure) => Some(measure.units(sent)),
-            Cost::Fixed(_) | Cost::Header(_) | Cost::RequestField(_) | Cost::ResponseHeader(_) => None,
+            Cost::Fixed(_)
+            | Cost::Header(_)
+            | Cost::RequestField(_)
+            | Cost::ResponseHeader(_)
+            | Cost::ResponseFields(_) => None,
         }
     }
-}
 
-impl HeaderCost {
-    /// Returns the highest number among all lines and list items. An item that is not a number counts as the maximum,
-    /// so that sending one is never cheaper than sending the true number.
-    fn units_from<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> u32 {
-        let items = lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-        // RFC 9110, section 5.6.1.2: a recipient ignores empty list elements.
-        let units = items.filter(|item| !item.is_empty()).map(|item| number(item).unwrap_or(u32::MAX)).max();
-        units.unwrap_or(self.default).min(self.max_units.unwrap_or(u32::MAX))
-    }
-}
-
-impl FieldCost {
-    /// Returns the units for the value in `body`. A request for which it is unknown is rejected before.
-    fn units(&self, body: RequestFields<'_>) -> u32 {
-        let stated = body.field(self.field.index).ok().flatten();
-        let units = stated.map_or(self.default, |text| number(text.as_bytes()).unwrap_or(u32::MAX));
-        units.min(self.max_units.unwrap_or(u32::MAX)).max(1)
-    }
-}
-
-impl ByteCost {
-    fn units(&self, bytes: u64) -> u32 {
-        let units = u32::try_from(bytes.div_ceil(self.bytes_per_unit.get())).unwrap_or(u32::MAX);
-        units.min(self.max_units.unwrap_or(u32::MAX)).max(1)
+    /// Returns what a response with these numbers is charged, if they state its cost.
+    pub fn charge_by_fields(&self, latest: &LatestValues) -> FinalCharge {
+        let units = self.response_fields().and_then(|stated| stated.units(latest));
+        units.map_or(FinalCharge::AsReserved, FinalCharge::Units)
     }
 }
 
@@ -357,27 +339,6 @@ impl Refunds {
             UpstreamFailure::Malformed => false,
         }
     }
-}
-
-/// Parses digits with an optional fraction, which is rounded up. Numbers of any length saturate.
-fn number(text: &[u8]) -> Option<u32> {
-    let mut parts = text.splitn(2, |byte| *byte == b'.');
-    let (whole, fraction) = (parts.next()?, parts.next());
-    let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
-    if !are_digits(whole) || !fraction.is_none_or(are_digits) {
-        return None;
-    }
-    let add = |number: u32, digit: &u8| number.saturating_mul(10).saturating_add((digit - b'0').into());
-    let up = fraction.is_some_and(|fraction| fraction.iter().any(|digit| *digit != b'0'));
-    Some(whole.iter().fold(0, add).saturating_add(up.into()))
-}
-
-/// Returns the length of a request body that `content-length` announces; `None` if it is absent or the body is chunked.
-fn length(headers: &HeaderMap) -> Option<u64> {
-    if headers.contains_key(TRANSFER_ENCODING) {
-        return None;
-    }
-    headers.get(CONTENT_LENGTH).map(HeaderValue::to_str)?.ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -111,6 +111,7 @@ impl LimitAction {
             Cost::Fixed(units) => *units,
             Cost::Header(told) => told.max_units.unwrap_or(u32::MAX),
             Cost::RequestField(stated) => stated.max_units.unwrap_or(u32::MAX),
+            Cost::ResponseFields(stated) => stated.max_units.unwrap_or(u32::MAX),
             Cost::RequestBytes(measure) => measure.max_units.unwrap_or(u32::MAX),
             // The units reserved on arrival.
             Cost::ResponseHeader(told) => told.default,

@@ -109,7 +109,7 @@ fn template(
         CheckRole::Ban => (1, ChargeTiming::OnArrival),
         CheckRole::Permit => (1, ChargeTiming::WhileInFlight),
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => (
-            cost_model.units_to_reserve(&HeaderMap::new(), RequestFields::Absent),
+            cost_model.units_to_reserve(&HeaderMap::new(), RequestFields::Absent, None),
             cost_model.charge_timing(),
         ),
     };
@@ -131,7 +131,7 @@ fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
             let is_fixed = |limit: &RuleLimit| limit.nested.is_none() && limit.elastic_costs.is_none();
             !matches!(
                 limiting.cost_model.cost,
-                Cost::Header(_) | Cost::RequestField(_) | Cost::RequestBytes(_)
+                Cost::Header(_) | Cost::RequestField(_) | Cost::RequestBytes(_) | Cost::ResponseFields(_)
             ) && limiting.feedback.is_none()
                 && limit(limiting, part).is_some_and(is_fixed)
         }

@@ -25,7 +25,8 @@ pub(super) fn read(request: &RequestDescription, context: &ExplainContext<'_>) -
     match context.policy.body_fields_needed(&attributes, body.is_some()) {
         Some(wanted) => {
             let read = read_needed(settings, wanted, uri.query(), headers, body.map(str::as_bytes));
-            BodyFields { read, on_unreadable: settings.on_unreadable }
+            let size = body.filter(|_| read.is_ok()).map(|body| body.len() as u64);
+            BodyFields { read, size, on_unreadable: settings.on_unreadable }
         }
         None => BodyFields::absent(),
     }

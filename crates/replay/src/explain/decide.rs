@@ -70,6 +70,7 @@ pub fn predict<'f>(
     context: &ExplainContext<'_>,
 ) -> Prediction {
     let ExplainContext { policy, limiter, now, .. } = *context;
+    request.body_size.set(fields.size);
     let mut selections = fields.of_elements().map(|element| {
         request.body.set(element);
         match domain {

@@ -28,6 +28,7 @@ pub(crate) enum LogField {
     ResponseFlags,
     BytesReceived,
     BytesSent,
+    Cost,
     ForwardedFor,
     UserAgent,
     Referer,
@@ -46,12 +47,12 @@ pub(crate) enum LogDurationUnit {
 }
 
 use LogField::{
-    BytesReceived, BytesSent, ClientIp, Duration, ForwardedFor, Host, Method, PeerIp, Referer, RequestId,
-    RequestLine, ResponseFlags, StartTime, Status, Target, Time, UserAgent,
+    BytesReceived, BytesSent, ClientIp, Cost, Duration, ForwardedFor, Host, Method, PeerIp, Referer,
+    RequestId, RequestLine, ResponseFlags, StartTime, Status, Target, Time, UserAgent,
 };
 
 /// Known names. A dot leads into a nested object.
-const NAMES: [(&str, LogField); 105] = [
+const NAMES: [(&str, LogField); 109] = [
     ("start_time", StartTime),
     ("StartUTC", StartTime),
     ("StartLocal", StartTime),
@@ -116,6 +117,10 @@ const NAMES: [(&str, LogField); 105] = [
     ("bytes_sent", BytesSent),
     ("body_bytes_sent", BytesSent),
     ("size", BytesSent),
+    ("cost", Cost),
+    ("total_tokens", Cost),
+    ("usage.total_tokens", Cost),
+    ("gen_ai.usage.total_tokens", Cost),
     ("DownstreamContentSize", BytesSent),
     ("user_agent", UserAgent),
     ("http_user_agent", UserAgent),
@@ -160,7 +165,7 @@ const NAMES: [(&str, LogField); 105] = [
 ];
 
 /// Names that `--field` may give another field's meaning.
-const MAPPABLE: [&str; 14] = [
+const MAPPABLE: [&str; 15] = [
     "time",
     "start_time",
     "duration",
@@ -174,6 +179,7 @@ const MAPPABLE: [&str; 14] = [
     "response_flags",
     "bytes_received",
     "bytes_sent",
+    "cost",
     "user_agent",
 ];
 

@@ -255,6 +255,10 @@ impl<'h> Draft<'h> {
             LogField::ResponseFlags => self.flags = Some(range.clone()),
             LogField::BytesReceived => request.received = number(bytes).unwrap_or(request.received),
             LogField::BytesSent => request.sent = number(bytes).unwrap_or(request.sent),
+            LogField::Cost => {
+                let units = number(bytes).map(|units| u32::try_from(units).unwrap_or(u32::MAX));
+                request.cost = units.or(request.cost);
+            }
             LogField::ForwardedFor => keep_first(&mut request.forwarded_for, span()),
             LogField::UserAgent => keep_first(&mut request.user_agent, span()),
             LogField::Referer => keep_first(&mut request.referer, span()),

@@ -81,10 +81,11 @@ enum Field {
     Limit,
     Remaining,
     DelayMillis,
+    Cost,
     ShadowRules,
 }
 
-const FIELDS: [(&str, Field); 18] = [
+const FIELDS: [(&str, Field); 19] = [
     ("START_TIME", Field::StartTime),
     ("PROTOCOL", Field::Protocol),
     ("RESPONSE_CODE", Field::ResponseCode),
@@ -102,6 +103,7 @@ const FIELDS: [(&str, Field); 18] = [
     ("WEIR_LIMIT", Field::Limit),
     ("WEIR_REMAINING", Field::Remaining),
     ("WEIR_DELAY_MS", Field::DelayMillis),
+    ("WEIR_COST", Field::Cost),
     ("WEIR_SHADOW_RULES", Field::ShadowRules),
 ];
 
@@ -323,6 +325,7 @@ fn write_field(field: Field, entry: &AccessLogEntry<'_>, max_length: usize, line
         Field::Limit => rule.and_then(|rule| rule.limit).map(u64::from),
         Field::Remaining => rule.and_then(|rule| rule.remaining).map(u64::from),
         Field::DelayMillis => rule.and_then(LoggedRule::delay_millis),
+        Field::Cost => rule.and_then(|rule| rule.cost).map(u64::from),
     };
     match number {
         Some(number) => push_number(line, number),

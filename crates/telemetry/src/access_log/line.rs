@@ -96,6 +96,7 @@ fn push_decision(line: &mut Vec<u8>, decision: Option<&LoggedRule<'_>>) {
     push_number_member(line, r#","limit":"#, decision.and_then(|rule| rule.limit).map(u64::from));
     push_number_member(line, r#","remaining":"#, decision.and_then(|rule| rule.remaining).map(u64::from));
     push_number_member(line, r#","delay_ms":"#, decision.and_then(LoggedRule::delay_millis));
+    push_number_member(line, r#","cost":"#, decision.and_then(|rule| rule.cost).map(u64::from));
     line.extend_from_slice(br#","shadow_rules":["#);
     for (index, name) in decision.iter().flat_map(|rule| rule.shadow_rules).enumerate() {
         if index > 0 {

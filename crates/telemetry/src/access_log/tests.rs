@@ -44,6 +44,7 @@ fn decision<'a>(outcome: DecisionOutcome) -> Option<LoggedRule<'a>> {
         limit: Some(10),
         remaining: Some(0),
         delay: Duration::ZERO,
+        cost: Some(42),
         shadow_rules: &[],
     })
 }
@@ -94,6 +95,7 @@ fn json_access_log_has_the_decision() {
         ("limit", 10.into()),
         ("remaining", 0.into()),
         ("delay_ms", 30.into()),
+        ("cost", 42.into()),
         ("shadow_rules", serde_json::json!(["new", "newer"])),
     ] {
         assert_eq!(value[key], expected, "{key}");

@@ -208,6 +208,7 @@ impl MetricRegistry {
             self.set_gauge(&families::LIMITER_KEYS, &[("rule", rule)], keys as f64);
         }
         totals.waits.fill(self);
+        totals.stated_costs.fill(self);
         for (country, decisions) in totals.counts.countries.iter() {
             for (outcome, count) in decisions.by_outcome() {
                 let labels = [("country", country.as_str()), ("outcome", outcome)];

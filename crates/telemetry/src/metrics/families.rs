@@ -192,6 +192,14 @@ pub(super) static WAIT_REJECTIONS: Family = counter(
     "weir_wait_rejections_total",
     "Requests rejected by a rule with a queue, by reason: queue_full, evicted, no_time or expired.",
 );
+pub(super) static STATED_COSTS: Family = counter(
+    "weir_response_costs_total",
+    "Responses whose bodies state their cost, by rule and outcome: stated, absent, unreadable, broken_off or abandoned.",
+);
+pub(super) static STATED_COST_UNITS: Family = counter(
+    "weir_response_cost_units_total",
+    "Units charged for responses whose bodies state their cost, such as tokens, by rule.",
+);
 pub(super) static GEO_DECISIONS: Family = counter(
     "weir_geo_decisions_total",
     "Decided requests by the country of the client and whether a rule rejected them.",

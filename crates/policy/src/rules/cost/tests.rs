@@ -1,5 +1,10 @@
+use std::num::NonZeroU64;
+
 use super::*;
+use crate::identify::body::BodyField;
 use crate::rules::pattern::HeaderPattern;
+use weir_bodies::fields::{FieldName, FieldSet};
+use weir_bodies::response::ResponseReader;
 use weir_http::headers::RawHeaders;
 
 fn header_cost(name: &'static str, default_units: u32, max_units: u32) -> HeaderCost {
@@ -73,16 +78,17 @@ fn header_cost_is_at_least_one_unit() {
         (" 12 ", 12),
     ] {
         assert_eq!(
-            tariff.units_to_reserve(&headers(&[("x-cost", value)]), RequestFields::Absent),
+            tariff.units_to_reserve(&headers(&[("x-cost", value)]), RequestFields::Absent, None),
             units,
             "{value:?}"
         );
     }
-    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestFields::Absent), 5);
+    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestFields::Absent, None), 5);
     assert_eq!(
         tariff.units_to_reserve(
             &headers(&[("x-cost", "2"), ("x-cost", "9"), ("x-cost", "4")]),
-            RequestFields::Absent
+            RequestFields::Absent,
+            None
         ),
         9
     );
@@ -92,11 +98,11 @@ fn header_cost_is_at_least_one_unit() {
 fn header_cost_saturates() {
     let tariff = with_cost(Cost::Header(header_cost("x-cost", 1, u32::MAX)));
     assert_eq!(
-        tariff.units_to_reserve(&headers(&[("x-cost", "4294967296")]), RequestFields::Absent),
+        tariff.units_to_reserve(&headers(&[("x-cost", "4294967296")]), RequestFields::Absent, None),
         u32::MAX
     );
     assert_eq!(
-        tariff.units_to_reserve(&headers(&[("x-cost", "4294967295.1")]), RequestFields::Absent),
+        tariff.units_to_reserve(&headers(&[("x-cost", "4294967295.1")]), RequestFields::Absent, None),
         u32::MAX
     );
 }
@@ -111,14 +117,14 @@ fn request_bytes_cost_rounds_up_to_full_units() {
         [("0", 1), ("1", 1), ("1024", 1), ("1025", 2), ("18446744073709551615", 1000), ("x", 1)]
     {
         assert_eq!(
-            tariff.units_to_reserve(&headers(&[("content-length", length)]), RequestFields::Absent),
+            tariff.units_to_reserve(&headers(&[("content-length", length)]), RequestFields::Absent, None),
             units,
             "{length}"
         );
     }
-    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestFields::Absent), 1);
+    assert_eq!(tariff.units_to_reserve(&headers(&[]), RequestFields::Absent, None), 1);
     assert_eq!(
-        tariff.units_to_reserve(&headers(&[("transfer-encoding", "chunked")]), RequestFields::Absent),
+        tariff.units_to_reserve(&headers(&[("transfer-encoding", "chunked")]), RequestFields::Absent, None),
         1
     );
     assert_eq!(tariff.units_for_bytes(10_000, 0), Some(10));
@@ -140,7 +146,7 @@ fn only_counted_response_statuses_are_charged() {
 fn response_header_sets_the_cost() {
     let tariff = with_cost(Cost::ResponseHeader(header_cost("x-tokens", 10, 500)));
     assert_eq!(
-        (tariff.charge_timing(), tariff.units_to_reserve(&HeaderMap::new(), RequestFields::Absent)),
+        (tariff.charge_timing(), tariff.units_to_reserve(&HeaderMap::new(), RequestFields::Absent, None)),
         (ChargeTiming::OnResponse, 10)
     );
     assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "42")]), FinalCharge::Units(42));
@@ -294,4 +300,61 @@ fn request_whose_response_is_not_known_costs_the_maximum() {
     assert_eq!(charge(&stated(None), RequestEnd::Unanswered), FinalCharge::AsReserved);
     assert_eq!(charge(&stated(Some(70)), RequestEnd::Abandoned), FinalCharge::AsReserved, "it was not sent");
     assert_eq!(charge(&CostModel::fixed(3), RequestEnd::Unanswered), FinalCharge::AsReserved);
+}
+
+/// Returns a cost of the paths `a` and `b`, or `c` in place of `b`, with these weights.
+fn stated_cost(weights: [i64; 2], estimate: CostEstimate, max_units: Option<u32>) -> ResponseFieldsCost {
+    let field = |name: &str, index| BodyField {
+        field: FieldName::Json(std::sync::Arc::new(name.parse().expect("a path"))),
+        index,
+    };
+    let terms = [
+        WeightedFields { fields: [field("a", 0)].into(), weight: weights[0] },
+        WeightedFields { fields: [field("b", 1), field("c", 2)].into(), weight: weights[1] },
+    ];
+    ResponseFieldsCost { terms: terms.into(), estimate, max_units, injects_usage: None }
+}
+
+/// Returns what `cost` is by a stream of these documents.
+fn units_of(cost: &ResponseFieldsCost, documents: &[&str]) -> Option<u32> {
+    let names = cost.terms.iter().flat_map(|term| &term.fields).map(|field| field.field.clone());
+    let fields = std::sync::Arc::new(FieldSet::new(names));
+    let mut reader = ResponseReader::new(&fields, Some(b"application/x-ndjson"), None).expect("lines");
+    documents.iter().for_each(|document| reader.read(format!("{document}\n").as_bytes()));
+    cost.units(reader.end().expect("readable"))
+}
+
+#[test]
+fn weighted_numbers_of_a_response_are_added() {
+    let cost = stated_cost([1000, 4000], CostEstimate::fixed(1), Some(500));
+    assert_eq!(units_of(&cost, &[r#"{"a":10,"b":20}"#]), Some(90));
+    assert_eq!(units_of(&cost, &[r#"{"a":10,"b":1}"#, r#"{"c":20}"#]), Some(90), "the last of `b` and `c`");
+    assert_eq!(units_of(&cost, &[r#"{"b":5}"#]), Some(20), "what is absent is zero");
+    assert_eq!(units_of(&cost, &[r#"{"d":5}"#, "{}"]), None);
+    assert_eq!(units_of(&cost, &[r#"{"a":0}"#]), Some(0));
+    for more in ["501", "1e300", "\"many\"", "-1", "99999999999999999999999999"] {
+        assert_eq!(units_of(&cost, &[&format!("{{\"a\":{more}}}")]), Some(500), "{more}");
+    }
+    let discount = stated_cost([1000, -900], CostEstimate::fixed(1), None);
+    assert_eq!(units_of(&discount, &[r#"{"a":100,"b":50}"#]), Some(55));
+    assert_eq!(units_of(&discount, &[r#"{"a":10,"b":50}"#]), Some(0));
+    let tenth = stated_cost([100, 100], CostEstimate::fixed(1), None);
+    assert_eq!(units_of(&tenth, &[r#"{"a":30}"#]), Some(3), "no rounding of binary fractions");
+    assert_eq!(units_of(&tenth, &[r#"{"a":31}"#]), Some(4), "rounded up");
+}
+
+#[test]
+fn reservation_grows_with_the_request() {
+    let estimate = CostEstimate { bytes_per_unit: NonZeroU64::new(4), ..CostEstimate::fixed(100) };
+    let reserve = |max_units, lines: &[(&'static str, &str)], size| {
+        let cost = Cost::ResponseFields(Box::new(stated_cost([1000, 1000], estimate.clone(), max_units)));
+        with_cost(cost).units_to_reserve(&headers(lines), RequestFields::Absent, size)
+    };
+    assert_eq!(reserve(Some(5000), &[("content-length", "401")], None), 201);
+    assert_eq!(reserve(Some(5000), &[("content-length", "99999")], None), 5000);
+    assert_eq!(reserve(Some(5000), &[], None), 5000, "an upload of unknown length");
+    assert_eq!(reserve(None, &[], None), 100);
+    let compressed = [("content-length", "40"), ("content-encoding", "gzip")];
+    assert_eq!(reserve(Some(5000), &compressed, None), 5000);
+    assert_eq!(reserve(Some(5000), &compressed, Some(400)), 200);
 }

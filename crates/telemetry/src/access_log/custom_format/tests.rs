@@ -18,6 +18,7 @@ fn line(format: &str) -> String {
         limit: Some(10),
         remaining: Some(0),
         delay: std::time::Duration::ZERO,
+        cost: Some(42),
         shadow_rules: &["new", "newer"],
     };
     let entry = AccessLogEntry {
@@ -53,8 +54,10 @@ fn operators_write_their_values() {
         "2026-11-21T05:32:33.704Z GET /one 200 2 100%\n"
     );
     assert_eq!(
-        line("%WEIR_RULE% %WEIR_OUTCOME% %WEIR_KEY% %WEIR_REMAINING%/%WEIR_LIMIT% %WEIR_SHADOW_RULES%\n"),
-        "per-ip soft client_ip=192.0.2.2 0/10 new,newer\n"
+        line(
+            "%WEIR_RULE% %WEIR_OUTCOME% %WEIR_KEY% %WEIR_REMAINING%/%WEIR_LIMIT% %WEIR_SHADOW_RULES% %WEIR_COST%\n"
+        ),
+        "per-ip soft client_ip=192.0.2.2 0/10 new,newer 42\n"
     );
 }
 

@@ -152,6 +152,7 @@ proptest! {
             limit: None,
             remaining: None,
             delay: Duration::ZERO,
+            cost: None,
             shadow_rules: &[],
         };
         let entry = AccessLogEntry {

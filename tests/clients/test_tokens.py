@@ -1,0 +1,213 @@
+"""The clients of OpenAI and Anthropic in front of a stand-in provider: what they use never exceeds a limit on tokens."""
+
+import asyncio
+import json
+import pathlib
+import socket
+import subprocess
+import time
+
+import anthropic
+import httpx
+import openai
+import pytest
+from language_model import LanguageModel
+from weir_process import DEADLINE, Weir
+
+CONFIG = pathlib.Path(__file__).parent.parent.parent / "config"
+LIMIT = 100_000
+STREAMS = 1000
+MAX_TOKENS = 100
+MESSAGES = [{"role": "user", "content": "Tell me about weirs. " * 4}]
+
+RULES = """
+bodies: {{ max: 1MiB }}
+rules:
+  - name: chat
+    match: {{ path: [/v1/chat/completions, /v1/responses] }}
+    key: []
+    counter: tokens
+    limit: {limit}/d
+    algorithm: {algorithm}
+    {scope}
+    cost: {{ tokens: openai, estimate: {{ default: 100, prompt: 4 }}, max: 20000, inject_usage: true }}
+  - name: messages
+    match: {{ path: /v1/messages }}
+    key: []
+    counter: tokens
+    limit: {limit}/d
+    algorithm: {algorithm}
+    {scope}
+    cost: {{ tokens: anthropic, estimate: {{ default: 100, prompt: 4 }}, max: 20000 }}
+"""
+
+
+def configuration(port, limit=LIMIT, algorithm="fixed_window", scope="", store=""):
+    upstream = f"{{ address: 127.0.0.1:{port}, timeout: 2m }}"
+    listeners = "listeners: [{ name: proxy, address: 127.0.0.1:0 }]"
+    rules = RULES.format(limit=limit, algorithm=algorithm, scope=scope)
+    return f"{listeners}\nupstream: {upstream}\n{store}\n{rules}"
+
+
+class Clients:
+    """One client of each provider for each instance."""
+
+    def __init__(self, instances):
+        def transport():
+            limits = httpx.Limits(max_connections=STREAMS, max_keepalive_connections=STREAMS)
+            return httpx.AsyncClient(limits=limits, timeout=120)
+
+        def base(instance):
+            return f"http://{instance.address}"
+
+        common = {"api_key": "secret", "max_retries": 0}
+        self.openai = [
+            openai.AsyncOpenAI(base_url=base(one) + "/v1", http_client=transport(), **common) for one in instances
+        ]
+        self.anthropic = [
+            anthropic.AsyncAnthropic(base_url=base(one), http_client=transport(), **common) for one in instances
+        ]
+
+    async def ask(self, number, max_tokens=MAX_TOKENS):
+        """Sends one request, whole or as a stream. Returns the tokens that its response states; None if it was rejected."""
+        instance = number // 4 % len(self.openai)
+        try:
+            match number % 4:
+                case 0 | 1:
+                    return await self.complete(instance, number % 2 == 1, max_tokens)
+                case _:
+                    return await self.message(instance, number % 2 == 1, max_tokens or 400)
+        except (openai.RateLimitError, anthropic.RateLimitError):
+            return None
+
+    async def complete(self, instance, streams, max_tokens):
+        optional = {} if max_tokens is None else {"max_tokens": max_tokens}
+        create = self.openai[instance].chat.completions.create
+        if not streams:
+            answer = await create(model="small", messages=MESSAGES, **optional)
+            return answer.usage.total_tokens
+        usage = None
+        async for part in await create(model="small", messages=MESSAGES, stream=True, **optional):
+            usage = part.usage or usage
+        return usage.total_tokens
+
+    async def message(self, instance, streams, max_tokens):
+        messages = self.anthropic[instance].messages
+        if not streams:
+            usage = (await messages.create(model="small", messages=MESSAGES, max_tokens=max_tokens)).usage
+            return usage.input_tokens + usage.output_tokens
+        async with messages.stream(model="small", messages=MESSAGES, max_tokens=max_tokens) as stream:
+            usage = (await stream.get_final_message()).usage
+            return usage.input_tokens + usage.output_tokens
+
+
+async def use_up(clients, max_tokens=MAX_TOKENS):
+    """Sends waves of streams until all of one are rejected. Returns what the responses have stated."""
+    used, admitted, wave = 0, True, 0
+    deadline = time.monotonic() + 240
+    while admitted:
+        assert time.monotonic() < deadline, "the limit is never used up"
+        numbers = range(wave * STREAMS, (wave + 1) * STREAMS)
+        answers = await asyncio.gather(*(clients.ask(number, max_tokens) for number in numbers))
+        admitted = [answer for answer in answers if answer is not None]
+        used += sum(admitted)
+        wave += 1
+    return used
+
+
+def run(tmp_path, instances=1, max_tokens=MAX_TOKENS, **settings):
+    async def test():
+        model = LanguageModel(pause=0.01)
+        server, port = await model.start()
+        weirs = [
+            Weir(tmp_path / f"{number}.yaml", configuration(port, **settings)) for number in range(instances)
+        ]
+        try:
+            stated = await use_up(Clients(weirs), max_tokens)
+            charged = sum(weir.metric("weir_response_cost_units_total") for weir in weirs)
+        finally:
+            for weir in weirs:
+                weir.stop()
+            server.close()
+        assert model.used == stated == charged, "each response states what was used, and is charged for it"
+        return model.used
+
+    return asyncio.run(test())
+
+
+def test_streams_use_up_the_limit_and_not_more(tmp_path):
+    used = run(tmp_path)
+    assert 0.9 * LIMIT <= used <= LIMIT
+
+
+@pytest.fixture
+def redis(tmp_path):
+    """The address of a Redis server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["redis-server", "--port", str(port), "--save", "", "--dir", tmp_path, "--bind", "127.0.0.1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            break
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+    yield f"127.0.0.1:{port}"
+    process.terminate()
+    process.wait(DEADLINE)
+
+
+def test_instances_share_the_limit(tmp_path, redis):
+    store = f"store: {{ redis: 'redis://{redis}' }}"
+    used = run(tmp_path, instances=4, scope="scope: shared", store=store)
+    assert used <= LIMIT
+    assert used >= 0.9 * LIMIT
+
+
+def test_streams_state_their_usage_on_request(tmp_path):
+    async def test():
+        model = LanguageModel()
+        server, port = await model.start()
+        weir = Weir(tmp_path / "weir.yaml", configuration(port))
+        try:
+            clients = Clients([weir])
+            assert await clients.complete(0, streams=True, max_tokens=50) == model.used
+            assert model.bodies[-1]["stream_options"] == {"include_usage": True}
+            before = model.used
+            create = clients.openai[0].responses.create
+            answer = await create(model="small", input="Hello", max_output_tokens=50)
+            assert answer.usage.total_tokens == model.used - before
+            async for _ in await create(model="small", input="Hello", max_output_tokens=50, stream=True):
+                pass
+            assert weir.metric("weir_response_cost_units_total", rule="chat") == model.used
+            assert weir.metric("weir_response_costs_total", outcome="stated") == 3
+        finally:
+            weir.stop()
+            server.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("name", ["llm-tokens.yaml", "provider-llm.yaml"])
+def test_examples_charge_what_clients_use(tmp_path, name):
+    async def test():
+        model = LanguageModel()
+        server, port = await model.start()
+        text = (CONFIG / name).read_text().replace("127.0.0.1:8080", "127.0.0.1:0")
+        for given in ("127.0.0.1:3000", "https://api.example.com"):
+            text = text.replace(f"address: {given}", f"address: 127.0.0.1:{port}")
+        weir = Weir(tmp_path / name, text.replace("- address", "- name: proxy\n    address"))
+        try:
+            clients = Clients([weir])
+            for streams in (False, True):
+                await clients.complete(0, streams, MAX_TOKENS)
+            assert weir.metric("weir_response_cost_units_total") == model.used
+        finally:
+            weir.stop()
+            server.close()
+
+    asyncio.run(test())
