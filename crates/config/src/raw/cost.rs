@@ -21,7 +21,7 @@ pub enum Cost {
          u32,
     ),
     /// Cost that depends on the request or its response.
-    Variable(VariableCost),
+    Variable(Box<VariableCost>),
 }
 
 /// Cost that depends on the request or its response: exactly one of `header`, `json`, `form`, `graphql`, `request_bytes`,
