@@ -67,16 +67,18 @@ fn graphql(document: &[u8]) {
     let wanted = FieldMask::of(0);
     let body = serde_json::json!({ "query": query, "variables": { "n": 3 } }).to_string();
     let mut reader = BodyReader::new(&fields, wanted, Some(b"application/json")).expect("JSON");
-    let by_body =
-        reader.read(&fields, body.as_bytes()).and_then(|()| reader.finish(&fields, None)).map(complexity_of);
+    let by_body = reader
+        .read(&fields, body.as_bytes())
+        .and_then(|()| reader.finish(&fields, None))
+        .map(|records| complexity_of(&records));
     let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let url =
         UrlParameters::read(&format!("query={encoded}&variables=%7B%22n%22:3%7D")).expect("one of each");
-    let by_url = computed::without_body(&fields, wanted, url.as_ref()).map(complexity_of);
+    let by_url = computed::without_body(&fields, wanted, url.as_ref()).map(|records| complexity_of(&records));
     assert_eq!(by_body, by_url, "{query}");
 }
 
-fn complexity_of(records: Records) -> Option<String> {
+fn complexity_of(records: &Records) -> Option<String> {
     records[0][0].as_ref().map(|value| value.text.to_string())
 }
 
