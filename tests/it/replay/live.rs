@@ -123,7 +123,7 @@ fn replayed_envoy_log_has_the_counts_of_the_live_run() {
 
 #[test]
 fn recorded_tokens_are_the_cost() {
-    let place = super::Workplace::new();
+    let place = Workplace::new();
     let rule = "  - { name: tokens, key: [], limit: 100/d, algorithm: fixed_window, cost: { tokens: openai, estimate: 30, max: 90 } }\n";
     let rules = place.rules("weir.yaml", rule);
     let line = |second: u32, cost: &str| {
