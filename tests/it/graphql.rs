@@ -16,6 +16,7 @@ fn start() -> Weir {
     Weir::start(&config("echo", RULES))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "every caller builds the body in place")]
 fn post(target: &str, body: impl ToString) -> Request {
     Request::post(target, body.to_string()).header("content-type", "application/json")
 }
