@@ -216,6 +216,10 @@ pub struct ExplainOptions {
     /// Header of the request; may be repeated.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub headers: Vec<String>,
+    /// Body of the request, or `@FILE`; `@-` is standard input. Several are joined with `&`. As with curl, it is a form unless a
+    /// `content-type` is given.
+    #[arg(short = 'd', long = "data", value_name = "DATA")]
+    pub data: Vec<String>,
     /// Address from which the request arrives. Defaults to 127.0.0.1.
     #[arg(long, value_name = "IP")]
     pub client: Option<IpAddr>,

@@ -5,6 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+
 use crate::admin_client::{self, AdminClientError};
 use weir_config::{self as config, AdminToken, Config, Diagnostic};
 use weir_limiter::elastic::Headroom;
@@ -21,6 +24,9 @@ use weir_rls::unit_limits::UnitLimits;
 
 /// Counters of a request without a running instance: more than a request can have.
 const MAX_KEYS: usize = 1000;
+
+/// Content type of a body without another.
+const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 
 /// Status of a response that has what was requested.
 const OK: u16 = 200;
@@ -43,6 +49,8 @@ pub struct ExplainArgs {
     pub url: Option<String>,
     /// Headers of the request, each as `name: value`.
     pub headers: Vec<String>,
+    /// Parts of the body, each a text, or `@FILE`.
+    pub data: Vec<String>,
     /// Address from which the request arrives.
     pub client: Option<IpAddr>,
     /// Name of the listener at which the request arrives.
@@ -111,6 +119,13 @@ fn describe(args: &ExplainArgs) -> Result<RequestDescription, ExplainError> {
     for line in &args.headers {
         request.add_header_line(line)?;
     }
+    if !args.data.is_empty() {
+        let parts = args.data.iter().map(|data| read_data(data)).collect::<Result<Vec<_>, _>>()?;
+        request.set("body", &parts.join("&"))?;
+        if !request.headers.contains_key(CONTENT_TYPE) {
+            request.headers.insert(CONTENT_TYPE, FORM);
+        }
+    }
     if let Some(client) = args.client {
         request.peer = client.to_canonical();
     }
@@ -125,6 +140,17 @@ fn describe(args: &ExplainArgs) -> Result<RequestDescription, ExplainError> {
         request.set(&format!("descriptor.{key}"), value)?;
     }
     Ok(request)
+}
+
+/// Returns a part of the body: `data` itself or, as with curl, the content of a file without its line breaks.
+fn read_data(data: &str) -> Result<String, ExplainError> {
+    let Some(file) = data.strip_prefix('@') else { return Ok(data.to_owned()) };
+    let read = match file {
+        "-" => std::io::read_to_string(std::io::stdin()),
+        file => std::fs::read_to_string(file),
+    };
+    let text = read.map_err(|error| ExplainError::Other(format!("--data: {file}: not readable: {error}")))?;
+    Ok(text.replace(['\r', '\n'], ""))
 }
 
 /// Explains by a configuration and unused counters.

@@ -298,6 +298,7 @@ fn explain_request(options: &ExplainOptions) -> ExitCode {
         method: options.method.clone(),
         url: options.url.clone(),
         headers: options.headers.clone(),
+        data: options.data.clone(),
         client: options.client,
         listener: options.listener.clone(),
         domain: options.domain.clone(),

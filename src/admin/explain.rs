@@ -8,7 +8,7 @@ use super::response::{self, FullResponse};
 use weir_limiter::elastic::Headroom;
 use weir_replay::explain::{self, ExplainContext, Explanation, RequestDescription, StoreState};
 
-/// `GET /explain[?method=...][&path=...][&host=...][&client_ip=...][&header.NAME=...][&domain=...&descriptor.KEY=...]`
+/// `GET /explain[?method=...][&path=...][&host=...][&client_ip=...][&header.NAME=...][&body=...][&domain=...&descriptor.KEY=...]`
 pub(super) fn explain(state: &AdminState, query: &Query<'_>) -> FullResponse {
     let request = match RequestDescription::from_pairs(query.pairs()) {
         Ok(request) => request,

@@ -4,39 +4,35 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, request};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::body::{DownstreamBody, DownstreamBodyError};
 use super::failure::ForwardFailure;
+use super::local_reply::PendingBody;
 use super::request_context::RequestContext;
 use super::timeouts::UploadTimer;
 use weir_bodies::Unreadable;
 use weir_bodies::coding::Coding;
-use weir_bodies::fields::{FieldMask, Record, Records};
+use weir_bodies::computed;
+use weir_bodies::fields::{FieldMask, Records};
+use weir_bodies::graphql::UrlParameters;
 use weir_bodies::reader::BodyReader;
 use weir_bodies::usage_option::{self, Edit};
 use weir_limiter::wait_queue::WaitingMemory;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
-use weir_policy::identify::body::{BodySettings, OnUnreadable, RequestFields};
+use weir_policy::identify::body::{BodyFields, BodySettings};
+use weir_telemetry::metrics::WorkerMetrics;
 
 /// What a held body takes in addition to its bytes.
 const FIXED_SIZE: usize = 2 * 1024;
-
-/// What rules know of a body: the values of its fields, of each element of a batch, or why they are unknown.
-#[derive(Debug)]
-pub(super) struct BodyFields {
-    read: Result<Records, Unreadable>,
-    /// Size of the content, if all of it has been read.
-    size: Option<u64>,
-    on_unreadable: OnUnreadable,
-}
 
 /// Why the fields of a body are not read.
 pub(super) enum NotRead {
@@ -60,38 +56,35 @@ pub(super) struct HeldBody {
     memory: Option<WaitingMemory>,
     rest: DownstreamBody,
     /// Reads on, because the rest may state a field again. Such a request does not reach the upstream whole.
-    reader: Option<(BodyReader, Arc<BodySettings>)>,
+    reader: Option<RestReader>,
 }
 
-impl BodyFields {
-    /// Returns the size of the content, if all of it has been read.
-    pub(super) const fn size(&self) -> Option<u64> {
-        self.size
-    }
-
-    /// Returns what rules know of the body, once for each element of a batch.
-    pub(super) fn of_elements(&self) -> impl Iterator<Item = RequestFields<'_>> {
-        let records = self.read.as_deref().unwrap_or_default();
-        let whole = match (&self.read, self.on_unreadable) {
-            (Err(reason), OnUnreadable::Deny) => Some(RequestFields::Unreadable(*reason)),
-            // An empty batch has no fields either.
-            _ => records.is_empty().then_some(RequestFields::Absent),
-        };
-        records.iter().map(RequestFields::Fields).chain(whole)
-    }
+/// Reads the rest of a body whose fields are known.
+#[derive(Debug)]
+struct RestReader {
+    reader: BodyReader,
+    settings: Arc<BodySettings>,
+    metrics: Rc<WorkerMetrics>,
 }
 
-/// Returns the fields without which it is unclear which rules apply to the request; `None` if there are none.
-pub(super) fn needed(policy: &Policy, attributes: &Attributes<'_>) -> Option<FieldMask> {
-    policy.bodies.as_ref()?;
-    attributes.body.set(RequestFields::Unread);
-    let needed = policy.rules.body_fields_needed(attributes);
-    attributes.body.set(RequestFields::Absent);
-    (!needed.is_empty()).then_some(needed)
+/// Returns the fields without which it is unclear which rules apply to the request; `None` if there are none. What a tunnel carries is no
+/// body. A GraphQL request may be in the URL.
+pub(super) fn needed(
+    context: &RequestContext,
+    policy: &Policy,
+    unread: &PendingBody,
+    attributes: &Attributes<'_>,
+) -> Option<FieldMask> {
+    policy.body_fields_needed(attributes, has_body(context, unread))
 }
 
-/// Reads the beginning of `body` until the fields `wanted` are known or cannot be known. Returns them; what was read is then a part of
-/// `body` again.
+/// Whether what follows the head is the content of the request.
+fn has_body(context: &RequestContext, unread: &PendingBody) -> bool {
+    !unread.is_empty() && !context.upgrade.is_by_connect()
+}
+
+/// Reads the beginning of the body until the fields `wanted` are known or cannot be known. Returns them; what was read is then a part of
+/// the body again.
 ///
 /// # Errors
 /// Why they are not read.
@@ -99,15 +92,42 @@ pub(super) async fn read(
     context: &mut RequestContext,
     settings: &Arc<BodySettings>,
     wanted: FieldMask,
-    headers: &HeaderMap,
-    body: &mut DownstreamBody,
+    head: &request::Parts,
+    unread: &mut PendingBody,
 ) -> Result<BodyFields, NotRead> {
-    let read = match reader(settings, wanted, headers) {
-        Ok((reader, coding)) => read_with(reader, coding, context, settings, body).await?,
-        Err(reason) => Err(reason),
+    let has_body = has_body(context, unread);
+    let read = match (url_parameters(settings, wanted, head), reader(settings, wanted, &head.headers)) {
+        (Err(reason), _) => Err(reason),
+        (Ok(url), _) if !has_body => {
+            computed::without_body(&settings.fields, wanted, url.as_ref()).map(|records| (records, None))
+        }
+        (_, Err(reason)) => Err(reason),
+        (Ok(url), Ok((reader, coding))) => {
+            let beginning = Beginning { reader, coding, url, settings, size: 0 };
+            match beginning.known() {
+                Ok(Some(records)) => {
+                    watch(beginning.into_rest(context), &mut unread.body);
+                    Ok((records, None))
+                }
+                _ => read_with(beginning, context, settings, &mut unread.body).await?,
+            }
+        }
     };
+    if let Err(reason) = &read {
+        context.connection.worker.metrics.record_unreadable_body(*reason);
+    }
     let size = read.as_ref().ok().and_then(|(_, size)| *size);
     Ok(BodyFields { read: read.map(|(records, _)| records), size, on_unreadable: settings.on_unreadable })
+}
+
+/// Returns the parameters of the URL on which the fields `wanted` depend.
+fn url_parameters(
+    settings: &BodySettings,
+    wanted: FieldMask,
+    head: &request::Parts,
+) -> Result<Option<UrlParameters>, Unreadable> {
+    let query = head.uri.query().filter(|_| settings.fields.has_graphql(wanted));
+    query.map_or(Ok(None), UrlParameters::read)
 }
 
 /// Returns a reader of the fields `wanted`, and how the body is compressed.
@@ -121,9 +141,15 @@ fn reader(
     Ok((BodyReader::new(&settings.fields, wanted, content_type)?, coding))
 }
 
+/// Makes `body` one whose fields are known before its first byte.
+fn watch(reader: RestReader, body: &mut DownstreamBody) {
+    let rest = std::mem::replace(body, DownstreamBody::None);
+    let held = HeldBody { frames: VecDeque::new(), memory: None, rest, reader: Some(reader) };
+    *body = DownstreamBody::Held(Box::new(held));
+}
+
 async fn read_with(
-    reader: BodyReader,
-    coding: Option<Coding>,
+    mut beginning: Beginning<'_>,
     context: &mut RequestContext,
     settings: &Arc<BodySettings>,
     body: &mut DownstreamBody,
@@ -135,7 +161,6 @@ async fn read_with(
     let timer = UploadTimer::start(&context.timer);
     let rest = std::mem::replace(body, DownstreamBody::None);
     let mut held = HeldBody { frames: VecDeque::new(), memory: Some(memory), rest, reader: None };
-    let mut beginning = Beginning { reader, coding, settings, size: 0 };
     let records = loop {
         let frame = poll_fn(|cx| {
             let polled = Pin::new(&mut held.rest).poll_frame(cx);
@@ -157,7 +182,7 @@ async fn read_with(
         match read {
             Ok(None) => {}
             Ok(Some(records)) => {
-                held.reader = Some((beginning.reader, Arc::clone(settings)));
+                held.reader = Some(beginning.into_rest(context));
                 break Ok((records, None));
             }
             Err(reason) => break Err(reason),
@@ -171,21 +196,32 @@ async fn read_with(
 struct Beginning<'s> {
     reader: BodyReader,
     coding: Option<Coding>,
-    settings: &'s BodySettings,
+    url: Option<UrlParameters>,
+    settings: &'s Arc<BodySettings>,
     size: usize,
 }
 
 impl Beginning<'_> {
+    /// Returns the fields if they are known by what has been read.
+    fn known(&self) -> Result<Option<Records>, Unreadable> {
+        self.reader.known(&self.settings.fields, self.url.as_ref())
+    }
+
+    /// Returns what reads on behind it.
+    fn into_rest(self, context: &RequestContext) -> RestReader {
+        let metrics = Rc::clone(&context.connection.worker.metrics);
+        RestReader { reader: self.reader, settings: Arc::clone(self.settings), metrics }
+    }
+
     /// Reads the next piece. Returns the fields once all of them are known; then, the whole piece has been read.
     fn read(&mut self, piece: &[u8]) -> Result<Option<Records>, Unreadable> {
-        let Self { reader, coding, settings, size } = self;
+        let Self { reader, coding, settings, size, .. } = self;
         let (within, beyond) = piece.split_at(piece.len().min(settings.max - *size));
         *size += within.len();
         // A compressed body is read whole, because its content may be much longer than what has arrived.
         if coding.is_none() {
             reader.read(&settings.fields, within)?;
-            if let Some(record) = reader.known() {
-                let records = Records::from_iter([Record::clone(record)]);
+            if let Some(records) = reader.known(&settings.fields, self.url.as_ref())? {
                 return reader.read(&settings.fields, beyond).map(|()| Some(records));
             }
         }
@@ -201,7 +237,8 @@ impl Beginning<'_> {
             self.reader.read(fields, &content)?;
             self.size = content.len();
         }
-        self.reader.finish(fields).map(|records| (records, Some(self.size as u64)))
+        let size = self.size as u64;
+        self.reader.finish(fields, self.url.as_ref()).map(|records| (records, Some(size)))
     }
 }
 
@@ -235,10 +272,11 @@ impl HeldBody {
             return Poll::Ready(Some(Ok(frame)));
         }
         let polled = ready!(Pin::new(&mut self.rest).poll_frame(cx));
-        if let (Some(Ok(frame)), Some((reader, settings))) = (&polled, &mut self.reader)
+        if let (Some(Ok(frame)), Some(RestReader { reader, settings, metrics })) = (&polled, &mut self.reader)
             && let Some(data) = frame.data_ref()
             && let Err(reason) = reader.read(&settings.fields, data)
         {
+            metrics.record_unreadable_body(reason);
             self.reader = None;
             let error = io::Error::new(io::ErrorKind::InvalidData, reason);
             return Poll::Ready(Some(Err(error.into())));

@@ -3,7 +3,6 @@
 
 use http::request;
 
-use super::body_fields::BodyFields;
 use super::connection::DownstreamConnection;
 use super::deferred;
 use super::fallback::IncomingRequest;
@@ -15,6 +14,7 @@ use weir_http::headers::FieldLines;
 use weir_limiter::timestamp::Timestamp;
 use weir_limits::{DecisionSummary, LimitRejection, PendingLimits, QueueArrival};
 use weir_policy::engine::Policy;
+use weir_policy::identify::body::BodyFields;
 use weir_policy::identify::{Attributes, ConnectionAttributes, MalformedPath, identify};
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::deferral::DeferredRequest;
@@ -99,7 +99,7 @@ pub(super) fn select_by_fields<'f>(
     fields: &'f BodyFields,
     deferral: &mut Option<DeferredRequest>,
 ) -> Selection {
-    attributes.body_size.set(fields.size());
+    attributes.body_size.set(fields.size);
     let mut selections = fields.of_elements().map(|element| {
         attributes.body.set(element);
         select(context, view, head, attributes, deferral)

@@ -247,7 +247,7 @@ fn decision(context: &RequestContext, record: &LogRecord) -> Option<SpanDecision
     let delay = context.forwarded_at.since(context.started_at);
     match context.flag {
         ResponseFlag::RateLimited => Some(SpanDecision::Limited),
-        ResponseFlag::Denied => Some(SpanDecision::Denied),
+        ResponseFlag::Denied | ResponseFlag::UnreadableBody(_) => Some(SpanDecision::Denied),
         _ if !delay.is_zero() => Some(SpanDecision::Delayed(delay)),
         // Rules are selected once the client is known.
         _ => record.client.map(|_| SpanDecision::Allowed),

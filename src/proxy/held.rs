@@ -12,7 +12,7 @@ use http::request;
 
 use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
-use super::body_fields::{self, BodyFields, NotRead};
+use super::body_fields::{self, NotRead};
 use super::decide::{
     IdentifiedRequest, decide_selection, identify_request, keep_details, log_headers, record_admission,
     record_rejection, select, select_by_fields, set_route,
@@ -29,6 +29,7 @@ use super::view::GenerationView;
 use weir_bodies::fields::FieldMask;
 use weir_limits::{Admission, AppliedLimits, LimitRejection, NotAdmitted, PendingLimits};
 use weir_net::overload::LoadShed;
+use weir_policy::identify::body::BodyFields;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::deferral::DeferredRequest;
 use weir_telemetry::spans::context::TraceContext;
@@ -115,7 +116,7 @@ impl HeldRequest {
     async fn read_fields(&mut self, wanted: FieldMask) -> Result<(), NotRead> {
         let Self { view, context, head, unread, fields, .. } = self;
         if let Some(settings) = &view.policy.bodies {
-            let read = body_fields::read(context, settings, wanted, &head.headers, &mut unread.body).await?;
+            let read = body_fields::read(context, settings, wanted, head, unread).await?;
             *fields = Some(Box::new(read));
         }
         Ok(())
@@ -130,8 +131,10 @@ impl HeldRequest {
         let Self { view, context, head, unread, .. } = &*self;
         let connection = &context.connection;
         let attributes = identify_request(connection, view, head, context.started_at);
-        let wanted = attributes.ok().filter(|_| !unread.is_empty());
-        match wanted.and_then(|attributes| body_fields::needed(&view.policy, &attributes)) {
+        let wanted = attributes
+            .ok()
+            .and_then(|attributes| body_fields::needed(context, &view.policy, unread, &attributes));
+        match wanted {
             Some(wanted) => Box::pin(self.read_fields(wanted)).await,
             None => Ok(()),
         }

@@ -69,7 +69,7 @@ pub(super) fn handle(
         return LocalReply::refused(refusal).send(context, unread.into()).into();
     }
     let mut deferral = None;
-    if has_body && let Some(wanted) = body_fields::needed(&view.policy, &attributes) {
+    if let Some(wanted) = body_fields::needed(&context, &view.policy, &unread, &attributes) {
         let (head, pending) = (take_head(head), PendingLimits::none(now));
         let held = HeldRequest { view, context, pending, head, flags, unread, trace, fields: None };
         return ResponseFuture::Held(held.hold(Some(wanted), AdmittedRequest::forward)).into();

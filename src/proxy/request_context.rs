@@ -101,6 +101,13 @@ pub(super) struct UpgradeRequest {
     pub(super) is_connect: bool,
 }
 
+impl UpgradeRequest {
+    /// Whether what follows the head is for a tunnel and not the content of the request (RFC 9110 section 9.3.6, RFC 8441 section 5).
+    pub(super) const fn is_by_connect(&self) -> bool {
+        self.is_connect || self.is_extended_connect
+    }
+}
+
 /// Progress of an upload, shared between the request's body and its context.
 #[derive(Debug, Default)]
 pub(super) struct UploadProgress {

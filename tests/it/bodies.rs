@@ -2,7 +2,11 @@
 
 use std::io::Write;
 
+use bytes::Bytes;
+use h2::ext::Protocol;
+
 use crate::support::h2::H2Client;
+use crate::support::wire::Framing;
 use crate::support::{AfterResponse, Client, LISTENER, Origin, Request, Weir, config, config_with, wait};
 
 /// Each user may send two chats with a model of one family. Tools, logins and costs have rules as well.
@@ -158,6 +162,49 @@ fn unreadable_bodies_may_count_as_without_fields() {
 }
 
 #[test]
+fn reasons_are_counted_and_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let log = format!("access_log: {{ path: {}, format: \"%RESPONSE_FLAGS%\" }}\n", path.display());
+    let weir = start(&(log + RULES));
+    let twice = r#"{"model":"x","user":"eve","model":"gpt-4"}"#;
+    assert_eq!(statuses(&weir, [&json("/chat", twice), &Request::post("/chat", "x")]), [400, 400]);
+    let lines = wait::until("two lines", || {
+        let lines = std::fs::read_to_string(&path).ok()?;
+        (lines.lines().count() == 2).then_some(lines)
+    });
+    assert_eq!(lines, "UAEX,UB_DUPLICATE\nUAEX,UB_CONTENT_TYPE\n");
+    let count = |reason| weir.metric("weir_unreadable_bodies_total", &[("reason", reason)]);
+    assert_eq!(["duplicate", "content_type", "invalid"].map(count), [1.0, 1.0, 0.0]);
+    weir.reload(&config("echo", &RULES.replace("max: 4KiB", "max: 4KiB, on_unreadable: missing")));
+    assert_eq!(statuses(&weir, [&json("/chat", "nonsense")]), [200]);
+    assert_eq!(count("invalid"), 1.0);
+}
+
+#[test]
+fn values_are_hashed_wherever_keys_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let log = format!("access_log: {{ path: {}, format: json }}\n", path.display());
+    let weir = start(&(log + RULES));
+    let login = form("/login", "username=joe.doe&password=secret-word");
+    let chat = json("/chat", r#"{"model":"gpt-4","user":"joe.doe"}"#);
+    assert_eq!(statuses(&weir, [&login, &login, &login, &chat]), [200, 200, 429, 200]);
+    let logged = wait::until("four lines", || {
+        let lines = std::fs::read_to_string(&path).ok()?;
+        (lines.lines().count() == 4).then_some(lines)
+    });
+    let top = |rule: &str| weir.admin_json(&format!("/limits/top?rule={rule}")).to_string();
+    let shown = [logged, top("login"), top("chat"), weir.admin_json("/events?once").to_string()];
+    for (place, shown) in ["the log", "the top of logins", "the top of chats", "the feed"].iter().zip(shown) {
+        assert!(shown.contains("form.username=#") || shown.contains("json.user=#"), "{place}: {shown}");
+        for value in ["joe.doe", "secret-word"] {
+            assert!(!shown.contains(value), "{place} shows {value}: {shown}");
+        }
+    }
+}
+
+#[test]
 fn upstream_receives_the_bytes_as_they_came() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), RULES));
@@ -240,12 +287,66 @@ fn streams_of_http2_are_held_as_well() {
         .map(|_| {
             let request = client.request("POST", "/chat").header("content-type", "application/json");
             let (response, mut body) = client.send_request(request, false);
-            body.send_data(bytes::Bytes::from_static(br#"{"model":"gpt-4","#), false).unwrap();
-            body.send_data(bytes::Bytes::from_static(br#""user":"a"}"#), true).unwrap();
+            body.send_data(Bytes::from_static(br#"{"model":"gpt-4","#), false).unwrap();
+            body.send_data(Bytes::from_static(br#""user":"a"}"#), true).unwrap();
             client.read_response(response).unwrap().status.as_u16()
         })
         .collect();
     assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn tunnels_have_no_body() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")?;
+        turn.wire.read_body(Framing::Length(4), |_| {})?;
+        Ok(AfterResponse::Close)
+    });
+    let weir = Weir::start(&config(origin.address(), RULES));
+    let mut client = H2Client::connect(weir.address());
+    client.until_extended_connect_enabled();
+    let request = client.request("CONNECT", "/chat").extension(Protocol::from_static("websocket"));
+    let (response, mut tunnel) = client.send_request(request, false);
+    assert_eq!(client.response_head(response).unwrap().status(), 200);
+    tunnel.send_data(Bytes::from_static(b"{\"m\""), true).unwrap();
+    // Over HTTP/1.1, an upgrade may have a body before the tunnel, and a service may ignore the upgrade.
+    let upgrade = json("/chat", "nonsense").header("connection", "upgrade").header("upgrade", "websocket");
+    assert_eq!(statuses(&weir, [&upgrade]), [400]);
+}
+
+#[test]
+fn grpc_calls_have_no_fields() {
+    let rules = "\
+bodies: { max: 4KiB }
+rules:
+  - { name: by-field, match: { path: /package.Service/Method, json: { user: \"*\" } }, action: deny }
+  - { name: missing, match: { path: /package.Service/Method }, key: [{ form: user }], on_missing: shared, limit: 2/d, algorithm: fixed_window }
+";
+    let weir = start(rules);
+    let mut client = H2Client::connect(weir.address());
+    let mut call = |message: &'static [u8]| {
+        let (response, mut body) = client.send_request(client.call(), false);
+        body.send_data(Bytes::from_static(message), true).unwrap();
+        client.read_response(response)
+    };
+    for _ in 0..2 {
+        let response = call(b"\0\0\0\0\x02{}").unwrap();
+        assert_eq!((response.status.as_u16(), response.header("grpc-status")), (200, ""), "{response:?}");
+    }
+    assert_eq!(call(b"").unwrap().header("grpc-status"), "8", "all of them share a counter");
+}
+
+#[test]
+fn json_in_a_grpc_call_does_not_reach_the_upstream() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(AfterResponse::Keep)
+    });
+    let weir = Weir::start(&config(origin.address(), RULES));
+    let disguised = Request::post("/chat", r#"{"model":"gpt-4","user":"eve"}"#);
+    assert_eq!(statuses(&weir, [&disguised.header("content-type", "application/grpc")]), [400]);
+    assert!(origin.requests().iter().all(|request| request.body.length == 0), "{:#?}", origin.requests());
 }
 
 #[test]

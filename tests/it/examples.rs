@@ -1,5 +1,6 @@
 //! Tests of the files in `config/`: each does what its comments say, for requests that it admits and that it rejects.
 
+mod bodies;
 mod core;
 mod providers;
 
@@ -131,24 +132,6 @@ fn gateway_example_limits_by_key_and_denies() {
 }
 
 #[test]
-fn login_example_limits_failures_by_address_and_account() {
-    let origin = scripted_upstream();
-    let weir = Example::start_with_upstream("login.yaml", &origin);
-    let right = Request::post("/login", "x");
-    let wrong = Request::post("/login", "x").header("x-respond", "401");
-    assert_eq!(weir.statuses(20, &right), times(200, 20), "successful logins do not count");
-    assert_eq!(weir.statuses(11, &wrong), [times(401, 10), times(429, 1)].concat());
-    assert_eq!(weir.statuses(1, &right), [429], "banned");
-    let wrong_account = wrong.header("x-account", "ann");
-    for address in 2..7 {
-        assert_eq!(weir.statuses_from(&format!("127.0.0.{address}"), 1, &wrong_account), [401]);
-    }
-    assert_eq!(weir.statuses_from("127.0.0.7", 1, &wrong_account), [429], "five failures of the account");
-    let other_account = Request::post("/login", "x").header("x-account", "bob");
-    assert_eq!(weir.statuses_from("127.0.0.7", 1, &other_account), [200]);
-}
-
-#[test]
 fn tiers_example_limits_by_plan() {
     let weir = Example::start("tiers.yaml", &[]);
     let with = |key: &str| Request::get("/").header("x-api-key", key);
@@ -183,20 +166,6 @@ fn llm_tokens_example_charges_the_tokens_of_the_response() {
     assert_eq!(failing.statuses(60, &answer), times(503, 60), "failures cost nothing");
     let anonymous = Request::post("/v1/chat/completions", "{}").header("content-type", "application/json");
     assert_eq!(weir.statuses(1, &anonymous), [403]);
-}
-
-#[test]
-fn graphql_example_charges_the_cost_of_queries() {
-    let origin = scripted_upstream();
-    let weir = Example::start_with_upstream("graphql.yaml", &origin);
-    let query = |cost: u32| {
-        let cost = format!("x-query-cost: {cost}");
-        Request::post("/graphql", "x").header("x-api-key", "me").header("x-respond", &cost)
-    };
-    assert_eq!(weir.statuses(3, &query(900)), [200, 200, 429]);
-    let cheap = query(1).header("x-api-key", "me");
-    assert_eq!(weir.statuses(1, &cheap), [429], "the counter is in debt");
-    assert_eq!(weir.statuses(1, &Request::post("/graphql", "x")), [403]);
 }
 
 #[test]
@@ -372,6 +341,7 @@ fn cloudflare_example_limits_clients_and_denies_all_other_ways() {
 fn every_example_is_tested() {
     let tests = [
         include_str!("examples.rs"),
+        include_str!("examples/bodies.rs"),
         include_str!("examples/core.rs"),
         include_str!("examples/providers.rs"),
     ]

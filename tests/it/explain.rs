@@ -1,6 +1,7 @@
 //! `/explain`, `weir explain`, and commands on single keys: reset, boost, ban.
 
 mod audit;
+mod bodies;
 mod commands;
 mod local_replies;
 mod overrides;

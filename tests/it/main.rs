@@ -29,6 +29,7 @@ mod feedback;
 mod forward_proxy;
 mod forwarding;
 mod geo;
+mod graphql;
 mod hostile;
 mod http2;
 mod idle_connections;

@@ -10,8 +10,11 @@ use crate::path::{Path, Step};
 /// Position of a field in its [`FieldSet`].
 pub type FieldIndex = usize;
 
-/// Maximum number of fields of a [`FieldSet`].
+/// Maximum number of fields of a [`FieldSet`], without those from which it computes others.
 pub const MAX_FIELDS: usize = 64;
+
+/// Names of the fields of a GraphQL request.
+const GRAPHQL_REQUEST: [&str; 3] = ["query", "operationName", "variables"];
 
 /// A field of bodies of one type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +23,19 @@ pub enum FieldName {
     Json(Arc<Path>),
     /// The value of this name in a form.
     Form(Arc<str>),
+    /// The text of the object at this path of a JSON document, or what its string contains.
+    JsonObject(Arc<Path>),
+    /// The complexity of a GraphQL request, computed from its fields.
+    Graphql(Arc<GraphqlComplexity>),
+}
+
+/// How the complexity of GraphQL requests is measured.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GraphqlComplexity {
+    /// Maximum depth of fields.
+    pub max_depth: u32,
+    /// Names of arguments that state a number of elements.
+    pub lists: Box<[Box<str>]>,
 }
 
 /// Fields to be read from bodies.
@@ -29,17 +45,21 @@ pub struct FieldSet {
     /// Tree of the keys and indices of JSON fields, with the whole document first.
     nodes: Vec<PathNode>,
     forms: Vec<(Arc<str>, FieldIndex)>,
+    /// Positions of the fields of a GraphQL request, if a field is computed from them.
+    graphql: Option<[FieldIndex; 3]>,
 }
 
 /// Some fields of a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FieldMask(u64);
+pub struct FieldMask(u128);
 
 /// A position of a document on the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathNode {
     /// The field that is here.
     pub(crate) field: Option<FieldIndex>,
+    /// The field that is the text of the object here.
+    pub(crate) object: Option<FieldIndex>,
     children: Vec<(Step, PathNodeIndex)>,
     /// Whether a child is reached by a key.
     pub(crate) has_keys: bool,
@@ -76,6 +96,8 @@ pub enum Kind {
     String,
     Number,
     Bool,
+    /// The text of an object, verbatim.
+    Object,
 }
 
 /// Values of a document, by the index of their field.
@@ -85,20 +107,35 @@ pub type Record = Box<[Option<Value>]>;
 pub type Records = SmallVec<[Record; 1]>;
 
 impl FieldSet {
-    /// Returns a set of these fields, which differ from each other and are at most [`MAX_FIELDS`]. Their positions are their indices.
+    /// Returns a set of these fields, which differ from each other and are at most [`MAX_FIELDS`]. Their positions are their indices; fields from
+    /// which others are computed follow.
     pub fn new(fields: impl IntoIterator<Item = FieldName>) -> Self {
-        let fields: Box<[FieldName]> = fields.into_iter().take(MAX_FIELDS).collect();
-        let mut set = Self { fields: Box::default(), nodes: vec![PathNode::default()], forms: Vec::new() };
+        let mut fields: Vec<FieldName> = fields.into_iter().take(MAX_FIELDS).collect();
+        let has_graphql = fields.iter().any(|field| matches!(field, FieldName::Graphql(_)));
+        let graphql = has_graphql.then(|| {
+            let path = |key: &str| Arc::new(Path::of(Step::Key(key.into())));
+            let [query, operation_name, variables] = GRAPHQL_REQUEST.map(path);
+            [FieldName::Json(query), FieldName::Json(operation_name), FieldName::JsonObject(variables)].map(
+                |source| {
+                    let known = fields.iter().position(|field| *field == source);
+                    known.unwrap_or_else(|| {
+                        fields.push(source);
+                        fields.len() - 1
+                    })
+                },
+            )
+        });
+        let (nodes, forms) = (vec![PathNode::default()], Vec::new());
+        let mut set = Self { fields: Box::default(), nodes, forms, graphql };
         for (index, field) in fields.iter().enumerate() {
             match field {
-                FieldName::Json(path) => {
-                    let node = path.steps().iter().fold(ROOT, |node, step| set.child(node, step));
-                    set.nodes[node].field = Some(index);
-                }
+                FieldName::Json(path) => set.node_at(path).field = Some(index),
+                FieldName::JsonObject(path) => set.node_at(path).object = Some(index),
                 FieldName::Form(name) => set.forms.push((Arc::clone(name), index)),
+                FieldName::Graphql(_) => {}
             }
         }
-        Self { fields, ..set }
+        Self { fields: fields.into(), ..set }
     }
 
     /// Whether there are no fields.
@@ -113,7 +150,24 @@ impl FieldSet {
 
     /// Whether any field of `mask` is one of JSON documents.
     pub fn has_json(&self, mask: FieldMask) -> bool {
-        self.has(mask, |field| matches!(field, FieldName::Json(_)))
+        self.has(mask, |field| !matches!(field, FieldName::Form(_)))
+    }
+
+    /// Whether any field of `mask` is computed from a GraphQL request, which may be in the URL.
+    pub fn has_graphql(&self, mask: FieldMask) -> bool {
+        self.has(mask, |field| matches!(field, FieldName::Graphql(_)))
+    }
+
+    /// Returns the fields to be read for those of `mask`.
+    pub(crate) fn sources(&self, mask: FieldMask) -> FieldMask {
+        let read = |index: &FieldIndex| !matches!(self.fields.get(*index), Some(FieldName::Graphql(_)));
+        let of_graphql = self.graphql(mask).into_iter().flatten();
+        (0..self.fields.len()).filter(|index| mask.contains(*index)).filter(read).chain(of_graphql).collect()
+    }
+
+    /// Returns the positions of the fields of a GraphQL request, if a field of `mask` is computed from them.
+    pub(crate) fn graphql(&self, mask: FieldMask) -> Option<[FieldIndex; 3]> {
+        self.graphql.filter(|_| self.has_graphql(mask))
     }
 
     /// Whether any field of `mask` is one of forms.
@@ -139,6 +193,11 @@ impl FieldSet {
         &self.nodes[node]
     }
 
+    fn node_at(&mut self, path: &Path) -> &mut PathNode {
+        let node = path.steps().iter().fold(ROOT, |node, step| self.child(node, step));
+        &mut self.nodes[node]
+    }
+
     fn child(&mut self, parent: PathNodeIndex, step: &Step) -> PathNodeIndex {
         let children = &self.nodes[parent].children;
         if let Some((_, child)) = children.iter().find(|(known, _)| known == step) {
@@ -157,6 +216,11 @@ impl FieldSet {
 }
 
 impl PathNode {
+    /// Whether a scalar here is a field.
+    pub(crate) const fn is_field(&self) -> bool {
+        self.field.is_some() || self.object.is_some()
+    }
+
     pub(crate) fn by_key(&self, key: &str) -> KeyMatch {
         let keys = || {
             let numbered = self.children.iter().enumerate();
@@ -190,7 +254,7 @@ impl PathNode {
 impl FieldMask {
     /// Returns the mask of one field.
     pub const fn of(index: FieldIndex) -> Self {
-        Self(if index < MAX_FIELDS { 1 << index } else { 0 })
+        Self(if index < u128::BITS as usize { 1 << index } else { 0 })
     }
 
     /// Whether it has no fields.
@@ -221,8 +285,9 @@ impl FromIterator<FieldIndex> for FieldMask {
 impl fmt::Display for FieldName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(path) => path.fmt(f),
+            Self::Json(path) | Self::JsonObject(path) => path.fmt(f),
             Self::Form(name) => f.write_str(name),
+            Self::Graphql(_) => f.write_str("complexity"),
         }
     }
 }

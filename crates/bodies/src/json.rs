@@ -34,8 +34,18 @@ pub struct JsonReader {
     utf8: Utf8,
     records: Records,
     is_batch: bool,
+    object: Option<Box<OpenObject>>,
     /// Whether each element of a batch has a record. Otherwise, values replace those of the elements before.
     keeps_elements: bool,
+}
+
+/// An object whose text is a field.
+#[derive(Debug)]
+struct OpenObject {
+    field: FieldIndex,
+    /// Number of containers that are open within it and around it, with itself.
+    depth: usize,
+    text: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -91,6 +101,7 @@ impl Default for JsonReader {
             utf8: Utf8::default(),
             records: Records::new(),
             is_batch: false,
+            object: None,
             keeps_elements: true,
         }
     }
@@ -112,6 +123,7 @@ impl JsonReader {
         let (valid, invalid) = piece.split_at(self.utf8.valid_len(piece));
         let mut rest = valid;
         while let Some((byte, after)) = rest.split_first() {
+            let before = rest;
             rest = match self.state {
                 JsonState::String { is_key, escape } => self.string(fields, is_key, escape, rest)?,
                 JsonState::Number(state) => self.number(fields, state, rest)?,
@@ -127,6 +139,9 @@ impl JsonReader {
                     }
                 }
             };
+            if self.object.is_some() {
+                self.keep_object(&before[..before.len() - rest.len()])?;
+            }
         }
         if invalid.is_empty() { Ok(()) } else { Err(Unreadable::Invalid) }
     }
@@ -189,15 +204,34 @@ impl JsonReader {
             return Err(Unreadable::TooDeep);
         }
         self.begin_record(fields, !is_object)?;
+        let text = self.node.and_then(|node| fields.node(node).object).filter(|_| is_object);
         let is_on_path = |node: &PathNodeIndex| {
             let node = fields.node(*node);
             if is_object { node.has_keys } else { node.has_indices }
         };
         let node = self.node.filter(is_on_path);
         self.open.push(Container { is_object, node, index: 0, found: SmallVec::new() });
+        if let (Some(field), None) = (text, &self.object) {
+            self.object = Some(Box::new(OpenObject { field, depth: self.open.len(), text: Vec::new() }));
+        }
         self.state = if is_object { JsonState::KeyOrEnd } else { JsonState::ValueOrEnd };
         if !is_object {
             self.node = self.element(fields);
+        }
+        Ok(())
+    }
+
+    /// Keeps text of the object that is a field, and its value once it has ended.
+    fn keep_object(&mut self, text: &[u8]) -> Result<(), Unreadable> {
+        let Some(object) = &mut self.object else { return Ok(()) };
+        object.text.extend_from_slice(text);
+        if self.open.len() >= object.depth {
+            return Ok(());
+        }
+        let Some(object) = self.object.take() else { return Ok(()) };
+        let text = String::from_utf8(object.text).map_err(|_| Unreadable::Invalid)?;
+        if let Some(record) = self.records.last_mut() {
+            record[object.field] = Some(Value { kind: Kind::Object, text: text.into() });
         }
         Ok(())
     }
@@ -249,7 +283,7 @@ impl JsonReader {
 
     fn begin_scalar(&mut self, fields: &FieldSet, byte: u8) -> Result<(), Unreadable> {
         self.begin_record(fields, false)?;
-        self.node = self.node.filter(|node| fields.node(*node).field.is_some());
+        self.node = self.node.filter(|node| fields.node(*node).is_field());
         self.begin_text(if self.node.is_some() { self.max_value } else { 0 });
         self.state = match byte {
             b'"' => JsonState::String { is_key: false, escape: Escape::None },
@@ -299,10 +333,12 @@ impl JsonReader {
 
     fn end_scalar(&mut self, fields: &FieldSet, kind: Kind) -> Result<(), Unreadable> {
         self.end_value();
-        let field = self.node.and_then(|node| fields.node(node).field);
-        if let (Some(field), Some(record)) = (field, self.records.last_mut()) {
+        if let (Some(node), Some(record)) = (self.node.map(|node| fields.node(node)), self.records.last_mut())
+        {
             let text = std::str::from_utf8(&self.text).map_err(|_| Unreadable::Invalid)?;
-            record[field] = Some(Value { kind, text: text.into() });
+            for field in [node.field, node.object].into_iter().flatten() {
+                record[field] = Some(Value { kind, text: text.into() });
+            }
         }
         Ok(())
     }

@@ -5,8 +5,10 @@
 //! a second spelling of a field never evades a limit.
 
 pub mod coding;
+pub mod computed;
 pub mod fields;
 pub mod form;
+pub mod graphql;
 pub mod json;
 pub mod path;
 pub mod reader;
@@ -38,4 +40,40 @@ pub enum Unreadable {
     /// Its content coding is not known, or its content does not have it.
     #[error("the body cannot be decoded")]
     Coding,
+    /// It is no GraphQL request that a service would execute.
+    #[error("the request has no valid GraphQL operation")]
+    Graphql,
+    /// Its GraphQL document is deeper than the rule allows, or longer than [`graphql::MAX_TOKENS`].
+    #[error("the GraphQL operation is too deep or too long")]
+    GraphqlTooLarge,
+}
+
+impl Unreadable {
+    /// All reasons, in order of declaration.
+    pub const ALL: [Self; 9] = [
+        Self::Invalid,
+        Self::TooDeep,
+        Self::Duplicate,
+        Self::TooLong,
+        Self::TooManyElements,
+        Self::ContentType,
+        Self::Coding,
+        Self::Graphql,
+        Self::GraphqlTooLarge,
+    ];
+
+    /// Returns the name of the reason in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::TooDeep => "too_deep",
+            Self::Duplicate => "duplicate",
+            Self::TooLong => "too_long",
+            Self::TooManyElements => "too_many_elements",
+            Self::ContentType => "content_type",
+            Self::Coding => "coding",
+            Self::Graphql => "graphql",
+            Self::GraphqlTooLarge => "graphql_too_large",
+        }
+    }
 }

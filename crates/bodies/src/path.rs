@@ -35,6 +35,11 @@ pub enum InvalidPath {
 const MAX_STEPS: usize = 16;
 
 impl Path {
+    /// Returns the path of one step.
+    pub(crate) fn of(step: Step) -> Self {
+        Self([step].into())
+    }
+
     /// Returns the steps, of which there is at least one.
     pub fn steps(&self) -> &[Step] {
         &self.0

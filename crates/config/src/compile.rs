@@ -17,6 +17,7 @@ mod endpoints;
 mod feedback;
 mod forward_proxy;
 mod geo;
+mod graphql;
 mod grpc;
 mod http_target;
 mod in_flight;

@@ -130,6 +130,12 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 pub const TRACE_SAMPLE: &str = "100%";
 pub const TRACE_SERVICE_NAME: &str = "weir";
 
+/// Maximum depth of the fields of a GraphQL operation: that of the introspection queries of tools.
+pub const GRAPHQL_DEPTH: u32 = 15;
+
+/// Arguments of GraphQL fields that state a number of elements: those of connections, and the usual one of lists.
+pub const GRAPHQL_LISTS: [&str; 3] = ["first", "last", "limit"];
+
 /// Bytes of a body that are held until its fields are known.
 pub const MAX_BODY_PREFIX: usize = 64 * 1024;
 

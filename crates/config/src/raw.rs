@@ -39,8 +39,8 @@ pub use self::bodies::Bodies;
 pub use self::bootstrap::{Bootstrap, DocumentUrl};
 pub use self::client_limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::cost::{
-    Cost, Count, Estimate, GrpcStatus, OutcomePattern, RequestEstimate, ResponseJson, StatusPattern,
-    TokenFormat, VariableCost,
+    Cost, Count, Estimate, GraphqlCost, GrpcStatus, OutcomePattern, RequestEstimate, ResponseJson,
+    StatusPattern, TokenFormat, VariableCost,
 };
 pub use self::feedback::{Feedback, FeedbackMap};
 pub use self::forward_proxy::{ForwardProxy, ForwardProxyMap, ForwardProxyTls};

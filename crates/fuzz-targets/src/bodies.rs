@@ -6,7 +6,9 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use weir_bodies::Unreadable;
 use weir_bodies::coding::Coding;
-use weir_bodies::fields::{FieldMask, FieldName, FieldSet, Records};
+use weir_bodies::computed;
+use weir_bodies::fields::{FieldMask, FieldName, FieldSet, GraphqlComplexity, Records};
+use weir_bodies::graphql::UrlParameters;
 use weir_bodies::reader::BodyReader;
 
 use super::split_selector;
@@ -22,9 +24,10 @@ static FIELDS: LazyLock<FieldSet> = LazyLock::new(|| {
 /// A body has one reading.
 pub fn body(data: &[u8]) {
     let (selector, body) = split_selector(data);
-    match selector % 5 {
+    match selector % 6 {
         0 => json(body),
         1 => drop(assert_same_in_pieces("application/x-www-form-urlencoded", body)),
+        5 => graphql(body),
         coding => {
             let coding = [Coding::Gzip, Coding::Brotli, Coding::Zstd][usize::from(coding) - 2];
             if let Ok(content) = coding.decode(body, MAX_CONTENT) {
@@ -56,6 +59,29 @@ fn json(body: &[u8]) {
     }
 }
 
+/// A document has a complexity or is unreadable, and the same by the body as by the URL.
+fn graphql(document: &[u8]) {
+    let Ok(query) = std::str::from_utf8(document) else { return };
+    let complexity = GraphqlComplexity { max_depth: 15, lists: ["first", "limit"].map(Into::into).into() };
+    let fields = FieldSet::new([FieldName::Graphql(Arc::new(complexity))]);
+    let wanted = FieldMask::of(0);
+    let body = serde_json::json!({ "query": query, "variables": { "n": 3 } }).to_string();
+    let mut reader = BodyReader::new(&fields, wanted, Some(b"application/json")).expect("JSON");
+    let by_body = reader
+        .read(&fields, body.as_bytes())
+        .and_then(|()| reader.finish(&fields, None))
+        .map(|records| complexity_of(&records));
+    let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let url =
+        UrlParameters::read(&format!("query={encoded}&variables=%7B%22n%22:3%7D")).expect("one of each");
+    let by_url = computed::without_body(&fields, wanted, url.as_ref()).map(|records| complexity_of(&records));
+    assert_eq!(by_body, by_url, "{query}");
+}
+
+fn complexity_of(records: &Records) -> Option<String> {
+    records[0][0].as_ref().map(|value| value.text.to_string())
+}
+
 /// Reads a body at once and in pieces of one, two and seven bytes.
 fn assert_same_in_pieces(content_type: &str, body: &[u8]) -> Result<Records, Unreadable> {
     let read = |size: usize| {
@@ -64,7 +90,7 @@ fn assert_same_in_pieces(content_type: &str, body: &[u8]) -> Result<Records, Unr
         for piece in body.chunks(size) {
             reader.read(&FIELDS, piece)?;
         }
-        reader.finish(&FIELDS)
+        reader.finish(&FIELDS, None)
     };
     let whole = read(body.len().max(1));
     for size in [1, 2, 7] {

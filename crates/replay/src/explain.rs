@@ -4,6 +4,7 @@
 //! The decision is made on copies of the counters, so it charges nothing and creates no counter. The result is plain
 //! data, for the admin port as JSON and for a terminal as text. There is no I/O here.
 
+mod body;
 mod decide;
 mod document;
 mod outcome;
@@ -32,8 +33,10 @@ use weir_limiter::elastic::Headroom;
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::engine::Policy;
 use weir_policy::engine::overrides::OverrideBook;
+use weir_policy::identify::body::BodyFields;
 use weir_policy::identify::descriptor::ParsedDescriptor;
 use weir_policy::identify::{Attributes, host, identify, is_forwarded_method};
+use weir_policy::rules::explain::RuleStatus;
 
 /// The state by which a request is explained.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +69,10 @@ pub fn explain(request: &RequestDescription, context: &ExplainContext<'_>) -> Ex
     if let Some(malformed) = malformed(request) {
         return Explanation::malformed(&malformed, request, context);
     }
+    let fields = match request.domain {
+        Some(_) => BodyFields::absent(),
+        None => body::read(request, context),
+    };
     let (settings, time) = (&context.policy.identify, context.wall_clock);
     let descriptor =
         ParsedDescriptor::new(request.entries.iter().map(|(key, value)| (key.as_str(), value.as_str())));
@@ -85,7 +92,9 @@ pub fn explain(request: &RequestDescription, context: &ExplainContext<'_>) -> Ex
             }
         }
     };
-    explain_attributes(&attributes, request.domain.as_deref(), request.peer, context)
+    let explanation =
+        explain_attributes(&attributes, &fields, request.domain.as_deref(), request.peer, context);
+    Explanation { body: body::problem(&fields), ..explanation }
 }
 
 /// A request that is rejected before any rule.
@@ -124,15 +133,32 @@ fn malformed(request: &RequestDescription) -> Option<MalformedRequest> {
         .map(|_| MalformedRequest::bad_request("invalid host"))
 }
 
-/// Explains what would happen to a request with these attributes, which arrives from `peer`.
-fn explain_attributes(
-    request: &Attributes<'_>,
+/// Explains what would happen to a request with these attributes and fields, which arrives from `peer`. Of a batch, each rule is described
+/// for the first element to which it applies.
+fn explain_attributes<'f>(
+    request: &Attributes<'f>,
+    fields: &'f BodyFields,
     domain: Option<&str>,
     peer: IpAddr,
     context: &ExplainContext<'_>,
 ) -> Explanation {
-    let prediction = predict(request, domain, context);
-    let rules = context.policy.rules.explain(request, domain, context.policy.identify.ipv6_prefix);
+    let prediction = predict(request, fields, domain, context);
+    let mut rules = Vec::new();
+    for element in fields.of_elements() {
+        request.body.set(element);
+        let of_element = context.policy.rules.explain(request, domain, context.policy.identify.ipv6_prefix);
+        if rules.is_empty() {
+            rules = of_element;
+            continue;
+        }
+        for (known, other) in rules.iter_mut().zip(of_element) {
+            if !matches!(known.status, RuleStatus::Applies(_))
+                && matches!(other.status, RuleStatus::Applies(_))
+            {
+                *known = other;
+            }
+        }
+    }
     rules::report(request, peer, &rules, &prediction, context)
 }
 

@@ -10,6 +10,7 @@ use crate::proxy::request_context::ResponseFlag;
 use weir_http::headers::Headers;
 use weir_net::overload::LoadShed;
 use weir_policy::engine::Policy;
+use weir_policy::identify::lookup::Ambiguity;
 use weir_policy::response::dynamic_reply::ConfiguredParts;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::selection::{Denial, NOT_DEFERRABLE};
@@ -82,7 +83,11 @@ impl<'a> LocalReply<'a> {
                 Self::plain(StatusCode::NOT_IMPLEMENTED, ResponseFlag::NotStored, NOT_DEFERRABLE)
             }
             Denial::Ambiguous(ambiguity) => {
-                Self::plain(StatusCode::BAD_REQUEST, ResponseFlag::Denied, ambiguity.reply_text())
+                let flag = match ambiguity {
+                    Ambiguity::Body(reason) => ResponseFlag::UnreadableBody(reason),
+                    _ => ResponseFlag::Denied,
+                };
+                Self::plain(StatusCode::BAD_REQUEST, flag, ambiguity.reply_text())
             }
         };
         match policy.rejection(rule) {

@@ -1,5 +1,7 @@
 //! Envoy's response flags.
 
+use weir_bodies::Unreadable;
+
 /// Reason for a response, as in Envoy's access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::proxy) enum ResponseFlag {
@@ -9,6 +11,8 @@ pub(in crate::proxy) enum ResponseFlag {
     RateLimited,
     /// Rejected by a rule with `action: deny`, or by the allow lists of a forward proxy.
     Denied,
+    /// Rejected by a rule that needs a field of the body, which cannot be read for this reason.
+    UnreadableBody(Unreadable),
     /// No connection to the upstream could be made.
     UpstreamFailure,
     /// Rejected by a circuit breaker of the upstream.
@@ -42,7 +46,7 @@ pub(in crate::proxy) enum ResponseFlag {
 impl ResponseFlag {
     /// Whether a rule rejected the request.
     pub(in crate::proxy) const fn is_rejection(self) -> bool {
-        matches!(self, Self::RateLimited | Self::Denied)
+        matches!(self, Self::RateLimited | Self::Denied | Self::UnreadableBody(_))
     }
 
     pub(in crate::proxy) const fn as_str(self) -> &'static str {
@@ -50,6 +54,17 @@ impl ResponseFlag {
             Self::None => "-",
             Self::RateLimited => "RL",
             Self::Denied => "UAEX",
+            Self::UnreadableBody(reason) => match reason {
+                Unreadable::Invalid => "UAEX,UB_INVALID",
+                Unreadable::TooDeep => "UAEX,UB_TOO_DEEP",
+                Unreadable::Duplicate => "UAEX,UB_DUPLICATE",
+                Unreadable::TooLong => "UAEX,UB_TOO_LONG",
+                Unreadable::TooManyElements => "UAEX,UB_TOO_MANY_ELEMENTS",
+                Unreadable::ContentType => "UAEX,UB_CONTENT_TYPE",
+                Unreadable::Coding => "UAEX,UB_CODING",
+                Unreadable::Graphql => "UAEX,UB_GRAPHQL",
+                Unreadable::GraphqlTooLarge => "UAEX,UB_GRAPHQL_TOO_LARGE",
+            },
             Self::UpstreamFailure => "UF",
             Self::UpstreamOverflow => "UO",
             Self::NoRoute => "NR",

@@ -33,7 +33,7 @@ pub(super) fn compile(
         .and_then(|size| at.key("max").ok(parse_max(&size.0)))
         .unwrap_or(defaults::MAX_BODY_PREFIX);
     if raw.is_some() && fields.is_empty() && !at.is_reported() {
-        let note = ValueError::new("not used, because no rule has a `json` or `form` field");
+        let note = ValueError::new("not used, because no rule has a `json`, `form` or `graphql` field");
         at.note(note.with_hint("add such a field to a rule, or remove `bodies`"));
     }
     let settings =

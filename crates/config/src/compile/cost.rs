@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use super::bodies;
 use super::context::CompileContext;
+use super::graphql;
 use super::limits::check_cost;
 use super::matching::{compile_header_patterns as headers_of, parse_header_name};
 use super::{given_keys, map_items, response_cost};
@@ -88,6 +89,7 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
         ("header", raw.header.is_some()),
         ("json", raw.json.is_some()),
         ("form", raw.form.is_some()),
+        ("graphql", raw.graphql.is_some()),
         ("request_bytes", raw.request_bytes.is_some()),
         ("response_header", raw.response_header.is_some()),
         ("response_bytes", raw.response_bytes.is_some()),
@@ -105,7 +107,9 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
     };
     let estimated = ["response_header", "response_json", "tokens"];
     let dependent_keys = [
-        ("default", raw.default.is_some(), &["header", "json", "form"][..]),
+        ("default", raw.default.is_some(), &["header", "json", "form", "graphql"][..]),
+        ("depth", raw.depth.is_some(), &["graphql"]),
+        ("lists", raw.lists.is_some(), &["graphql"]),
         ("estimate", raw.estimate.is_some(), &estimated),
         ("inject_usage", raw.inject_usage.is_some(), &["tokens", "response_json"]),
     ];
@@ -142,8 +146,13 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
     if raw.response_json.is_some() || raw.tokens.is_some() {
         return response_cost::compile(raw, at, context).map(|stated| Cost::ResponseFields(Box::new(stated)));
     }
-    let field =
-        raw.json.as_deref().map(bodies::json_field).or_else(|| raw.form.as_deref().map(bodies::form_field));
+    let field = match raw.graphql {
+        Some(raw::GraphqlCost::Complexity) => Some(Ok(graphql::complexity(raw, at))),
+        None => {
+            let form = || raw.form.as_deref().map(bodies::form_field);
+            raw.json.as_deref().map(bodies::json_field).or_else(form)
+        }
+    };
     if let Some(field) = field {
         let default = raw.default.unwrap_or(REQUEST_COST);
         check_max("default", default);

@@ -21,10 +21,10 @@ pub enum Cost {
          u32,
     ),
     /// Cost that depends on the request or its response.
-    Variable(VariableCost),
+    Variable(Box<VariableCost>),
 }
 
-/// Cost that depends on the request or its response: exactly one of `header`, `json`, `form`, `request_bytes`,
+/// Cost that depends on the request or its response: exactly one of `header`, `json`, `form`, `graphql`, `request_bytes`,
 /// `response_header`, `response_bytes`, `response_json` and `tokens`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
@@ -37,6 +37,9 @@ pub struct VariableCost {
     pub json: Option<String>,
     /// Name of a field in a form with the number of units, rounded up, at least 1.
     pub form: Option<String>,
+    /// Units of a GraphQL request: `complexity` is the number of fields that its operation selects, times the elements of the lists that it asks
+    /// for.
+    pub graphql: Option<GraphqlCost>,
     /// Number of bytes of the request's body for which one unit is charged, such as `1KiB`. The cost is rounded up
     /// and at least 1.
     pub request_bytes: Option<Size>,
@@ -51,10 +54,17 @@ pub struct VariableCost {
     pub response_json: Option<ResponseJson>,
     /// Format of a language model's API: the tokens that its responses and event streams state are the cost.
     pub tokens: Option<TokenFormat>,
-    /// Units that a request costs if the header named by `header` is absent or empty, or the field of the body is absent,
-    /// 1 to 4294967295. Valid with `header`, `json` and `form` only.
+    /// Units that a request costs if the header named by `header` is absent or empty, the field of the body is absent,
+    /// or a GraphQL request has no document, 1 to 4294967295. Valid with `header`, `json`, `form` and `graphql` only.
     #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]
     pub default: Option<u32>,
+    /// Maximum depth of the fields of a GraphQL operation, from 1 to 100. Deeper ones are unreadable, see `bodies.on_unreadable`. Valid with
+    /// `graphql` only.
+    #[cfg_attr(test, schemars(range(min = 1, max = 100), extend("default" = defaults::GRAPHQL_DEPTH)))]
+    pub depth: Option<u32>,
+    /// Names of arguments of GraphQL fields that state a number of elements. Valid with `graphql` only.
+    #[cfg_attr(test, schemars(extend("default" = defaults::GRAPHQL_LISTS)))]
+    pub lists: Option<OneOrMany<String>>,
     /// Units reserved until the response states the cost, and charged if it states none, 1 to 4294967295; best set to
     /// the usual maximum cost of a request. With `response_json` and `tokens`, a map derives it from the request. Valid with
     /// `response_header`, `response_json` and `tokens` only.
@@ -69,6 +79,15 @@ pub struct VariableCost {
     /// more.
     #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
     pub max: Option<u32>,
+}
+
+/// What a GraphQL request costs.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum GraphqlCost {
+    /// The number of fields that its operation selects, times the elements of their lists.
+    Complexity,
 }
 
 /// Numbers of a response that make up a cost.

@@ -100,7 +100,7 @@ pub struct Rule {
     #[cfg_attr(test, schemars(extend("default" = "keep")))]
     pub on_change: Option<OnChange>,
     /// Units that each request costs: a number from 1 to 4294967295, or a map with exactly one of `header`,
-    /// `json`, `form`, `request_bytes`, `response_header`, `response_bytes`, `response_json` and `tokens`. A cost above a limit's burst (or count) is an error,
+    /// `json`, `form`, `graphql`, `request_bytes`, `response_header`, `response_bytes`, `response_json` and `tokens`. A cost above a limit's burst (or count) is an error,
     /// because such a request could never pass. Default: `1`.
     pub cost: Option<Box<Cost>>,
     /// Conditions on the response under which a request is charged, as a map with at least one of `response_status`,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use crate::identify;
-use crate::identify::body::BodySettings;
+use crate::identify::body::{BodySettings, RequestFields};
+use crate::identify::{self, Attributes};
 use crate::response;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::attribute::Attribute;
@@ -13,7 +13,7 @@ use crate::rules::header_twins::HeaderTwins;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::rules::{RuleIndex, RuleSet};
-use weir_bodies::fields::FieldSet;
+use weir_bodies::fields::{FieldMask, FieldSet};
 use weir_limiter::LimitHandle;
 
 /// One configuration generation. A request keeps the one with which it began, also if a reload happens meanwhile.
@@ -49,6 +49,17 @@ impl Policy {
     /// Returns the local reply to requests that the rule at `index` rejects before any limit.
     pub fn denial(&self, index: RuleIndex) -> &RejectionResponse {
         self.rejection(index).and_then(|rejection| rejection.denied.as_deref()).unwrap_or(&self.denied)
+    }
+
+    /// Returns the fields without which it is unclear which rules apply to a request; `None` if there are none. Without a body, a GraphQL
+    /// request may be in its URL.
+    pub fn body_fields_needed(&self, request: &Attributes<'_>, has_body: bool) -> Option<FieldMask> {
+        let settings = self.bodies.as_ref().filter(|_| has_body || request.query.is_some())?;
+        request.body.set(RequestFields::Unread);
+        let needed = self.rules.body_fields_needed(request);
+        request.body.set(RequestFields::Absent);
+        let is_needed = if has_body { !needed.is_empty() } else { settings.fields.has_graphql(needed) };
+        is_needed.then_some(needed)
     }
 
     /// Yields the limits of all rules.

@@ -1,7 +1,7 @@
 //! Fields of a request's body. Reading the body is not part of identifying the request: it arrives later, and most rules do not need it.
 
 use weir_bodies::Unreadable;
-use weir_bodies::fields::{FieldIndex, FieldName, FieldSet, Record};
+use weir_bodies::fields::{FieldIndex, FieldName, FieldSet, Record, Records};
 
 use super::lookup::Ambiguity;
 
@@ -42,12 +42,39 @@ pub enum RequestFields<'a> {
     Unreadable(Unreadable),
 }
 
+/// What was read of a body: the values of its fields, of each element of a batch, or why they are unknown.
+#[derive(Clone, Debug)]
+pub struct BodyFields {
+    pub read: Result<Records, Unreadable>,
+    /// Size of the content, if all of it has been read.
+    pub size: Option<u64>,
+    pub on_unreadable: OnUnreadable,
+}
+
 /// A field of bodies that a rule reads.
 #[derive(Clone, Debug)]
 pub struct BodyField {
     pub field: FieldName,
     /// Its position among all fields that rules read.
     pub index: FieldIndex,
+}
+
+impl BodyFields {
+    /// Returns those of a request without a body.
+    pub fn absent() -> Self {
+        Self { read: Ok(Records::new()), size: None, on_unreadable: OnUnreadable::default() }
+    }
+
+    /// Returns what rules know of the body, once for each element of a batch.
+    pub fn of_elements(&self) -> impl Iterator<Item = RequestFields<'_>> {
+        let records = self.read.as_deref().unwrap_or_default();
+        let whole = match (&self.read, self.on_unreadable) {
+            (Err(reason), OnUnreadable::Deny) => Some(RequestFields::Unreadable(*reason)),
+            // An empty batch has no fields either.
+            _ => records.is_empty().then_some(RequestFields::Absent),
+        };
+        records.iter().map(RequestFields::Fields).chain(whole)
+    }
 }
 
 /// The position is left out: other rules may change it.
@@ -69,8 +96,9 @@ impl BodyField {
     /// Returns the keyword in the configuration.
     pub const fn word(&self) -> &'static str {
         match self.field {
-            FieldName::Json(_) => "json",
+            FieldName::Json(_) | FieldName::JsonObject(_) => "json",
             FieldName::Form(_) => "form",
+            FieldName::Graphql(_) => "graphql",
         }
     }
 }

@@ -64,6 +64,8 @@ const fn body_reply_text(reason: Unreadable) -> &'static str {
         Unreadable::TooManyElements => "bad request: the batch has too many elements\n",
         Unreadable::ContentType => "bad request: the content type of the body is not one of its fields\n",
         Unreadable::Coding => "bad request: the body cannot be decoded\n",
+        Unreadable::Graphql => "bad request: no valid GraphQL operation\n",
+        Unreadable::GraphqlTooLarge => "bad request: the GraphQL operation is too deep or too long\n",
     }
 }
 

@@ -13,6 +13,7 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter};
 use weir_limits::AppliedLimits;
 use weir_policy::identify::Attributes;
+use weir_policy::identify::body::BodyFields;
 use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::{Denial, SelectedCheck, Selection, SideEffects};
 use weir_policy::rules::{RuleIndex, RuleSet};
@@ -61,13 +62,24 @@ pub struct Prediction {
     pub(super) counters: Limiter,
 }
 
-/// Predicts what would happen to `request`, which is a descriptor of the Envoy domain `domain` if that is set.
-pub fn predict(request: &Attributes<'_>, domain: Option<&str>, context: &ExplainContext<'_>) -> Prediction {
+/// Predicts what would happen to `request` with these fields of its body, which is a descriptor of the Envoy domain `domain` if that is set.
+pub fn predict<'f>(
+    request: &Attributes<'f>,
+    fields: &'f BodyFields,
+    domain: Option<&str>,
+    context: &ExplainContext<'_>,
+) -> Prediction {
     let ExplainContext { policy, limiter, now, .. } = *context;
-    let selection = match domain {
-        Some(domain) => policy.rules.select_in(domain, request),
-        None => policy.rules.select(request, context.headroom),
-    };
+    request.body_size.set(fields.size);
+    let mut selections = fields.of_elements().map(|element| {
+        request.body.set(element);
+        match domain {
+            Some(domain) => policy.rules.select_in(domain, request),
+            None => policy.rules.select(request, context.headroom),
+        }
+    });
+    let first = selections.next().unwrap_or_default();
+    let selection = selections.fold(first, Selection::joined);
     let undecided = |action| Prediction {
         action,
         limits: AppliedLimits::none(now),

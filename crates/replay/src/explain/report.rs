@@ -32,6 +32,9 @@ pub struct Explanation {
     pub headers: Vec<HeaderLine>,
     /// The request as rules see it; `None` if it is malformed.
     pub request: Option<ExplainedClient>,
+    /// Why the fields of its body are unknown, and what follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
     /// Every rule, in file order.
     pub rules: Vec<ExplainedRule>,
     /// What the documents of the rate limit service would do, if it is a descriptor.
@@ -196,6 +199,7 @@ impl Explanation {
             delay_seconds: None,
             headers: Vec::new(),
             request: None,
+            body: None,
             rules: Vec::new(),
             documents: None,
             time: rfc3339(context.wall_clock),

@@ -13,7 +13,8 @@ const NOT_IN_TARGET: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>
 /// The peer unless another is named.
 const DEFAULT_PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-const KNOWN: &str = "method, path, host, client_ip, listener, header.NAME, domain, descriptor.KEY, format";
+const KNOWN: &str =
+    "method, path, host, client_ip, listener, header.NAME, body, domain, descriptor.KEY, format";
 
 #[derive(Clone, Debug)]
 pub struct RequestDescription {
@@ -27,6 +28,8 @@ pub struct RequestDescription {
     pub peer: IpAddr,
     /// Name of the listener at which it arrives; unknown unless named.
     pub listener: Option<String>,
+    /// Its body.
+    pub body: Option<String>,
     /// Envoy domain, if it is a descriptor of Envoy's rate limit service and not a request of the proxy.
     pub domain: Option<String>,
     /// Keys and values of the descriptor, in order.
@@ -61,6 +64,7 @@ impl Default for RequestDescription {
             headers: HeaderMap::new(),
             peer: DEFAULT_PEER,
             listener: None,
+            body: None,
             domain: None,
             entries: Vec::new(),
         }
@@ -144,6 +148,7 @@ impl RequestDescription {
                 self.peer = peer.map_err(|_| invalid(name, "not an IP address", value))?.to_canonical();
             }
             "listener" => self.listener = Some(value.to_owned()),
+            "body" => self.body = Some(value.to_owned()),
             "domain" if value.is_empty() => return Err(invalid(name, "empty", value)),
             "domain" => self.domain = Some(value.to_owned()),
             "format" => {}
@@ -174,6 +179,7 @@ impl RequestDescription {
             (name, String::from_utf8_lossy(value.as_bytes()).into_owned())
         }));
         pairs.extend(self.listener.iter().map(|name| ("listener".to_owned(), name.clone())));
+        pairs.extend(self.body.iter().map(|body| ("body".to_owned(), body.clone())));
         pairs.extend(self.domain.iter().map(|domain| ("domain".to_owned(), domain.clone())));
         pairs.extend(self.entries.iter().map(|(key, value)| (format!("descriptor.{key}"), value.clone())));
         let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
@@ -230,6 +236,7 @@ mod tests {
         request.add_header_line("x-key:second").unwrap();
         request.add_header_line("Host: other").unwrap();
         request.set("client_ip", "2001:db8::1").unwrap();
+        request.set("body", "{\"a\": \"b&c+d\"}").unwrap();
         request.set("domain", "api").unwrap();
         request.set("descriptor.key", "a, b").unwrap();
         let query = request.to_query();
@@ -240,6 +247,7 @@ mod tests {
         assert_eq!(again.to_query(), query);
         assert_eq!(again.headers.get_all("x-key").iter().count(), 2);
         assert_eq!(again.headers[HOST], "other");
+        assert_eq!(again.body, request.body);
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Fixture {
         self.with_context(now, |context| {
             let settings = &context.policy.identify;
             let attributes = identify(method, uri, headers, *peer, settings, now).unwrap();
-            predict(&attributes, None, context).action
+            predict(&attributes, &BodyFields::absent(), None, context).action
         })
     }
 

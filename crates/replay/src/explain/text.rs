@@ -15,6 +15,9 @@ pub fn render(explanation: &Explanation) -> String {
     if let Some(request) = &explanation.request {
         client(&mut text, request);
     }
+    if let Some(problem) = &explanation.body {
+        line(&mut text, &format!("body:    {problem}"));
+    }
     if let Some(report) = &explanation.documents {
         line(&mut text, "");
         line(&mut text, &format!("documents: {}", report.to_line()));

@@ -30,6 +30,7 @@ use super::{
     AdaptiveLimitSample, ElasticSample, MetricTotals, ReloadOutcome, Scrape, SharedLimitSample, SpanMetrics,
     StateFileSample,
 };
+use weir_bodies::Unreadable;
 use weir_limiter::feedback::states::FeedbackStatus;
 use weir_net::listener::preamble::ProxyProtocolOutcome;
 use weir_net::tls::key_pair::CertificateValidity;
@@ -248,6 +249,9 @@ impl MetricRegistry {
         }
         let removed = totals.counts.removed_headers.get();
         self.set_counter(&families::REQUEST_HEADERS_REMOVED, &[], removed);
+        for (reason, count) in Unreadable::ALL.iter().zip(&totals.counts.unreadable_bodies) {
+            self.set_counter(&families::UNREADABLE_BODIES, &[("reason", reason.as_str())], count.get());
+        }
         for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
             self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());
         }

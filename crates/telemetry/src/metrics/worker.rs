@@ -15,6 +15,7 @@ use super::super::histogram::Histogram;
 use super::connection_setup::{LOAD_SHED_LABELS, handshake_index};
 use super::countries::CountryCounts;
 use super::final_outcome::{FinalOutcome, OUTCOMES};
+use weir_bodies::Unreadable;
 use weir_net::listener::preamble::ProxyProtocolOutcome;
 use weir_net::overload::LoadShed;
 use weir_net::tls::SessionStart;
@@ -119,6 +120,7 @@ pub(super) struct WorkerCounts {
     pub(super) malformed_requests: AtomicCounter,
     pub(super) removed_headers: AtomicCounter,
     pub(super) load_shed: [AtomicCounter; LOAD_SHED_LABELS.len()],
+    pub(super) unreadable_bodies: [AtomicCounter; Unreadable::ALL.len()],
     pub(super) accept_failures: AtomicCounter,
     pub(super) delays_started: AtomicCounter,
     pub(super) delay_duration: Histogram,
@@ -135,6 +137,7 @@ impl WorkerCounts {
         self.malformed_requests.merge(&other.malformed_requests);
         self.removed_headers.merge(&other.removed_headers);
         merge_all(&mut self.load_shed, &other.load_shed);
+        merge_all(&mut self.unreadable_bodies, &other.unreadable_bodies);
         self.accept_failures.merge(&other.accept_failures);
         self.delay_duration.merge(&other.delay_duration);
         self.delays_started.merge(&other.delays_started);
@@ -238,6 +241,11 @@ impl WorkerMetrics {
     /// Records a connection or request that was rejected by load shedding.
     pub fn record_load_shed(&self, reason: LoadShed) {
         self.counts.load_shed[reason as usize].increment_exclusive();
+    }
+
+    /// Records a body whose fields rules need and cannot be read.
+    pub fn record_unreadable_body(&self, reason: Unreadable) {
+        self.counts.unreadable_bodies[reason as usize].increment_exclusive();
     }
 
     /// Records a connection that could not be accepted because file descriptors or memory ran out.
