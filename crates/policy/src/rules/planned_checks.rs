@@ -14,7 +14,7 @@ use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
 use super::selection::{CheckRole, SelectedCheck};
 use super::shared_limit::{Mode, OnStoreLoss};
 use crate::identify::body::RequestFields;
-use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
 use weir_limiter::decision::Enforcement;
 use weir_limiter::key::KeyHash;
 use weir_limiter::leases::LeasePolicy;
@@ -357,5 +357,10 @@ fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Opt
 /// Returns options without additional behaviour. With options, a check takes reserved units into account.
 pub(super) fn default_options(index: usize) -> CheckOptions {
     let group = u32::try_from(index).unwrap_or(u32::MAX);
-    CheckOptions { group, role: CounterRole::Limit, on_denied: OnDenied::Free }
+    CheckOptions {
+        group,
+        role: CounterRole::Limit,
+        on_denied: OnDenied::Free,
+        without_room: WithoutRoom::Reject,
+    }
 }
