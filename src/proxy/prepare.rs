@@ -38,7 +38,16 @@ impl<'c> ChosenUpstream<'c> {
         let cached = CachedFallbacks::look_up(&view.fallbacks, pending, incoming, context.started_at);
         context.recorder = view.fallbacks.record(pending, incoming, context.started_at);
         let IdentifiedRequest { attributes, next_hop, hop } = identified;
-        Self { hop, upstream: next_hop.upstream(view, attributes), cached }
+        let diverting = pending.limits().diverting_rule().and_then(|rule| view.diversion(rule));
+        let upstream = match diverting {
+            Some(upstream) => {
+                // A fallback is a response of the upstream that usually receives the request.
+                context.recorder = None;
+                Some(upstream.for_host(|| attributes.host.as_str()))
+            }
+            None => next_hop.upstream(view, attributes),
+        };
+        Self { hop, upstream, cached }
     }
 
     /// Prepares the request, to which `trace` belongs if it has no span. Returns it with the overrides of an internal client.

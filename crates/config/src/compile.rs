@@ -12,6 +12,7 @@ mod context;
 mod cost;
 mod counters;
 mod descriptors;
+mod diversion;
 mod domain;
 mod endpoints;
 mod feedback;
@@ -123,6 +124,9 @@ pub(super) fn compile(
     access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
+    if let Some(upstreams) = &upstreams {
+        diversion::check_names(raw, upstreams, root.key("rules"));
+    }
     note_unused_store(store.is_some() && !context.needs_store, report);
     let body_fields = context.used_body_fields.take();
     let bodies = bodies::compile(raw.bodies.as_ref(), root.key("bodies"), body_fields);

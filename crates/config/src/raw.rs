@@ -173,6 +173,16 @@ pub enum Listener {
     Map(ListenerMap),
 }
 
+impl Listener {
+    /// Whether it is a forward proxy.
+    pub fn is_forward_proxy(&self) -> bool {
+        match self {
+            Self::Address(_) => false,
+            Self::Map(map) => map.forward_proxy.as_ref().is_some_and(ForwardProxy::is_on),
+        }
+    }
+}
+
 /// Settings of a listener.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]

@@ -347,6 +347,9 @@ impl AppliedLimits {
             return;
         };
         let one = &mut self.selected[position];
+        if one.check.options.is_some_and(|options| options.without_room != WithoutRoom::Reject) {
+            return;
+        }
         let quota = self.decision.verdicts().get(position).and_then(Verdict::quota);
         let can_delay = quota.is_some_and(|quota| quota.algorithm().can_delay());
         if can_delay && matches!(one.role, CheckRole::Limit(_)) {

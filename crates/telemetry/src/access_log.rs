@@ -197,7 +197,8 @@ impl AccessLogEntry<'_> {
             | DecisionOutcome::Soft
             | DecisionOutcome::Delayed
             | DecisionOutcome::Exempt
-            | DecisionOutcome::Shadow => None,
+            | DecisionOutcome::Shadow
+            | DecisionOutcome::Diverted => None,
         }
     }
 
@@ -210,7 +211,8 @@ impl AccessLogEntry<'_> {
                 | DecisionOutcome::Limited
                 | DecisionOutcome::Banned
                 | DecisionOutcome::Denied
-                | DecisionOutcome::Shadow => true,
+                | DecisionOutcome::Shadow
+                | DecisionOutcome::Diverted => true,
             }),
             RequestKind::Errors => self.status.is_none_or(|status| status.as_u16() >= 500),
         }

@@ -13,7 +13,7 @@ use crate::identify::Attributes;
 use weir_limiter::Check;
 use weir_limiter::adaptive::AdaptiveRange;
 use weir_limiter::adaptive::limits::AdaptiveLimits;
-use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, WithoutRoom};
 use weir_limiter::decision::Enforcement;
 use weir_limiter::elastic::Headroom;
 use weir_limiter::feedback::LimitShare;

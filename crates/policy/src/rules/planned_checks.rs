@@ -349,9 +349,13 @@ fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Opt
             CounterRole::Limit
         }
     };
-    let is_plain =
-        role == CounterRole::Limit && limiting.ban.is_none() && limiting.on_denied == OnDenied::Free;
-    (!is_plain).then(|| CheckOptions { role, on_denied: limiting.on_denied, ..default_options(index) })
+    let without_room = if limiting.divert_to.is_some() { WithoutRoom::Divert } else { WithoutRoom::Reject };
+    let is_plain = role == CounterRole::Limit
+        && limiting.ban.is_none()
+        && limiting.on_denied == OnDenied::Free
+        && without_room == WithoutRoom::Reject;
+    let on_denied = limiting.on_denied;
+    (!is_plain).then(|| CheckOptions { role, on_denied, without_room, ..default_options(index) })
 }
 
 /// Returns options without additional behaviour. With options, a check takes reserved units into account.

@@ -118,6 +118,8 @@ pub struct LimitAction {
     pub adaptive: Option<AdaptiveRange>,
     /// Ban of a key after a rejection.
     pub ban: Option<Ban>,
+    /// Name of the upstream that receives requests over the limit; `None` if they are rejected.
+    pub divert_to: Option<Box<str>>,
     /// Cost of a rejected request.
     pub on_denied: OnDenied,
     /// How a reload converts the counters of a limit that it changes.
@@ -185,6 +187,7 @@ impl Default for LimitAction {
             in_flight: None,
             adaptive: None,
             ban: None,
+            divert_to: None,
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),
             feedback: None,
@@ -296,6 +299,11 @@ impl Rule {
             Action::Limit(limiting) => limiting.shared(),
             Action::Allow | Action::Deny => None,
         }
+    }
+
+    /// Returns the name of the upstream that receives requests over the limit; `None` if they are rejected.
+    pub fn divert_to(&self) -> Option<&str> {
+        self.action.limiting()?.divert_to.as_deref()
     }
 
     /// Returns how requests wait in a queue for room; `None` if they do not.

@@ -19,6 +19,7 @@ use weir_policy::response::rejection::{RejectionReply, RejectionResponse, limite
 use weir_policy::response::request_details::RequestDetails;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::outcome::DecisionOutcome;
+use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::{Denial, NOT_DEFERRABLE, SelectedCheck};
 
 /// Returns the explanation without its rules.
@@ -165,6 +166,12 @@ pub(super) fn sent_status(
 /// Returns the explanation of a forwarded request, by its most notable outcome.
 fn forwarded(prediction: &Prediction, context: &ExplainContext<'_>) -> Explanation {
     let (selected, _) = prediction.limits.checks();
+    if let Some(rule) = prediction.limits.diverting_rule() {
+        let upstream = context.policy.rules.get(rule).and_then(Rule::divert_to).unwrap_or_default();
+        let reason =
+            format!("sent to the upstream `{upstream}`; over the limit of {}", quoted(rule, context));
+        return Explanation { reason, ..decided_by(DecisionOutcome::Diverted.as_str(), rule, context) };
+    }
     for (wanted, before, after) in [
         (DecisionOutcome::Soft, "forwarded; over the soft limit of ", ""),
         (DecisionOutcome::Delayed, "forwarded after a delay by ", ""),
