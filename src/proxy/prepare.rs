@@ -12,7 +12,7 @@ use super::request_context::{RequestContext, propagate_trace};
 use super::view::GenerationView;
 use weir_http::headers::{FieldLines, take_head};
 use weir_limits::PendingLimits;
-use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
+use weir_policy::response::rate_limit_headers::{X_WEIR_CHARGED, X_WEIR_OVER_LIMIT};
 use weir_telemetry::spans::context::TraceContext;
 use weir_upstream::Upstream;
 use weir_upstream::outgoing::OutgoingRequest;
@@ -102,6 +102,11 @@ fn prepare(
     let marks = (!context.hides_client).then(|| pending.limits().mark_values(&view.limits));
     for mark in marks.into_iter().flatten() {
         head.headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
+    if view.policy.rules.has_groups() && !context.hides_client {
+        for rule in pending.limits().charged_values(&view.limits) {
+            head.headers.append(X_WEIR_CHARGED, rule);
+        }
     }
     if let Some(log) = &mut context.log {
         log.copy_headers(&head.headers, &added_headers);

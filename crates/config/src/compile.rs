@@ -5,6 +5,7 @@
 
 mod access_log;
 mod alerts;
+mod any_of;
 mod bodies;
 mod bootstrap;
 mod client_limits;
@@ -160,7 +161,8 @@ pub(super) fn compile(
 fn compile_rules(raw: &raw::Root, context: &mut CompileContext<'_>, report: &Diagnostics<'_>) -> Arc<[Rule]> {
     let root = report.root();
     let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), context));
-    let rules = rules.unwrap_or_default();
+    let mut rules = rules.unwrap_or_default();
+    any_of::compile(raw, &mut rules, root);
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
     plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"));
     rules.into()

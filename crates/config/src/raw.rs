@@ -157,6 +157,9 @@ pub struct Root {
     pub elastic: Option<Elastic>,
     /// Rate limit service for Envoy, as a map.
     pub rls: Option<Rls>,
+    /// Groups of rules, each a list of at least two names in the order of preference. A request needs room in one rule of
+    /// a group, and is charged to that one only. See [One of several limits](any-of.md).
+    pub any_of: Option<ZeroOrMany<OneOrMany<String>>>,
     /// List of rules, or a single rule; `[]` for none. Every rule that matches a request applies to it. May be left
     /// out if `rls` is configured.
     pub rules: Option<Rules>,

@@ -52,8 +52,8 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter};
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
-use weir_policy::rules::RuleIndex;
 use weir_policy::rules::selection::{CheckRole, SelectedCheck, SideEffects};
+use weir_policy::rules::{RuleIndex, RuleSet};
 use weir_policy::throttle;
 use weir_store::lease_wait::LeaseWaits;
 
@@ -310,6 +310,18 @@ impl AppliedLimits {
             self.selected.iter().zip(self.decision.verdicts()).filter(move |(_, verdict)| is_marked(verdict));
         // A rule with several limits marks once.
         marks.map(|(selected, _)| selected.rule).filter(move |rule| last.replace(*rule) != Some(*rule))
+    }
+
+    /// Returns the rules of groups that the request is charged to, each once.
+    pub fn charged_alternatives(&self, rules: &RuleSet) -> SmallVec<[RuleIndex; 2]> {
+        let mut charged = SmallVec::new();
+        for (selected, verdict) in self.selected.iter().zip(self.decision.verdicts()) {
+            let rule = selected.rule;
+            if verdict.is_charged() && rules.group_place(rule).is_some() && !charged.contains(&rule) {
+                charged.push(rule);
+            }
+        }
+        charged
     }
 
     /// Returns the first rule over whose limit the request is, and that sends it to another upstream.

@@ -6,6 +6,7 @@
 //! applies, or which counter is charged. The module is pure. A rule set is compiled once per configuration and is
 //! immutable.
 
+pub mod alternatives;
 pub mod attribute;
 pub mod containment;
 pub mod cost;
@@ -44,6 +45,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use weir_bodies::fields::FieldMask;
 
+use self::alternatives::RuleGroups;
 use self::attribute::IncompleteKey;
 use self::bound_rule::{ActionKind, BoundRule, KeyMemo};
 use self::index::CandidateIndex;
@@ -83,6 +85,8 @@ pub struct RuleSet {
     all_limit: bool,
     /// Whether any rule defers requests.
     has_deferrals: bool,
+    /// Groups of rules of which a request needs one.
+    groups: RuleGroups,
     elastic: bool,
     /// Whether any rule follows a provider.
     has_feedback: bool,
@@ -132,6 +136,7 @@ impl RuleSet {
             domains: domains(&rules),
             all_limit: kinds.clone().all(|kind| matches!(kind, ActionKind::Limit | ActionKind::Defer)),
             has_deferrals: kinds.any(|kind| kind == ActionKind::Defer),
+            groups: RuleGroups::new(&rules),
             bound,
             elastic: rules.iter().any(Rule::is_elastic),
             has_feedback: false,
@@ -303,6 +308,9 @@ impl RuleSet {
                 }
                 Some(EarlyDenial { is_enforced: false, .. }) => beside.shadow_rules.push(RuleIndex(index)),
             }
+        }
+        if !self.groups.is_empty() {
+            self.groups.mark_alternatives(selected);
         }
     }
 

@@ -167,6 +167,8 @@ fn compile_limit_action(
         adaptive: in_flight.adaptive,
         ban: throttle::compile_ban(raw.on_limit.as_deref(), at.key("on_limit")),
         divert_to: diversion::read_name(raw).map(Into::into),
+        // Set when all rules are known.
+        group_place: None,
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
         feedback,

@@ -92,7 +92,7 @@ impl DecisionOutcome {
             .iter()
             .zip(verdicts)
             .any(|(one, verdict)| (one.role == CheckRole::Ban || verdict.is_banned()) && verdict.rejects());
-        if any(Verdict::is_passed_over) {
+        if verdicts.iter().all(Verdict::is_passed_over) {
             None
         } else if banned {
             Some(Self::Banned)

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use http::HeaderName;
 use weir_bodies::fields::FieldMask;
 
+use super::alternatives::GroupPlace;
 use super::attribute::Attribute;
 use super::cost::CostModel;
 use super::deferral::Deferral;
@@ -120,6 +121,8 @@ pub struct LimitAction {
     pub ban: Option<Ban>,
     /// Name of the upstream that receives requests over the limit; `None` if they are rejected.
     pub divert_to: Option<Box<str>>,
+    /// Place of the rule in a group of which a request needs one, if it is in one.
+    pub group_place: Option<GroupPlace>,
     /// Cost of a rejected request.
     pub on_denied: OnDenied,
     /// How a reload converts the counters of a limit that it changes.
@@ -188,6 +191,7 @@ impl Default for LimitAction {
             adaptive: None,
             ban: None,
             divert_to: None,
+            group_place: None,
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),
             feedback: None,

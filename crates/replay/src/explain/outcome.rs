@@ -186,7 +186,17 @@ fn forwarded(prediction: &Prediction, context: &ExplainContext<'_>) -> Explanati
         }
     }
     let outcome = DecisionOutcome::Allowed.as_str();
-    Explanation { reason: "forwarded".to_owned(), ..Explanation::new(outcome, context) }
+    let reason = match charged_names(&prediction.limits, context) {
+        charged if charged.is_empty() => "forwarded".to_owned(),
+        charged => format!("forwarded; charged to {charged}"),
+    };
+    Explanation { reason, ..Explanation::new(outcome, context) }
+}
+
+/// Returns the rules of groups that an admitted request is charged to; empty if there are none.
+pub(super) fn charged_names(limits: &AppliedLimits, context: &ExplainContext<'_>) -> String {
+    let charged = limits.charged_alternatives(&context.policy.rules);
+    charged.into_iter().map(|rule| quoted(rule, context)).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the outcome of one rule's checks, as it is recorded in the metrics.
