@@ -31,12 +31,12 @@ pub enum WithoutRoom {
     /// It passes, marked as one to be sent elsewhere, and is not charged to the group.
     Divert,
     /// The next group of a set is tried. It is rejected if none of them has room, and charged to one only.
-    TryNext(Alternative),
+    TryNext(AlternativePlace),
 }
 
 /// Place of a group among those of which a request needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Alternative {
+pub struct AlternativePlace {
     /// The set. Groups that are alternatives of each other have the same.
     pub set: u16,
     /// Groups with a lower rank are tried first.

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::{NextStates, ProvisionalCharge, Transaction, VerdictList};
 use crate::Check;
+use crate::algorithm::Outcome;
 use crate::check_options::WithoutRoom;
 use crate::decision::{Enforcement, Verdict};
 use crate::evaluation;
@@ -30,7 +31,7 @@ pub(crate) fn apply_to_independent(checks: &[&Check], verdicts: &mut [Verdict]) 
         return;
     }
     let (order, groups) = groups(checks);
-    let mut set = Selected::default();
+    let mut set = SetProgress::default();
     for group in &groups {
         let positions = &order[group.clone()];
         let withdrawn = set.add(checks, positions, verdicts);
@@ -43,14 +44,14 @@ pub(crate) fn apply_to_independent(checks: &[&Check], verdicts: &mut [Verdict]) 
 
 /// Which group of a set decides, while the groups are evaluated in their order.
 #[derive(Debug, Default)]
-struct Selected {
+struct SetProgress {
     set: Option<u16>,
     has_room: bool,
     /// The group that has room first if none has, and the time until then.
     first: Option<(Order, Duration)>,
 }
 
-impl Selected {
+impl SetProgress {
     /// Adds the evaluated group at `positions`. Returns how its verdicts are enforced if its charges are withdrawn.
     fn add(
         &mut self,
@@ -100,7 +101,7 @@ impl Transaction<'_> {
         let mut evaluated = EvaluatedGroups::new(self);
         let checks = self.checks;
         let (order, groups) = groups(checks);
-        let mut set = Selected::default();
+        let mut set = SetProgress::default();
         for group in groups {
             let positions = &order[group];
             let before = evaluated.charged.clone();
@@ -139,7 +140,7 @@ impl EvaluatedGroups {
             first_of_counter.push(earlier.map_or(position, |at| first_of_counter[at]));
         }
         // All positions are evaluated, so no verdict remains as it is here.
-        let unknown = |check: &&Check| Verdict::plain(check, crate::algorithm::Outcome::Conform, None);
+        let unknown = |check: &&Check| Verdict::plain(check, Outcome::Conform, None);
         Self {
             verdicts: transaction.checks.iter().map(unknown).collect(),
             next: SmallVec::from_elem(None, count),

@@ -9,7 +9,7 @@ use super::planned_checks;
 use super::rule::Rule;
 use super::selection::SelectedCheck;
 use super::{RuleIndex, RuleSet};
-use weir_limiter::check_options::{Alternative, CheckOptions, WithoutRoom};
+use weir_limiter::check_options::{AlternativePlace, CheckOptions, WithoutRoom};
 
 /// Maximum number of groups.
 pub const MAX_GROUPS: usize = 256;
@@ -68,7 +68,7 @@ impl RuleGroups {
                 continue;
             }
             // Elements of a batch to which different rules apply have different sets.
-            let alternative = Alternative { set: u16::from_be_bytes([group, rules]), rank: position };
+            let alternative = AlternativePlace { set: u16::from_be_bytes([group, rules]), rank: position };
             let SelectedCheck { rule, check, .. } = &mut selected[at];
             let options = check.options.unwrap_or_else(|| planned_checks::default_options(rule.0));
             let without_room = WithoutRoom::TryNext(alternative);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{TransactionFixture, at, ban, per_second};
 use crate::Check;
 use crate::algorithm::Algorithm;
-use crate::check_options::{Alternative, CheckOptions, CounterRole, OnDenied, WithoutRoom};
+use crate::check_options::{AlternativePlace, CheckOptions, CounterRole, OnDenied, WithoutRoom};
 use crate::decision::{Decision, Enforcement};
 use crate::quota::Quota;
 use crate::reservation::{ChargeTiming, Reservation};
@@ -25,7 +25,7 @@ fn in_group(check: Check, group: u32, without_room: WithoutRoom) -> Check {
 }
 
 fn alternative(set: u16, rank: u8) -> WithoutRoom {
-    WithoutRoom::TryNext(Alternative { set, rank })
+    WithoutRoom::TryNext(AlternativePlace { set, rank })
 }
 
 impl TransactionFixture {

@@ -3,7 +3,8 @@
 use super::*;
 use crate::rules::alternatives::GroupPlace;
 use crate::rules::outcome::{DecisionOutcome, by_rule};
-use weir_limiter::check_options::{Alternative, WithoutRoom};
+use DecisionOutcome::{Allowed, Diverted, Limited};
+use weir_limiter::check_options::{AlternativePlace, WithoutRoom};
 
 /// Returns a rule for `path` at this position of the group 0.
 fn grouped(name: &str, path: &str, position: u8, count: u32) -> Rule {
@@ -27,7 +28,7 @@ fn without_room(checks: &[SelectedCheck]) -> Vec<WithoutRoom> {
 }
 
 fn try_next(rules: u8, rank: u8) -> WithoutRoom {
-    WithoutRoom::TryNext(Alternative { set: u16::from(rules), rank })
+    WithoutRoom::TryNext(AlternativePlace { set: u16::from(rules), rank })
 }
 
 /// Returns the outcome of each rule for the next request for this path.
@@ -64,7 +65,6 @@ fn only_rule_of_a_group_that_applies_rejects_as_usual() {
 #[test]
 fn only_the_charged_rule_has_an_outcome() {
     let bound = bound(vec![grouped("subscription", "~.", 0, 1), grouped("credits", "~.", 1, 1)]);
-    use DecisionOutcome::{Allowed, Limited};
     assert_eq!(outcomes(&bound, "/"), [Some(Allowed), None]);
     assert_eq!(outcomes(&bound, "/"), [None, Some(Allowed)]);
     assert_eq!(outcomes(&bound, "/"), [Some(Limited), None], "the first of equals");
@@ -95,7 +95,6 @@ fn rule_that_diverts_has_an_outcome_of_its_own() {
     limiting.divert_to = Some("cheap".into());
     let rules = vec![rule("models", &["~."], Action::Limit(limiting)), limit("all", &["~."], &[], &[2])];
     let bound = bound(rules);
-    use DecisionOutcome::{Allowed, Diverted, Limited};
     assert_eq!(outcomes(&bound, "/"), [Some(Allowed), Some(Allowed)]);
     assert_eq!(outcomes(&bound, "/"), [Some(Diverted), Some(Allowed)]);
     assert_eq!(outcomes(&bound, "/"), [None, Some(Limited)]);
