@@ -16,10 +16,13 @@ pub(super) fn read_name(raw: &raw::Rule) -> Option<&str> {
     raw.on_limit.as_deref()?.upstream.as_deref()
 }
 
-/// Whether any rule sends requests to the upstream of this name.
+/// Whether any rule sends requests to the upstream of this name, or to one whose name is unknown and may be meant for it.
 pub(super) fn is_target(root: &raw::Root, name: &str) -> bool {
-    let mut rules = root.rules.iter().flat_map(|rules| rules.items());
-    rules.any(|(_, rule)| read_name(rule) == Some(name))
+    let upstreams = || root.upstreams.iter().flat_map(|upstreams| upstreams.items());
+    let is_known = |target: &str| upstreams().any(|(_, upstream)| upstream.name.as_deref() == Some(target));
+    let rules = root.rules.iter().flat_map(|rules| rules.items());
+    let mut targets = rules.filter_map(|(_, rule)| read_name(rule));
+    targets.any(|target| target == name || !is_known(target))
 }
 
 /// Reports settings of the rule at `at` that contradict its diversion, and those without an effect.
