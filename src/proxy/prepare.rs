@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use http::request;
+use http::{HeaderMap, request};
 
 use super::decide::{IdentifiedRequest, keep_details};
 use super::fallback::CachedFallbacks;
@@ -99,14 +99,8 @@ fn prepare(
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
-    let marks = (!context.hides_client).then(|| pending.limits().mark_values(&view.limits));
-    for mark in marks.into_iter().flatten() {
-        head.headers.append(X_WEIR_OVER_LIMIT, mark);
-    }
-    if view.policy.rules.has_groups() && !context.hides_client {
-        for rule in pending.limits().charged_values(&view.limits) {
-            head.headers.append(X_WEIR_CHARGED, rule);
-        }
+    if !context.hides_client {
+        add_marks(&mut head.headers, pending, view);
     }
     if let Some(log) = &mut context.log {
         log.copy_headers(&head.headers, &added_headers);
@@ -115,4 +109,16 @@ fn prepare(
         headers::rewrite::rewrite_head(head, rewrite);
     }
     (OutgoingRequest { head: take_head(head), added_headers }, asked.overrides)
+}
+
+/// Tells the upstream over which limits an admitted request is, and to which rules of groups it is charged.
+fn add_marks(headers: &mut HeaderMap, pending: &PendingLimits, view: &GenerationView) {
+    for mark in pending.limits().mark_values(&view.limits) {
+        headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
+    if view.policy.rules.has_groups() {
+        for rule in pending.limits().charged_values(&view.limits) {
+            headers.append(X_WEIR_CHARGED, rule);
+        }
+    }
 }
