@@ -125,9 +125,7 @@ pub(super) fn compile(
     access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
-    if let Some(upstreams) = &upstreams {
-        diversion::check_names(raw, upstreams, root.key("rules"));
-    }
+    diversion::check_names(raw, upstreams.as_ref().map(|compiled| &*compiled.all), root.key("rules"));
     note_unused_store(store.is_some() && !context.needs_store, report);
     let body_fields = context.used_body_fields.take();
     let bodies = bodies::compile(raw.bodies.as_ref(), root.key("bodies"), body_fields);

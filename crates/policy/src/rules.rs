@@ -6,7 +6,6 @@
 //! applies, or which counter is charged. The module is pure. A rule set is compiled once per configuration and is
 //! immutable.
 
-pub mod alternatives;
 pub mod attribute;
 pub mod containment;
 pub mod cost;
@@ -15,6 +14,7 @@ pub mod enforced_share;
 pub mod error_bound;
 pub mod explain;
 pub mod feedback;
+pub mod group_place;
 pub mod grpc;
 pub mod header_twins;
 pub mod key;
@@ -33,6 +33,7 @@ pub mod shared_limit;
 pub mod value_list;
 pub mod wait;
 
+mod alternatives;
 mod bound_rule;
 mod changing_limits;
 mod index;

@@ -10,7 +10,7 @@ use crate::parse::nearest_name;
 use crate::quoting::{backquoted, quoted};
 use crate::raw;
 use weir_limiter::check_options::OnDenied;
-use weir_policy::rules::alternatives::{GroupPlace, MAX_GROUP_RULES, MAX_GROUPS};
+use weir_policy::rules::group_place::{GroupPlace, MAX_GROUP_RULES, MAX_GROUPS};
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, Rule, Throttle};
 use weir_policy::rules::shared_limit::Mode;
 

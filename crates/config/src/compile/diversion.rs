@@ -1,7 +1,7 @@
 //! `on_limit.upstream`: requests over the limit of a rule are sent to another upstream instead of being rejected.
 
-use super::upstreams::CompiledUpstreams;
 use super::{given_keys, map_items};
+use crate::UpstreamConfig;
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse::nearest_name;
@@ -108,16 +108,16 @@ fn check_reply(on_limit: &raw::OnLimit, on_missing: OnMissing, at: At<'_>) {
     }
 }
 
-/// Checks that the upstreams exist to which the rules at `at` send requests.
-pub(super) fn check_names(root: &raw::Root, upstreams: &CompiledUpstreams, at: At<'_>) {
-    let Some(rules) = &root.rules else { return };
-    let names = || upstreams.all.iter().map(|upstream| &*upstream.settings.name);
+/// Checks that the upstreams to which the rules at `at` send requests are among `upstreams`, if those are valid.
+pub(super) fn check_names(root: &raw::Root, upstreams: Option<&[UpstreamConfig]>, at: At<'_>) {
+    let (Some(rules), Some(upstreams)) = (&root.rules, upstreams) else { return };
+    let names = || upstreams.iter().map(|upstream| &*upstream.settings.name);
     let deferring = rules.items().find(|(_, rule)| rule.respond.is_some()).map(|(_, rule)| rule);
     map_items(rules, at, |rule, at| {
         let name = read_name(rule)?;
         let at = at.key("on_limit");
         let at = at.key("upstream");
-        if root.upstreams.is_none() || names().count() < 2 {
+        if root.upstreams.is_none() || upstreams.len() < 2 {
             let error = ValueError::new("there is only one upstream, which receives every request");
             at.error(error.with_hint("list both in `upstreams`"));
         } else if !names().any(|known| known == name) {

@@ -5,26 +5,12 @@
 
 use smallvec::SmallVec;
 
+use super::group_place::GroupPlace;
 use super::planned_checks;
 use super::rule::Rule;
 use super::selection::SelectedCheck;
 use super::{RuleIndex, RuleSet};
 use weir_limiter::check_options::{AlternativePlace, CheckOptions, WithoutRoom};
-
-/// Maximum number of groups.
-pub const MAX_GROUPS: usize = 256;
-
-/// Maximum number of rules in a group.
-pub const MAX_GROUP_RULES: usize = 8;
-
-/// Place of a rule in a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupPlace {
-    /// The group, below [`MAX_GROUPS`].
-    pub group: u8,
-    /// Position of the rule in the group, below [`MAX_GROUP_RULES`].
-    pub position: u8,
-}
 
 /// The place of each rule in a group, by rule. Empty if there are no groups.
 #[derive(Debug)]

@@ -11,12 +11,12 @@ use serde::Deserialize;
 use http::HeaderName;
 use weir_bodies::fields::FieldMask;
 
-use super::alternatives::GroupPlace;
 use super::attribute::Attribute;
 use super::cost::CostModel;
 use super::deferral::Deferral;
 use super::enforced_share::EnforcedShare;
 use super::feedback::Feedback;
+use super::group_place::GroupPlace;
 use super::key::{self, KeyTemplate};
 use super::matcher::{Match, Matcher};
 use super::pattern::Route;

@@ -1,7 +1,7 @@
 //! Groups of rules of which a request needs room in one.
 
 use super::*;
-use crate::rules::alternatives::GroupPlace;
+use crate::rules::group_place::GroupPlace;
 use crate::rules::outcome::{DecisionOutcome, by_rule};
 use DecisionOutcome::{Allowed, Diverted, Limited};
 use weir_limiter::check_options::{AlternativePlace, WithoutRoom};
