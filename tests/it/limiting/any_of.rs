@@ -55,7 +55,7 @@ fn request_is_charged_to_the_first_rule_with_room_and_rejected_without_any() {
 #[test]
 fn retry_after_is_that_of_the_rule_that_has_room_first() {
     let weir = Weir::start(&config("echo", SUBSCRIPTION_AND_CREDITS));
-    let rejected = (0..6).map(|_| fetch(weir.address(), &team("a"))).last().unwrap();
+    let [.., rejected] = [(); 6].map(|()| fetch(weir.address(), &team("a")));
     assert_eq!(rejected.status, 429);
     assert!(rejected.numeric_header("retry-after") <= 86_400, "credits return within a day");
     let without_team = get(weir.address(), "/");
