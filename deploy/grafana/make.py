@@ -29,6 +29,7 @@ NOT_FORWARDED = 'outcome=~"limited|banned|denied|shed|not_stored"'
 CODE_CLASSES = {"1xx": "purple", "2xx": "green", "3xx": "blue", "4xx": "orange", "5xx": "red"}
 OUTCOMES = {
     "allowed": "green", "exempt": "blue", "soft": "light-yellow", "delayed": "dark-yellow", "shadow": "purple",
+    "diverted": "semi-dark-blue",
     "limited": "orange", "banned": "red", "denied": "dark-red", "shed": "semi-dark-red", "not_stored": "light-red",
     "malformed": "text", "abandoned": "super-light-blue",
 }

@@ -29,6 +29,10 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
     let rules: Vec<Value> = counted
         .map(|((index, rule), counters)| {
             let mut fields = summary(rule);
+            if let Some(place) = policy.rules.group_place(RuleIndex(index)) {
+                let names = policy.rules.rules_of_group(place.group).map(|rule| &*rule.name);
+                fields.insert("any_of".to_owned(), names.collect());
+            }
             if matches!(rule.action, Action::Limit(_)) {
                 fields.insert("counters".to_owned(), counters.into());
             }
@@ -121,6 +125,9 @@ pub(super) fn summary(rule: &Rule) -> Map<String, Value> {
             fields.insert("counter".to_owned(), (**counter).into());
         }
         add_limit_fields(&mut fields, limiting);
+        if let Some(upstream) = &limiting.divert_to {
+            fields.insert("upstream".to_owned(), (**upstream).into());
+        }
     }
     fields
 }

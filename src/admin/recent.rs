@@ -152,7 +152,7 @@ fn point(before: &Sample, after: &Sample) -> Value {
 
 /// Returns the decisions of a rule as views plot them: allowed, delayed, shadow, rejected.
 fn series(decisions: &DecisionCounts) -> [u64; 4] {
-    use DecisionOutcome::{Allowed, Banned, Delayed, Denied, Exempt, Limited, Shadow, Soft};
-    [&[Allowed, Soft, Exempt][..], &[Delayed], &[Shadow], &[Limited, Banned, Denied]]
+    use DecisionOutcome::{Allowed, Banned, Delayed, Denied, Diverted, Exempt, Limited, Shadow, Soft};
+    [&[Allowed, Soft, Exempt, Diverted][..], &[Delayed], &[Shadow], &[Limited, Banned, Denied]]
         .map(|outcomes| decisions.sum_of(outcomes))
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use http::header::ACCEPT_ENCODING;
-use http::{HeaderValue, request};
+use http::{HeaderMap, HeaderValue, request};
 
 use super::decide::{IdentifiedRequest, keep_details};
 use super::fallback::CachedFallbacks;
@@ -13,7 +13,7 @@ use super::request_context::{RequestContext, propagate_trace};
 use super::view::GenerationView;
 use weir_http::headers::{FieldLines, take_head};
 use weir_limits::PendingLimits;
-use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
+use weir_policy::response::rate_limit_headers::{X_WEIR_CHARGED, X_WEIR_OVER_LIMIT};
 use weir_telemetry::spans::context::TraceContext;
 use weir_upstream::Upstream;
 use weir_upstream::outgoing::OutgoingRequest;
@@ -39,7 +39,16 @@ impl<'c> ChosenUpstream<'c> {
         let cached = CachedFallbacks::look_up(&view.fallbacks, pending, incoming, context.started_at);
         context.recorder = view.fallbacks.record(pending, incoming, context.started_at);
         let IdentifiedRequest { attributes, next_hop, hop } = identified;
-        Self { hop, upstream: next_hop.upstream(view, attributes), cached }
+        let diverting = pending.limits().diverting_rule().and_then(|rule| view.diversion(rule));
+        let upstream = match diverting {
+            Some(upstream) => {
+                // A fallback is a response of the upstream that usually receives the request.
+                context.recorder = None;
+                Some(upstream.for_host(|| attributes.host.as_str()))
+            }
+            None => next_hop.upstream(view, attributes),
+        };
+        Self { hop, upstream, cached }
     }
 
     /// Prepares the request, to which `trace` belongs if it has no span. Returns it with the overrides of an internal client.
@@ -91,9 +100,8 @@ fn prepare(
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
-    let marks = (!context.hides_client).then(|| pending.limits().mark_values(&view.limits));
-    for mark in marks.into_iter().flatten() {
-        head.headers.append(X_WEIR_OVER_LIMIT, mark);
+    if !context.hides_client {
+        add_marks(&mut head.headers, pending, view);
     }
     if pending.response_states_cost(&view.policy) {
         // A compressed response could not be read as it passes.
@@ -106,4 +114,16 @@ fn prepare(
         headers::rewrite::rewrite_head(head, rewrite);
     }
     (OutgoingRequest { head: take_head(head), added_headers }, asked.overrides)
+}
+
+/// Tells the upstream over which limits an admitted request is, and to which rules of groups it is charged.
+fn add_marks(headers: &mut HeaderMap, pending: &PendingLimits, view: &GenerationView) {
+    for mark in pending.limits().mark_values(&view.limits) {
+        headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
+    if view.policy.rules.has_groups() {
+        for rule in pending.limits().charged_values(&view.limits) {
+            headers.append(X_WEIR_CHARGED, rule);
+        }
+    }
 }

@@ -12,6 +12,8 @@ use weir_net::tls::server::TlsServer;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::identify::geo::{GeoLocation, LocationCache};
+use weir_policy::rules::RuleIndex;
+use weir_policy::rules::rule::Rule;
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::observe::top_keys::WorkerId;
 use weir_upstream::Upstream;
@@ -24,6 +26,8 @@ pub(super) struct GenerationView {
     pub(super) policy: Arc<Policy>,
     pub(super) limits: Rc<limits::LimitsView>,
     pub(super) upstreams: Box<[Rc<Upstream>]>,
+    /// By rule, the upstream that receives requests over its limit. Empty if there is none.
+    diversions: Box<[Option<Rc<Upstream>>]>,
     /// Stream idle timeout until the upstream is chosen: the longest of all upstreams.
     pub(super) stream_idle_timeout: Duration,
     pub(super) fallbacks: Arc<Fallbacks>,
@@ -54,6 +58,7 @@ impl GenerationView {
             let kept = known.find(|kept| Arc::ptr_eq(kept.cluster(), cluster));
             kept.map_or_else(|| Rc::new(Upstream::new(cluster, &shared.metrics)), Rc::clone)
         };
+        let upstreams: Box<[_]> = generation.upstreams.iter().map(upstream).collect();
         let forward_proxy = |proxy: &Option<Arc<ForwardProxy>>| {
             let proxy = proxy.as_ref()?;
             let mut known = before.into_iter().flat_map(|before| before.forward_proxies.iter().flatten());
@@ -80,7 +85,8 @@ impl GenerationView {
                 },
             )),
             stream_idle_timeout: idle_timeouts.chain(forward_timeouts).max().unwrap_or_default(),
-            upstreams: generation.upstreams.iter().map(upstream).collect(),
+            diversions: diversions(policy, &upstreams),
+            upstreams,
             fallbacks: Arc::clone(&generation.fallbacks),
             locations: policy.identify.geo.locations.as_ref().map(|_| LocationCache::default()),
             tls: generation.tls.clone(),
@@ -106,8 +112,23 @@ impl GenerationView {
         self.upstreams.get(self.policy.routes.choose_for_destination(request)?)
     }
 
+    /// Returns the upstream that receives requests over the limit of `rule`.
+    pub(super) fn diversion(&self, rule: RuleIndex) -> Option<&Rc<Upstream>> {
+        self.diversions.get(rule.0)?.as_ref()
+    }
+
     /// Returns the upstream of the route that the request matches.
     pub(super) fn upstream(&self, request: &Attributes<'_>) -> Option<&Rc<Upstream>> {
         self.upstreams.get(self.policy.routes.choose(request)?)
     }
+}
+
+/// Returns for each rule the upstream that receives requests over its limit; nothing if no rule has one.
+fn diversions(policy: &Policy, upstreams: &[Rc<Upstream>]) -> Box<[Option<Rc<Upstream>>]> {
+    let rules = policy.rules.rules();
+    if rules.iter().all(|rule| rule.divert_to().is_none()) {
+        return Box::default();
+    }
+    let find = |name: &str| upstreams.iter().find(|upstream| *upstream.settings().name == *name).cloned();
+    rules.iter().map(|rule: &Rule| rule.divert_to().and_then(find)).collect()
 }

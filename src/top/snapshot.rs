@@ -84,6 +84,7 @@ pub(super) struct ReceivedDecisions {
     pub(super) denied: u64,
     pub(super) exempt: u64,
     pub(super) shadow: u64,
+    pub(super) diverted: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -30,7 +30,12 @@ impl DecisionRates {
     fn between(before: &ReceivedDecisions, after: &ReceivedDecisions, seconds: f64) -> Self {
         let rate = |count: fn(&ReceivedDecisions) -> u64| per_second(count(before), count(after), seconds);
         Self {
-            allowed: rate(|made| made.allowed.saturating_add(made.soft).saturating_add(made.exempt)),
+            allowed: rate(|made| {
+                made.allowed
+                    .saturating_add(made.soft)
+                    .saturating_add(made.exempt)
+                    .saturating_add(made.diverted)
+            }),
             delayed: rate(|made| made.delayed),
             shadow: rate(|made| made.shadow),
             rejected: rate(|made| made.limited.saturating_add(made.banned).saturating_add(made.denied)),

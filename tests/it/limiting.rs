@@ -1,6 +1,7 @@
 //! Behaviour of rules, seen from outside: which requests are admitted, and what the responses contain.
 
 mod algorithms;
+mod any_of;
 mod counts;
 mod keys;
 mod local_replies;

@@ -1,5 +1,6 @@
 //! `weir replay`: recorded logs through the rules, the reports, and the same counts as live traffic.
 
+mod alternatives;
 mod damaged;
 mod disorder;
 mod formats;

@@ -1,5 +1,6 @@
 //! Requests that exceed a limit: rejection, delay, soft limits, concurrency limits and bans.
 
+mod another_upstream;
 mod bans;
 mod delay;
 mod in_flight;

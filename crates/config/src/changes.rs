@@ -120,6 +120,8 @@ fn describe_limit_changes(
         ("on_change", old.on_change != new.on_change),
         ("feedback", old.feedback != new.feedback),
         ("respond", old.deferral != new.deferral),
+        ("on_limit.upstream", old.divert_to != new.divert_to),
+        ("any_of", old.group_place != new.group_place),
     ];
     parts.extend(
         others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} changed")),

@@ -5,6 +5,7 @@
 
 mod access_log;
 mod alerts;
+mod any_of;
 mod bodies;
 mod bootstrap;
 mod client_limits;
@@ -12,6 +13,7 @@ mod context;
 mod cost;
 mod counters;
 mod descriptors;
+mod diversion;
 mod domain;
 mod endpoints;
 mod feedback;
@@ -126,6 +128,7 @@ pub(super) fn compile(
     access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
+    diversion::check_names(raw, upstreams.as_ref().map(|compiled| &*compiled.all), root.key("rules"));
     note_unused_store(store.is_some() && !context.needs_store, report);
     let body_fields = context.used_body_fields.take();
     let bodies = bodies::compile(raw.bodies.as_ref(), root.key("bodies"), body_fields);
@@ -160,7 +163,8 @@ pub(super) fn compile(
 fn compile_rules(raw: &raw::Root, context: &mut CompileContext<'_>, report: &Diagnostics<'_>) -> Arc<[Rule]> {
     let root = report.root();
     let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), context));
-    let rules = rules.unwrap_or_default();
+    let mut rules = rules.unwrap_or_default();
+    any_of::compile(raw, &mut rules, root);
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
     plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"));
     rules.into()

@@ -160,6 +160,9 @@ pub struct Root {
     pub elastic: Option<Elastic>,
     /// Rate limit service for Envoy, as a map.
     pub rls: Option<Rls>,
+    /// Groups of rules, each a list of at least two names in the order of preference. A request needs room in one rule of
+    /// a group, and is charged to that one only. See [One of several limits](any-of.md).
+    pub any_of: Option<ZeroOrMany<OneOrMany<String>>>,
     /// List of rules, or a single rule; `[]` for none. Every rule that matches a request applies to it. May be left
     /// out if `rls` is configured.
     pub rules: Option<Rules>,
@@ -174,6 +177,16 @@ pub enum Listener {
     Address(Address),
     /// Map with `address` and other keys.
     Map(ListenerMap),
+}
+
+impl Listener {
+    /// Whether it is a forward proxy.
+    pub fn is_forward_proxy(&self) -> bool {
+        match self {
+            Self::Address(_) => false,
+            Self::Map(map) => map.forward_proxy.as_ref().is_some_and(ForwardProxy::is_on),
+        }
+    }
 }
 
 /// Settings of a listener.

@@ -18,6 +18,29 @@ pub struct CheckOptions {
     pub role: CounterRole,
     /// Whether a rejected request is charged.
     pub on_denied: OnDenied,
+    /// What becomes of a request for which the group has no room.
+    pub without_room: WithoutRoom,
+}
+
+/// What becomes of a request for which a group of checks has no room. It is the same for all checks of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WithoutRoom {
+    /// It is rejected.
+    #[default]
+    Reject,
+    /// It passes, marked as one to be sent elsewhere, and is not charged to the group.
+    Divert,
+    /// The next group of a set is tried. It is rejected if none of them has room, and charged to one only.
+    TryNext(AlternativePlace),
+}
+
+/// Place of a group among those of which a request needs one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AlternativePlace {
+    /// The set. Groups that are alternatives of each other have the same.
+    pub set: u16,
+    /// Groups with a lower rank are tried first.
+    pub rank: u8,
 }
 
 /// Purpose of a counter.

@@ -20,6 +20,10 @@ pub enum Enforcement {
     Shadow,
     /// It passes with a mark, and its excess is not charged.
     Marking,
+    /// It passes and is to be sent elsewhere; no check of the group is charged. Only of verdicts.
+    Diverting,
+    /// It is decided by another group of the set; no check of this group is charged. Only of verdicts.
+    PassedOver,
 }
 
 /// What an operator has set, or a provider has signalled, for the key of a check.
@@ -113,6 +117,21 @@ impl Verdict {
     /// Whether a limit that marks requests is exceeded.
     pub fn marks(&self) -> bool {
         self.exceeds() && self.enforcement == Enforcement::Marking
+    }
+
+    /// Whether a limit is exceeded that diverts requests.
+    pub fn diverts(&self) -> bool {
+        self.exceeds() && self.enforcement == Enforcement::Diverting
+    }
+
+    /// Whether another group of the set decides.
+    pub fn is_passed_over(&self) -> bool {
+        self.enforcement == Enforcement::PassedOver
+    }
+
+    /// Whether the counter is charged if the request passes.
+    pub fn is_charged(&self) -> bool {
+        !self.exceeds() && !matches!(self.enforcement, Enforcement::Diverting | Enforcement::PassedOver)
     }
 
     /// Whether an operator has banned the key.

@@ -222,7 +222,7 @@ fn apply_options(
                 verdict.delay = saturating_nanos(policy.max_delay());
                 None
             }
-            Enforcement::Shadow => None,
+            Enforcement::Shadow | Enforcement::Diverting | Enforcement::PassedOver => None,
         },
         (CounterRole::Limit | CounterRole::Adaptive(_), Outcome::Exceed { .. }) => None,
     }

@@ -2,17 +2,24 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::algorithm::{Algorithm, CounterKind, Outcome};
 use super::decision::{Decision, Verdict, Verdicts};
 use super::evaluation::{self, CounterView};
 use super::quota::Quota;
 use super::timestamp::Timestamp;
+use super::transaction::{CheckList, alternatives};
 use super::{Check, Limiter};
 
 impl Limiter {
-    /// Returns the verdicts that `checks` would have now, each on its own. Nothing is charged.
+    /// Returns the verdicts that `checks` would have now, each on its own, except that another group of a set may decide.
+    /// Nothing is charged.
     pub fn peek(&self, checks: impl IntoIterator<Item = Check>, now: Timestamp) -> Decision {
-        let verdicts = checks.into_iter().map(|check| self.peek_one(&check, now)).collect();
+        let checks: SmallVec<[Check; 4]> = checks.into_iter().collect();
+        let mut verdicts: SmallVec<[Verdict; 2]> =
+            checks.iter().map(|check| self.peek_one(check, now)).collect();
+        alternatives::apply_to_independent(&checks.iter().collect::<CheckList<'_>>(), &mut verdicts);
         Decision { verdicts: Verdicts::Several(verdicts), overflowed: false }
     }
 

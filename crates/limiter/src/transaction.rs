@@ -3,6 +3,7 @@
 //! All their shards are locked, in ascending order, from the first read to the last charge. The charges of rules that
 //! charge rejections, and a ban that a rejection starts, are written under the same locks.
 
+pub(super) mod alternatives;
 mod counting;
 
 use std::ops::Range;
@@ -121,6 +122,9 @@ impl<'a> Transaction<'a> {
 
     /// Returns the verdict of each check, and the state of its counter if it is charged.
     fn evaluate(&mut self, now: Timestamp) -> (VerdictList, NextStates) {
+        if alternatives::are_among(self.checks) {
+            return self.evaluate_groups(now);
+        }
         let count = self.checks.len();
         let (mut verdicts, mut next) = (VerdictList::with_capacity(count), NextStates::with_capacity(count));
         let mut charged: SmallVec<[ProvisionalCharge; 4]> = SmallVec::with_capacity(count);
@@ -157,6 +161,10 @@ impl<'a> Transaction<'a> {
             }
             return Decision { verdicts: Verdicts::Several(verdicts), overflowed };
         }
+        if verdicts.iter().any(Verdict::diverts) {
+            overflowed |= self.apply_rejection(&mut verdicts, limiter, now);
+            self.find_slots();
+        }
         let mut has_inserted = false;
         for (position, state) in next.into_iter().enumerate() {
             let Some(state) = state else { continue };
@@ -169,6 +177,11 @@ impl<'a> Transaction<'a> {
             overflowed |= limiter.record_placement(placement);
         }
         Decision { verdicts: Verdicts::Several(verdicts), overflowed }
+    }
+
+    /// Finds the counters of all checks.
+    fn find_slots(&mut self) {
+        self.slots = (0..self.checks.len()).map(|position| self.find_slot(position)).collect();
     }
 
     /// Slot of a check's counter. Out of line, because it is called from many places.
@@ -226,17 +239,7 @@ impl<'a> Transaction<'a> {
     fn report_uncharged(&self, verdicts: &mut [Verdict], now: Timestamp) {
         for (position, verdict) in verdicts.iter_mut().enumerate() {
             verdict.delay = 0;
-            if let Some((quota, state)) = &mut verdict.counter {
-                let (shard, check) = (self.shard(position), &self.checks[position]);
-                *state = match check.charge_timing {
-                    // A concurrency limit consists of reservations only.
-                    ChargeTiming::WhileInFlight => {
-                        let held = evaluation::units_held(shard, check, self.keys[position]);
-                        Some(reservation::state_with_holds(None, quota, held, now))
-                    }
-                    _ => shard.state(self.slots[position], check.handle.id, now),
-                };
-            }
+            self.report_unchanged_counter(position, verdict, now);
             if verdict.rejects()
                 && !verdict.is_banned()
                 && !verdict.is_paused()
@@ -245,6 +248,20 @@ impl<'a> Transaction<'a> {
                 verdict.outcome = outcome;
             }
         }
+    }
+
+    /// Makes a verdict show the counter as it is.
+    fn report_unchanged_counter(&self, position: usize, verdict: &mut Verdict, now: Timestamp) {
+        let Some((quota, state)) = &mut verdict.counter else { return };
+        let (shard, check) = (self.shard(position), &self.checks[position]);
+        *state = match check.charge_timing {
+            // A concurrency limit consists of reservations only.
+            ChargeTiming::WhileInFlight => {
+                let held = evaluation::units_held(shard, check, self.keys[position]);
+                Some(reservation::state_with_holds(None, quota, held, now))
+            }
+            _ => shard.state(self.slots[position], check.handle.id, now),
+        };
     }
 
     /// Returns the outcome of all checks of the request for the counter at `position` together, if there are several: a
@@ -266,8 +283,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Applies the consequences of a rejection to the groups that rejected; returns whether an overflow counter was
-    /// used.
+    /// Applies the consequences of a rejection to the groups that rejected or diverted the request; returns whether an
+    /// overflow counter was used.
     fn apply_rejection(&mut self, verdicts: &mut [Verdict], limiter: &Limiter, now: Timestamp) -> bool {
         let group_of = |check: &Check| check.options.map(|options| options.group);
         let (mut from, mut overflowed) = (0, false);
@@ -280,11 +297,11 @@ impl<'a> Transaction<'a> {
             let banned = group
                 .iter()
                 .zip(group_verdicts)
-                .any(|(check, verdict)| (is_ban(check) || verdict.is_banned()) && verdict.rejects());
+                .any(|(check, verdict)| (is_ban(check) || verdict.is_banned()) && is_without_room(verdict));
             let is_over = |(check, verdict): (&&Check, &Verdict)| {
                 // A counter that is out of leased units is not over its limit: the store may have more. Neither is one
                 // that the provider has paused.
-                verdict.rejects()
+                is_without_room(verdict)
                     && !verdict.is_paused()
                     && !verdict.awaits_lease()
                     && !reservation::is_blocked_by_pending_charges(check.charge_timing, verdict.outcome)
@@ -362,11 +379,16 @@ impl<'a> Transaction<'a> {
         }
         limiter.record_ban(limit, key);
         verdicts[position].counter = Some((quota, Some(next)));
-        for verdict in verdicts[range].iter_mut().filter(|verdict| verdict.rejects()) {
+        for verdict in verdicts[range].iter_mut().filter(|verdict| is_without_room(verdict)) {
             let wait = verdict.retry_after().max(length);
             verdict.outcome = Outcome::Exceed { retry_after: Some(wait) };
         }
     }
+}
+
+/// Whether a verdict rejects or diverts the request.
+fn is_without_room(verdict: &Verdict) -> bool {
+    verdict.rejects() || verdict.diverts()
 }
 
 #[cfg(test)]

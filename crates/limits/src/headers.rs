@@ -68,6 +68,15 @@ impl AppliedLimits {
             .filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
     }
 
+    /// Returns the names of the rules of groups that the request is charged to; none while it is held.
+    pub fn charged_values(&self, view: &LimitsView) -> SmallVec<[HeaderValue; 2]> {
+        if self.is_held() {
+            return SmallVec::new();
+        }
+        let charged = self.charged_alternatives(&view.policy.rules).into_iter();
+        charged.filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok()).collect()
+    }
+
     /// Adds all headers about limits to the upstream's response.
     pub fn write_all(&self, headers: &mut Headers, view: &LimitsView) {
         self.write_limit_status(headers, &view.tables.header_tables, None);
@@ -120,7 +129,7 @@ impl AppliedLimits {
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
         let shown = checked.filter(move |(position, (_, verdict))| {
             let is_last = is_distinct || self.last_of_counter(*position).is_none();
-            is_last && verdict.enforcement != Enforcement::Shadow
+            is_last && !matches!(verdict.enforcement, Enforcement::Shadow | Enforcement::PassedOver)
         });
         shown.map(|(_, checked)| checked)
     }

@@ -52,9 +52,9 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter};
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
-use weir_policy::rules::RuleIndex;
 use weir_policy::rules::cost::ResponseFieldsCost;
 use weir_policy::rules::selection::{CheckRole, SelectedCheck, SideEffects};
+use weir_policy::rules::{RuleIndex, RuleSet};
 use weir_policy::throttle;
 use weir_store::lease_wait::LeaseWaits;
 
@@ -322,12 +322,33 @@ impl AppliedLimits {
         self.decided_at
     }
 
-    /// Yields the rules whose limits the request exceeds within their margin, so that it is admitted and marked.
+    /// Yields the rules whose limits the request exceeds, and that admit it with a mark: within their margin, or because it
+    /// is sent to another upstream.
     pub fn marked_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
         let mut last = None;
-        let marks = self.selected.iter().zip(self.decision.verdicts()).filter(|(_, verdict)| verdict.marks());
+        let is_marked = |verdict: &Verdict| verdict.marks() || verdict.diverts();
+        let marks =
+            self.selected.iter().zip(self.decision.verdicts()).filter(move |(_, verdict)| is_marked(verdict));
         // A rule with several limits marks once.
         marks.map(|(selected, _)| selected.rule).filter(move |rule| last.replace(*rule) != Some(*rule))
+    }
+
+    /// Returns the rules of groups that the request is charged to, each once.
+    pub fn charged_alternatives(&self, rules: &RuleSet) -> SmallVec<[RuleIndex; 2]> {
+        let mut charged = SmallVec::new();
+        for (selected, verdict) in self.selected.iter().zip(self.decision.verdicts()) {
+            let rule = selected.rule;
+            if verdict.is_charged() && rules.group_place(rule).is_some() && !charged.contains(&rule) {
+                charged.push(rule);
+            }
+        }
+        charged
+    }
+
+    /// Returns the first rule over whose limit the request is, and that sends it to another upstream.
+    pub fn diverting_rule(&self) -> Option<RuleIndex> {
+        let checked = self.selected.iter().zip(self.decision.verdicts());
+        checked.filter(|(_, verdict)| verdict.diverts()).map(|(selected, _)| selected.rule).next()
     }
 
     /// Records the settlement of the check at `position`, so that headers show the state at `now`.
@@ -399,7 +420,7 @@ impl AppliedLimits {
             CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => is_wanted(selected),
         };
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
-        checked.filter(move |(_, (selected, verdict))| is_counted(selected) && !verdict.exceeds()).map(
+        checked.filter(move |(_, (selected, verdict))| is_counted(selected) && verdict.is_charged()).map(
             |(position, (selected, verdict))| {
                 let reservation = Reservation::new(&selected.check, self.decided_at);
                 (
@@ -415,7 +436,7 @@ impl AppliedLimits {
     fn permits(&self) -> impl Iterator<Item = (&SelectedCheck, Reservation)> + '_ {
         let checked = self.selected.iter().zip(self.decision.verdicts());
         checked
-            .filter(|(selected, verdict)| selected.role == CheckRole::Permit && !verdict.exceeds())
+            .filter(|(selected, verdict)| selected.role == CheckRole::Permit && verdict.is_charged())
             .map(|(selected, _)| (selected, Reservation::new(&selected.check, self.decided_at)))
     }
 

@@ -20,7 +20,7 @@ use self::room::Room;
 use self::turn::{Turn, TurnEvent};
 use super::progress::{HeldDelay, HeldProgress, NotAdmitted, Wait};
 use super::{AppliedLimits, LimitsView, leases};
-use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
 use weir_limiter::decision::{Enforcement, Verdict};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
@@ -347,13 +347,21 @@ impl AppliedLimits {
             return;
         };
         let one = &mut self.selected[position];
+        if one.check.options.is_some_and(|options| options.without_room != WithoutRoom::Reject) {
+            return;
+        }
         let quota = self.decision.verdicts().get(position).and_then(Verdict::quota);
         let can_delay = quota.is_some_and(|quota| quota.algorithm().can_delay());
         if can_delay && matches!(one.role, CheckRole::Limit(_)) {
             let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
             let ahead = CHARGE_AHEAD.min(waiting.time_left(one.rule, now));
             let role = CounterRole::Delay(DelayPolicy::new(ahead, None));
-            one.check.options = Some(CheckOptions { group, role, on_denied: OnDenied::Free });
+            one.check.options = Some(CheckOptions {
+                group,
+                role,
+                on_denied: OnDenied::Free,
+                without_room: WithoutRoom::Reject,
+            });
         }
     }
 

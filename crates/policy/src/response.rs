@@ -17,13 +17,13 @@ use serde::Deserialize;
 
 use self::ietf::{RATELIMIT, RATELIMIT_POLICY};
 use self::rate_limit_headers::{
-    X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
+    X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_CHARGED, X_WEIR_OVER_LIMIT,
 };
 use self::rejection::X_ENVOY_RATELIMITED;
 
 /// Headers about limits whose names are fixed. No other header may have one of these names.
-pub const FIXED_HEADERS: [HeaderName; 4] =
-    [RATELIMIT, RATELIMIT_POLICY, X_WEIR_OVER_LIMIT, X_ENVOY_RATELIMITED];
+pub const FIXED_HEADERS: [HeaderName; 5] =
+    [RATELIMIT, RATELIMIT_POLICY, X_WEIR_OVER_LIMIT, X_WEIR_CHARGED, X_ENVOY_RATELIMITED];
 
 /// Which rate limit headers responses have.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ pub mod enforced_share;
 pub mod error_bound;
 pub mod explain;
 pub mod feedback;
+pub mod group_place;
 pub mod grpc;
 pub mod header_twins;
 pub mod key;
@@ -32,6 +33,7 @@ pub mod shared_limit;
 pub mod value_list;
 pub mod wait;
 
+mod alternatives;
 mod bound_rule;
 mod changing_limits;
 mod index;
@@ -44,6 +46,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use weir_bodies::fields::FieldMask;
 
+use self::alternatives::RuleGroups;
 use self::attribute::IncompleteKey;
 use self::bound_rule::{ActionKind, BoundRule, KeyMemo};
 use self::index::CandidateIndex;
@@ -83,6 +86,8 @@ pub struct RuleSet {
     all_limit: bool,
     /// Whether any rule defers requests.
     has_deferrals: bool,
+    /// Groups of rules of which a request needs one.
+    groups: RuleGroups,
     elastic: bool,
     /// Whether any rule follows a provider.
     has_feedback: bool,
@@ -132,6 +137,7 @@ impl RuleSet {
             domains: domains(&rules),
             all_limit: kinds.clone().all(|kind| matches!(kind, ActionKind::Limit | ActionKind::Defer)),
             has_deferrals: kinds.any(|kind| kind == ActionKind::Defer),
+            groups: RuleGroups::new(&rules),
             bound,
             elastic: rules.iter().any(Rule::is_elastic),
             has_feedback: false,
@@ -303,6 +309,9 @@ impl RuleSet {
                 }
                 Some(EarlyDenial { is_enforced: false, .. }) => beside.shadow_rules.push(RuleIndex(index)),
             }
+        }
+        if !self.groups.is_empty() {
+            self.groups.mark_alternatives(selected);
         }
     }
 

@@ -141,6 +141,8 @@ pub struct OutcomeCounts {
     pub exempt: u64,
     /// Over the limit of a rule in shadow mode.
     pub shadow: u64,
+    /// Over the limit, and sent to another upstream.
+    pub diverted: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -278,7 +280,7 @@ pub struct RuleComparison {
 
 impl OutcomeCounts {
     /// Returns each outcome and its number.
-    pub fn named(&self) -> [(&'static str, u64); 8] {
+    pub fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("allowed", self.allowed),
             ("soft", self.soft),
@@ -288,6 +290,7 @@ impl OutcomeCounts {
             ("denied", self.denied),
             ("exempt", self.exempt),
             ("shadow", self.shadow),
+            ("diverted", self.diverted),
         ]
     }
 

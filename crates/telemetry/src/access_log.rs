@@ -199,7 +199,8 @@ impl AccessLogEntry<'_> {
             | DecisionOutcome::Soft
             | DecisionOutcome::Delayed
             | DecisionOutcome::Exempt
-            | DecisionOutcome::Shadow => None,
+            | DecisionOutcome::Shadow
+            | DecisionOutcome::Diverted => None,
         }
     }
 
@@ -212,7 +213,8 @@ impl AccessLogEntry<'_> {
                 | DecisionOutcome::Limited
                 | DecisionOutcome::Banned
                 | DecisionOutcome::Denied
-                | DecisionOutcome::Shadow => true,
+                | DecisionOutcome::Shadow
+                | DecisionOutcome::Diverted => true,
             }),
             RequestKind::Errors => self.status.is_none_or(|status| status.as_u16() >= 500),
         }

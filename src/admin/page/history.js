@@ -7,7 +7,7 @@ const MEAN_SECONDS = 5;
 /** Returns the counts of a rule by series. */
 function seriesOf(decisions) {
   const of = (...names) => names.reduce((sum, name) => sum + (decisions[name] ?? 0), 0);
-  return [of("allowed", "soft", "exempt"), of("delayed"), of("shadow"), of("limited", "banned", "denied")];
+  return [of("allowed", "soft", "exempt", "diverted"), of("delayed"), of("shadow"), of("limited", "banned", "denied")];
 }
 
 /** Returns the requests by series. Each has one outcome, however many rules apply to it. */

@@ -11,7 +11,7 @@ use super::flags::RequestHeaderFlags;
 use super::{X_FORWARDED_CLIENT_CERT, identity};
 use weir_http::headers;
 use weir_http::http1::head::{has_token, list_elements, parse_number};
-use weir_policy::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
+use weir_policy::response::rate_limit_headers::{X_WEIR_CHARGED, X_WEIR_OVER_LIMIT};
 
 const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
 
@@ -58,6 +58,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     headers.remove(EXPECT);
     headers.remove(X_ENVOY_INTERNAL);
     headers.remove(X_WEIR_OVER_LIMIT);
+    headers.remove(X_WEIR_CHARGED);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.insert(CONNECTION, HeaderValue::from_static("te"));

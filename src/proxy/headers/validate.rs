@@ -62,8 +62,8 @@ pub(in crate::proxy) fn validate(
                 flags.expect = true;
                 flags.hop_by_hop = true;
             }
-            // Only this proxy may mark requests as internal or as over a limit.
-            "x-envoy-internal" | "x-weir-over-limit" => flags.hop_by_hop = true,
+            // Only this proxy may mark requests as internal or as over a limit, or say to which rule they are charged.
+            "x-envoy-internal" | "x-weir-over-limit" | "x-weir-charged" => flags.hop_by_hop = true,
             "via" => flags.via = true,
             "max-forwards" => flags.max_forwards = head.method == Method::OPTIONS,
             "x-forwarded-proto" => flags.forwarded_proto = true,

@@ -24,7 +24,8 @@ rules:
   - { name: flights, key: client_ip, in_flight: 1 }
 ";
 
-const OUTCOMES: [&str; 8] = ["allowed", "soft", "delayed", "limited", "banned", "denied", "exempt", "shadow"];
+const OUTCOMES: [&str; 9] =
+    ["allowed", "soft", "delayed", "limited", "banned", "denied", "exempt", "shadow", "diverted"];
 
 type Counts = BTreeMap<(String, &'static str), u64>;
 

@@ -59,7 +59,10 @@ impl<'r> RuleEntry<'r> {
     /// Whether the rule rejects every request over its limits.
     fn is_enforced(&self) -> bool {
         self.limiting().is_some_and(|limiting| {
-            limiting.throttle != Throttle::Shadow && limiting.enforced_share.is_for_all()
+            limiting.throttle != Throttle::Shadow
+                && limiting.enforced_share.is_for_all()
+                && limiting.divert_to.is_none()
+                && limiting.group_place.is_none()
         })
     }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::context::{CompileContext, MatcherOwner};
 use super::{
-    cost, counters, domain, feedback, given_keys, in_flight, limit_scope, limits, map_items, matching,
-    nested_networks, rejection, remote_limit, respond, throttle, wait, windows,
+    cost, counters, diversion, domain, feedback, given_keys, in_flight, limit_scope, limits, map_items,
+    matching, nested_networks, rejection, remote_limit, respond, throttle, wait, windows,
 };
 use crate::applicability::{self, CheckedRule, RuleKind};
 use crate::at::At;
@@ -102,6 +102,7 @@ fn compile_rule(raw: &raw::Rule, name: &str, at: At<'_>, context: &mut CompileCo
     let rule = Rule { name: name.into(), matcher, except: except.into(), action, rejection, domain };
     domain::note_unavailable_attributes(&rule, at);
     check_applicability(raw, &rule, at);
+    diversion::check_rule(raw, &rule, at);
     rule
 }
 
@@ -165,6 +166,9 @@ fn compile_limit_action(
         in_flight: in_flight.max,
         adaptive: in_flight.adaptive,
         ban: throttle::compile_ban(raw.on_limit.as_deref(), at.key("on_limit")),
+        divert_to: diversion::read_name(raw).map(Into::into),
+        // Set when all rules are known.
+        group_place: None,
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
         feedback,

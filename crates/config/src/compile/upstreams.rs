@@ -2,7 +2,7 @@
 
 use super::context::CompileContext;
 use super::listeners::UsedAddresses;
-use super::{endpoints, map_items, matching, retries, rules, upstream_tls};
+use super::{diversion, endpoints, map_items, matching, retries, rules, upstream_tls};
 use crate::at::At;
 use crate::data_files::DataFiles;
 use http::HeaderValue;
@@ -42,7 +42,7 @@ pub(super) fn compile(
             let only = compile_single(raw, upstream_at, used_addresses, context.files)?;
             Some(CompiledUpstreams { all: vec![only], routes: Routes::default() })
         }
-        (None, Some(raw)) => compile_list(raw, upstreams_at, used_addresses, context),
+        (None, Some(list)) => compile_list(raw, list, upstreams_at, used_addresses, context),
         (Some(_), Some(_)) => {
             upstreams_at.key_error("both `upstream` and `upstreams`, expected one of them");
             None
@@ -62,12 +62,8 @@ pub(super) fn compile(
 
 /// Whether every listener is a forward proxy, which needs no upstream.
 fn are_all_forward_proxies(raw: &raw::Root) -> bool {
-    let is_forward_proxy = |listener: &raw::Listener| match listener {
-        raw::Listener::Address(_) => false,
-        raw::Listener::Map(map) => map.forward_proxy.as_ref().is_some_and(raw::ForwardProxy::is_on),
-    };
     let mut listeners = raw.listeners.iter().flat_map(|list| list.items()).peekable();
-    listeners.peek().is_some() && listeners.all(|(_, listener)| is_forward_proxy(listener))
+    listeners.peek().is_some() && listeners.all(|(_, listener)| listener.is_forward_proxy())
 }
 
 fn compile_single(
@@ -93,6 +89,7 @@ fn compile_single(
 }
 
 fn compile_list(
+    root: &raw::Root,
     raw: &raw::OneOrMany<raw::UpstreamMap>,
     at: At<'_>,
     used_addresses: &UsedAddresses,
@@ -109,10 +106,10 @@ fn compile_list(
         if all.iter().any(|other| other.settings.name == *name) {
             at.key("name").error(format!("duplicate upstream name {}", backquoted(name)));
         }
-        if let Some(rest) = &catch_all {
+        if let Some(rest) = catch_all.as_ref().filter(|_| !diversion::is_target(root, name)) {
             let error = format!("unreachable, because {} matches every request", backquoted(rest));
             at.error(ValueError::new(error).with_hint("move the upstream without `match` to the end"));
-        } else if matcher.holds_for_all() && !at.key("match").is_reported() {
+        } else if catch_all.is_none() && matcher.holds_for_all() && !at.key("match").is_reported() {
             catch_all = Some(name.clone());
         }
         all.push(upstream);

@@ -35,6 +35,9 @@ pub struct OnLimit {
     /// Degraded response in place of a rejection: a map with `cached`, `file` or both. See [Serve stale
     /// responses](fallback.md#serve-stale-responses).
     pub fallback: Option<Fallback>,
+    /// Name of an upstream in `upstreams` to which requests over the limit are sent instead of being rejected. They are
+    /// not charged to the rule. See [Another upstream](throttling.md#another-upstream).
+    pub upstream: Option<String>,
     /// Duration of the first ban of a key, which begins when the rule rejects one of its requests; until it ends, the
     /// rule rejects all of them. Each further ban lasts twice as long as the one before, at most `ban_max`.
     pub ban: Option<Duration>,

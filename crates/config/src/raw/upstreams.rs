@@ -37,7 +37,8 @@ pub struct UpstreamMap {
     /// characters. In `upstreams` the default is the first address, and names must be unique. Default: `upstream`.
     pub name: Option<String>,
     /// Conditions on the requests that this upstream takes: the fields of a rule's [`match`](matching.md), all of
-    /// which must hold. Only valid in `upstreams`. Default: every request.
+    /// which must hold. Only valid in `upstreams`. An upstream that an `on_limit.upstream` names may follow one that takes
+    /// every request. Default: every request.
     #[serde(rename = "match")]
     pub matching: Option<Matcher>,
     /// Address of the upstream, or a list of addresses: `host:port`, `http://host:port`, `https://host:port` (port

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use weir_limiter::Check;
 use weir_limiter::algorithm::CounterUsage;
-use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied};
+use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied, WithoutRoom};
 use weir_limiter::decision::{Decision, Enforcement, Verdict};
 use weir_limiter::quota::Quota;
 use weir_limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
@@ -106,7 +106,12 @@ impl Simulation {
             let applies = self.rng.bool();
             for (limit, handle) in rule.limits_and_ban().zip(&mut handles) {
                 let ways = check_mode(rule, limit);
-                let options = CheckOptions { group, role: ways.role, on_denied: rule.on_denied };
+                let options = CheckOptions {
+                    group,
+                    role: ways.role,
+                    on_denied: rule.on_denied,
+                    without_room: WithoutRoom::Reject,
+                };
                 let check = Check {
                     handle: *handle,
                     key,

@@ -23,6 +23,8 @@ pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-r
 /// Header with the rules whose limits a request exceeds although it is admitted, one per line. It is sent to the
 /// upstream and to the client.
 pub const X_WEIR_OVER_LIMIT: HeaderName = HeaderName::from_static("x-weir-over-limit");
+/// Header with the rule of a group that a request is charged to. It is sent to the upstream.
+pub const X_WEIR_CHARGED: HeaderName = HeaderName::from_static("x-weir-charged");
 
 /// A limit's notation in headers, computed once because it does not depend on the response.
 #[derive(Clone, Debug, PartialEq, Eq)]

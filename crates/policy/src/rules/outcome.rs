@@ -55,11 +55,13 @@ pub enum DecisionOutcome {
     Exempt,
     /// Over the limit of a rule in shadow mode.
     Shadow,
+    /// Over the limit, and sent to another upstream instead of being rejected.
+    Diverted,
 }
 
 impl DecisionOutcome {
     /// All outcomes, in the order of the documentation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Allowed,
         Self::Soft,
         Self::Delayed,
@@ -68,9 +70,11 @@ impl DecisionOutcome {
         Self::Denied,
         Self::Exempt,
         Self::Shadow,
+        Self::Diverted,
     ];
 
-    /// Returns the outcome of a rule's checks; `None` if another rule rejected what this one would have admitted.
+    /// Returns the outcome of a rule's checks; `None` if another rule rejected what this one would have admitted, or decided
+    /// in its place.
     pub fn from_verdicts(
         selected: &[SelectedCheck],
         verdicts: &[Verdict],
@@ -79,6 +83,7 @@ impl DecisionOutcome {
         // Fast path: almost every rule has one check, and almost every check conforms.
         if let [verdict] = verdicts
             && verdict.conforms_at_once()
+            && verdict.is_charged()
         {
             return (!is_rejected).then_some(Self::Allowed);
         }
@@ -87,7 +92,9 @@ impl DecisionOutcome {
             .iter()
             .zip(verdicts)
             .any(|(one, verdict)| (one.role == CheckRole::Ban || verdict.is_banned()) && verdict.rejects());
-        if banned {
+        if verdicts.iter().all(Verdict::is_passed_over) {
+            None
+        } else if banned {
             Some(Self::Banned)
         } else if any(Verdict::rejects) {
             Some(Self::Limited)
@@ -95,6 +102,8 @@ impl DecisionOutcome {
             Some(Self::Shadow)
         } else if is_rejected {
             None
+        } else if any(Verdict::diverts) {
+            Some(Self::Diverted)
         } else if any(Verdict::marks) {
             Some(Self::Soft)
         } else if any(|verdict| !verdict.delay().is_zero()) {
@@ -112,7 +121,8 @@ impl DecisionOutcome {
     /// Returns how much it matters for a request, in comparison with the outcomes of other rules.
     pub const fn weight(self) -> u8 {
         match self {
-            Self::Banned | Self::Limited | Self::Denied => 4,
+            Self::Banned | Self::Limited | Self::Denied => 5,
+            Self::Diverted => 4,
             Self::Soft => 3,
             Self::Delayed => 2,
             Self::Shadow => 1,
@@ -131,6 +141,7 @@ impl DecisionOutcome {
             Self::Denied => "denied",
             Self::Exempt => "exempt",
             Self::Shadow => "shadow",
+            Self::Diverted => "diverted",
         }
     }
 }

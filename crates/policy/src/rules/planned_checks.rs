@@ -14,7 +14,7 @@ use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
 use super::selection::{CheckRole, SelectedCheck};
 use super::shared_limit::{Mode, OnStoreLoss};
 use crate::identify::body::RequestFields;
-use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
 use weir_limiter::decision::Enforcement;
 use weir_limiter::key::KeyHash;
 use weir_limiter::leases::LeasePolicy;
@@ -349,13 +349,22 @@ fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Opt
             CounterRole::Limit
         }
     };
-    let is_plain =
-        role == CounterRole::Limit && limiting.ban.is_none() && limiting.on_denied == OnDenied::Free;
-    (!is_plain).then(|| CheckOptions { role, on_denied: limiting.on_denied, ..default_options(index) })
+    let without_room = if limiting.divert_to.is_some() { WithoutRoom::Divert } else { WithoutRoom::Reject };
+    let is_plain = role == CounterRole::Limit
+        && limiting.ban.is_none()
+        && limiting.on_denied == OnDenied::Free
+        && without_room == WithoutRoom::Reject;
+    let on_denied = limiting.on_denied;
+    (!is_plain).then(|| CheckOptions { role, on_denied, without_room, ..default_options(index) })
 }
 
 /// Returns options without additional behaviour. With options, a check takes reserved units into account.
 pub(super) fn default_options(index: usize) -> CheckOptions {
     let group = u32::try_from(index).unwrap_or(u32::MAX);
-    CheckOptions { group, role: CounterRole::Limit, on_denied: OnDenied::Free }
+    CheckOptions {
+        group,
+        role: CounterRole::Limit,
+        on_denied: OnDenied::Free,
+        without_room: WithoutRoom::Reject,
+    }
 }

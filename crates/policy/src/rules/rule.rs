@@ -16,6 +16,7 @@ use super::cost::CostModel;
 use super::deferral::Deferral;
 use super::enforced_share::EnforcedShare;
 use super::feedback::Feedback;
+use super::group_place::GroupPlace;
 use super::key::{self, KeyTemplate};
 use super::matcher::{Match, Matcher};
 use super::pattern::Route;
@@ -118,6 +119,10 @@ pub struct LimitAction {
     pub adaptive: Option<AdaptiveRange>,
     /// Ban of a key after a rejection.
     pub ban: Option<Ban>,
+    /// Name of the upstream that receives requests over the limit; `None` if they are rejected.
+    pub divert_to: Option<Box<str>>,
+    /// Place of the rule in a group of which a request needs one, if it is in one.
+    pub group_place: Option<GroupPlace>,
     /// Cost of a rejected request.
     pub on_denied: OnDenied,
     /// How a reload converts the counters of a limit that it changes.
@@ -185,6 +190,8 @@ impl Default for LimitAction {
             in_flight: None,
             adaptive: None,
             ban: None,
+            divert_to: None,
+            group_place: None,
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),
             feedback: None,
@@ -296,6 +303,11 @@ impl Rule {
             Action::Limit(limiting) => limiting.shared(),
             Action::Allow | Action::Deny => None,
         }
+    }
+
+    /// Returns the name of the upstream that receives requests over the limit; `None` if they are rejected.
+    pub fn divert_to(&self) -> Option<&str> {
+        self.action.limiting()?.divert_to.as_deref()
     }
 
     /// Returns how requests wait in a queue for room; `None` if they do not.

@@ -59,9 +59,11 @@ impl SelectedCheck {
         self.needs_settlement || self.role == CheckRole::Permit
     }
 
-    /// Whether both are the same check of the same rule, with the same key.
+    /// Whether both are the same check of the same rule, with the same key and the same alternatives.
     fn has_counter_of(&self, other: &Self) -> bool {
+        let without_room = |check: &Check| check.options.map(|options| options.without_room);
         (self.rule, self.role) == (other.rule, other.role)
+            && without_room(&self.check) == without_room(&other.check)
             && (self.check.handle.id, self.check.key) == (other.check.handle.id, other.check.key)
     }
 

@@ -1,3 +1,4 @@
+mod alternatives;
 mod ambiguity;
 mod counters;
 mod deferrals;

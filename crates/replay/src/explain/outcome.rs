@@ -19,6 +19,7 @@ use weir_policy::response::rejection::{RejectionReply, RejectionResponse, limite
 use weir_policy::response::request_details::RequestDetails;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::outcome::DecisionOutcome;
+use weir_policy::rules::rule::Rule;
 use weir_policy::rules::selection::{Denial, NOT_DEFERRABLE, SelectedCheck};
 
 /// Returns the explanation without its rules.
@@ -165,6 +166,12 @@ pub(super) fn sent_status(
 /// Returns the explanation of a forwarded request, by its most notable outcome.
 fn forwarded(prediction: &Prediction, context: &ExplainContext<'_>) -> Explanation {
     let (selected, _) = prediction.limits.checks();
+    if let Some(rule) = prediction.limits.diverting_rule() {
+        let upstream = context.policy.rules.get(rule).and_then(Rule::divert_to).unwrap_or_default();
+        let reason =
+            format!("sent to the upstream `{upstream}`; over the limit of {}", quoted(rule, context));
+        return Explanation { reason, ..decided_by(DecisionOutcome::Diverted.as_str(), rule, context) };
+    }
     for (wanted, before, after) in [
         (DecisionOutcome::Soft, "forwarded; over the soft limit of ", ""),
         (DecisionOutcome::Delayed, "forwarded after a delay by ", ""),
@@ -179,7 +186,17 @@ fn forwarded(prediction: &Prediction, context: &ExplainContext<'_>) -> Explanati
         }
     }
     let outcome = DecisionOutcome::Allowed.as_str();
-    Explanation { reason: "forwarded".to_owned(), ..Explanation::new(outcome, context) }
+    let reason = match charged_names(&prediction.limits, context) {
+        charged if charged.is_empty() => "forwarded".to_owned(),
+        charged => format!("forwarded; charged to {charged}"),
+    };
+    Explanation { reason, ..Explanation::new(outcome, context) }
+}
+
+/// Returns the rules of groups that an admitted request is charged to; empty if there are none.
+pub(super) fn charged_names(limits: &AppliedLimits, context: &ExplainContext<'_>) -> String {
+    let charged = limits.charged_alternatives(&context.policy.rules);
+    charged.into_iter().map(|rule| quoted(rule, context)).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the outcome of one rule's checks, as it is recorded in the metrics.

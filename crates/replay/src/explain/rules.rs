@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::decide::{PredictedAction, Prediction};
-use super::outcome::{explain_outcome, outcome_of};
+use super::outcome::{charged_names, explain_outcome, outcome_of};
 use super::report::{
     ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, LimitReport, OverrideReport,
     override_report,
@@ -16,6 +16,7 @@ use weir_limiter::key::KeyHasher;
 use weir_limiter::quota::Quota;
 use weir_policy::engine::overrides::ActiveOverride;
 use weir_policy::identify::Attributes;
+use weir_policy::rules::RuleIndex;
 use weir_policy::rules::explain::{ExplainedKey, RuleExplanation, RuleStatus};
 use weir_policy::rules::outcome::DecisionOutcome;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, OnMissing};
@@ -76,7 +77,7 @@ fn rule_report(
         name: rule.name.to_string(),
         action: rule.action.as_str().to_owned(),
         applies: applies(explained),
-        note: note(explained, prediction),
+        note: note(explained, prediction, context),
         mismatch,
         route,
         outcome: rule_outcome(explained, prediction).map(|outcome| outcome.as_str().to_owned()),
@@ -139,7 +140,11 @@ fn applies(explained: &RuleExplanation<'_>) -> bool {
 }
 
 /// Returns why a rule does not apply or is not evaluated.
-fn note(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<String> {
+fn note(
+    explained: &RuleExplanation<'_>,
+    prediction: &Prediction,
+    context: &ExplainContext<'_>,
+) -> Option<String> {
     let limiting = explained.rule.action.limiting();
     let is_decided_by_other = match prediction.action {
         PredictedAction::Exempt(rule) | PredictedAction::Denied(rule, _) => rule != explained.index,
@@ -166,6 +171,7 @@ fn note(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<Stri
             _ if limiting.is_some_and(|limiting| limiting.deferral.is_some()) => Some(
                 "the call is stored and sent later (`respond`): the limit applies to the sending".to_owned(),
             ),
+            _ if is_passed_over(explained.index, prediction) => Some(note_on_group(prediction, context)),
             _ => match (limiting.map(|limiting| &limiting.source), &explained.key) {
                 (Some(LimitSource::Shared(shared)), _) => Some(format!(
                     "shared by all instances ({}): the counter is that of this instance",
@@ -177,6 +183,22 @@ fn note(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<Stri
                 _ => None,
             },
         },
+    }
+}
+
+/// Whether another rule of its group decides in place of the rule at `index`.
+fn is_passed_over(index: RuleIndex, prediction: &Prediction) -> bool {
+    let (selected, decision) = prediction.limits.checks();
+    let mut checks = selected.iter().zip(decision.verdicts());
+    checks.any(|(one, verdict)| one.rule == index && verdict.is_passed_over())
+}
+
+/// Returns why a rule is passed over.
+fn note_on_group(prediction: &Prediction, context: &ExplainContext<'_>) -> String {
+    let charged = charged_names(&prediction.limits, context);
+    match prediction.action {
+        PredictedAction::Reject(..) => "passed over: a rule of its group in `any_of` decides".to_owned(),
+        _ => format!("passed over: the request is charged to {charged} (`any_of`)"),
     }
 }
 

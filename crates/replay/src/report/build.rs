@@ -289,9 +289,9 @@ fn client_reports(replay: &Replay, top: usize, rank: impl Fn(&ClientCount) -> u6
     replay.clients.top(top, rank).into_iter().map(report).collect()
 }
 
-impl From<[u64; 8]> for OutcomeCounts {
+impl From<[u64; 9]> for OutcomeCounts {
     /// Takes the numbers in the order of `DecisionOutcome::ALL`.
-    fn from([allowed, soft, delayed, limited, banned, denied, exempt, shadow]: [u64; 8]) -> Self {
-        Self { allowed, soft, delayed, limited, banned, denied, exempt, shadow }
+    fn from([allowed, soft, delayed, limited, banned, denied, exempt, shadow, diverted]: [u64; 9]) -> Self {
+        Self { allowed, soft, delayed, limited, banned, denied, exempt, shadow, diverted }
     }
 }

@@ -8,7 +8,7 @@ const NANOS_PER_MINUTE: u64 = 60_000_000_000;
 const MAX_INTERVALS: usize = 31 * 24 * 60;
 
 /// Outcomes that a plot distinguishes.
-pub(crate) const CLASSES: [&str; 4] = ["allowed", "soft or delayed", "rejected", "shadow"];
+pub(crate) const CLASSES: [&str; 4] = ["allowed", "soft, delayed or diverted", "rejected", "shadow"];
 
 /// Number of requests per interval, by class of outcome.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +39,7 @@ pub(crate) struct MinuteCount {
 const fn class(outcome: DecisionOutcome) -> usize {
     match outcome {
         DecisionOutcome::Allowed | DecisionOutcome::Exempt => 0,
-        DecisionOutcome::Soft | DecisionOutcome::Delayed => 1,
+        DecisionOutcome::Soft | DecisionOutcome::Delayed | DecisionOutcome::Diverted => 1,
         DecisionOutcome::Limited | DecisionOutcome::Banned | DecisionOutcome::Denied => 2,
         DecisionOutcome::Shadow => 3,
     }

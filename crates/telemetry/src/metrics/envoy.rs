@@ -258,21 +258,21 @@ fn cluster_stats(name: &str, upstream: &UpstreamCounts) -> Vec<EnvoyStat> {
 }
 
 /// Returns a rule's counts as Envoy's local rate limit filter defines them: `rate_limited` is over the limit,
-/// `enforced` those of them that were rejected.
+/// `enforced` those of them that were rejected or sent to another upstream.
 fn rule_stats(rule: &str, decisions: &DecisionCounts) -> Vec<EnvoyStat> {
-    use DecisionOutcome::{Allowed, Banned, Delayed, Limited, Shadow, Soft};
+    use DecisionOutcome::{Allowed, Banned, Delayed, Diverted, Limited, Shadow, Soft};
     let scope = StatScope {
         prefix: format!("{}.http_local_rate_limit", stat_name_part(rule)),
         family: "envoy_http_local_rate_limit",
         label: format!("envoy_local_http_ratelimit_prefix=\"{}\"", escape_label_value(rule)),
     };
     let ok = decisions.sum_of(&[Allowed, Soft, Delayed]);
-    let limited = decisions.sum_of(&[Limited, Banned, Shadow]);
+    let limited = decisions.sum_of(&[Limited, Banned, Shadow, Diverted]);
     vec![
         scope.counter("enabled", ok.saturating_add(limited)),
         scope.counter("ok", ok),
         scope.counter("rate_limited", limited),
-        scope.counter("enforced", decisions.sum_of(&[Limited, Banned])),
+        scope.counter("enforced", decisions.sum_of(&[Limited, Banned, Diverted])),
         scope.counter("shadow_mode", decisions.get(Shadow)),
     ]
 }

@@ -87,7 +87,10 @@ pub struct SketchCopy {
 impl DecisionEffects {
     pub fn record(&mut self, outcome: DecisionOutcome) {
         let count = match outcome {
-            DecisionOutcome::Allowed | DecisionOutcome::Soft | DecisionOutcome::Exempt => &mut self.admitted,
+            DecisionOutcome::Allowed
+            | DecisionOutcome::Soft
+            | DecisionOutcome::Exempt
+            | DecisionOutcome::Diverted => &mut self.admitted,
             DecisionOutcome::Delayed => {
                 self.delayed = self.delayed.saturating_add(1);
                 &mut self.admitted

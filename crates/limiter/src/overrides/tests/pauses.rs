@@ -1,7 +1,7 @@
 //! Pauses that a provider has signalled.
 
 use super::*;
-use crate::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use crate::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -9,7 +9,15 @@ const fn seconds(seconds: u64) -> Duration {
 
 fn delaying(check: Check, max_delay: Duration) -> Check {
     let role = CounterRole::Delay(DelayPolicy::new(max_delay, None));
-    Check { options: Some(CheckOptions { group: 0, role, on_denied: OnDenied::Free }), ..check }
+    Check {
+        options: Some(CheckOptions {
+            group: 0,
+            role,
+            on_denied: OnDenied::Free,
+            without_room: WithoutRoom::Reject,
+        }),
+        ..check
+    }
 }
 
 #[test]

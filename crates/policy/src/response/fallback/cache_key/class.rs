@@ -90,6 +90,7 @@ impl Class {
             | "x-envoy-expected-rq-timeout-ms"
             | "x-envoy-external-address"
             | "x-envoy-internal"
+            | "x-weir-charged"
             | "x-weir-over-limit" => Self::Ignored,
             // With other tokens, further headers are removed.
             "connection" => Self::ignored_if(all_parts(value, b',', |token| {

@@ -35,7 +35,7 @@ fn is_served(wanted: &CacheKey, stored: &CacheKey) -> bool {
 }
 
 /// Headers that Weir removes or overwrites.
-const REWRITTEN: [&str; 9] = [
+const REWRITTEN: [&str; 10] = [
     "expect",
     "keep-alive",
     "proxy-connection",
@@ -44,6 +44,7 @@ const REWRITTEN: [&str; 9] = [
     "x-envoy-expected-rq-timeout-ms",
     "x-envoy-external-address",
     "x-envoy-internal",
+    "x-weir-charged",
     "x-weir-over-limit",
 ];
 
