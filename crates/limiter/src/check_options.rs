@@ -9,6 +9,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::request_limit::RequestLimit;
+
 /// Options of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
@@ -18,6 +20,8 @@ pub struct CheckOptions {
     pub role: CounterRole,
     /// Whether a rejected request is charged.
     pub on_denied: OnDenied,
+    /// Limit that the request states for its key; `None` if the limit is that of the installed quota.
+    pub request_limit: Option<RequestLimit>,
 }
 
 /// Purpose of a counter.

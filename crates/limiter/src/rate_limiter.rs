@@ -273,7 +273,7 @@ impl Limits {
         now: Timestamp,
     ) -> Result<Admitted<'_>, RetryAfter> {
         let role = CounterRole::Delay(DelayPolicy::new(max_delay, None));
-        let options = CheckOptions { group: 0, role, on_denied: OnDenied::Free };
+        let options = CheckOptions { group: 0, role, on_denied: OnDenied::Free, request_limit: None };
         self.decide(key, cost, Some(options), now)
     }
 

@@ -62,7 +62,7 @@ impl TransactionFixture {
             cost: 1,
             enforcement: Enforcement::Enforced,
             charge_timing: ChargeTiming::OnArrival,
-            options: Some(CheckOptions { group: 0, role, on_denied: OnDenied::Free }),
+            options: Some(CheckOptions { group: 0, role, on_denied: OnDenied::Free, request_limit: None }),
         }
     }
 
@@ -219,7 +219,12 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
         per_second(Algorithm::FixedWindow, 9, 0),
     ]);
     let charging = |index, group| {
-        let options = CheckOptions { group, role: CounterRole::Limit, on_denied: OnDenied::Charge };
+        let options = CheckOptions {
+            group,
+            role: CounterRole::Limit,
+            on_denied: OnDenied::Charge,
+            request_limit: None,
+        };
         Check { options: Some(options), ..bench.check_without_options(index) }
     };
     let (rejecting, other) = (charging(0, 0), charging(1, 1));
@@ -237,7 +242,12 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
         per_second(Algorithm::FixedWindow, 9, 0),
     ]);
     let rule_checks = [0, 1].map(|index| {
-        let options = CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge };
+        let options = CheckOptions {
+            group: 0,
+            role: CounterRole::Limit,
+            on_denied: OnDenied::Charge,
+            request_limit: None,
+        };
         Check { options: Some(options), ..bench.check_without_options(index) }
     });
     (0..3).for_each(|_| drop(bench.decide(&rule_checks, 0)));
@@ -248,7 +258,12 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
 fn denied_charges_delay_a_client_by_at_most_one_refill() {
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
         let bench = TransactionFixture::new(&[per_second(algorithm, 10, 10)]);
-        let options = CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge };
+        let options = CheckOptions {
+            group: 0,
+            role: CounterRole::Limit,
+            on_denied: OnDenied::Charge,
+            request_limit: None,
+        };
         let check = Check { options: Some(options), ..bench.check_without_options(0) };
         let passed = (0..1000).filter(|_| !bench.decide(&[check], 0).is_rejected()).count();
         assert_eq!(passed, 10, "{algorithm}");

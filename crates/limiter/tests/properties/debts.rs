@@ -26,7 +26,12 @@ fn quotas(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
 
 /// Whether a request at `now` is admitted. A rejected one is charged.
 fn is_admitted(limiter: &Limiter, handles: &[LimitHandle], cost: u32, now: u64) -> bool {
-    let options = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge });
+    let options = Some(CheckOptions {
+        group: 0,
+        role: CounterRole::Limit,
+        on_denied: OnDenied::Charge,
+        request_limit: None,
+    });
     let checks: Vec<_> = checks(limiter, handles, b"client", cost)
         .into_iter()
         .map(|check| Check { options, ..check })
@@ -92,7 +97,7 @@ proptest! {
         steps in prop::collection::vec(0_u64..400, 1..60),
     ) {
         let (limiter, handles) = limiter(&[quota], 100);
-        let options = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge });
+        let options = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge, request_limit: None });
         let check = Check { options, ..checks(&limiter, &handles, b"client", 1)[0] };
         let mut now = START;
         for step in steps {

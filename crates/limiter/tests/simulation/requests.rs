@@ -106,7 +106,8 @@ impl Simulation {
             let applies = self.rng.bool();
             for (limit, handle) in rule.limits_and_ban().zip(&mut handles) {
                 let ways = check_mode(rule, limit);
-                let options = CheckOptions { group, role: ways.role, on_denied: rule.on_denied };
+                let options =
+                    CheckOptions { group, role: ways.role, on_denied: rule.on_denied, request_limit: None };
                 let check = Check {
                     handle: *handle,
                     key,

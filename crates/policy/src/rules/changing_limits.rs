@@ -123,7 +123,12 @@ impl RuleSet {
             if can_delay && !limiting.is_leased() {
                 let role = CounterRole::Delay(DelayPolicy::new(wait.max, Some(wait.max_queued)));
                 let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
-                one.check.options = Some(CheckOptions { group, role, on_denied: limiting.on_denied });
+                one.check.options = Some(CheckOptions {
+                    group,
+                    role,
+                    on_denied: limiting.on_denied,
+                    request_limit: one.check.request_limit(),
+                });
             }
         }
     }

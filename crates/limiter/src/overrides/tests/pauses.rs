@@ -9,7 +9,10 @@ const fn seconds(seconds: u64) -> Duration {
 
 fn delaying(check: Check, max_delay: Duration) -> Check {
     let role = CounterRole::Delay(DelayPolicy::new(max_delay, None));
-    Check { options: Some(CheckOptions { group: 0, role, on_denied: OnDenied::Free }), ..check }
+    Check {
+        options: Some(CheckOptions { group: 0, role, on_denied: OnDenied::Free, request_limit: None }),
+        ..check
+    }
 }
 
 #[test]
