@@ -218,8 +218,12 @@ fn request_is_admitted_exactly_if_fewer_than_the_limit_in_force_are_in_flight() 
     let mut permits = Vec::new();
     for _ in 0..20_000 {
         let limit = random.u32(1..=50);
-        let options =
-            CheckOptions { group: 0, role: CounterRole::Adaptive(limit), on_denied: OnDenied::Free, request_limit: None };
+        let options = CheckOptions {
+            group: 0,
+            role: CounterRole::Adaptive(limit),
+            on_denied: OnDenied::Free,
+            request_limit: None,
+        };
         let check = Check {
             handle,
             key: limiter.hasher().hash_u32(7),

@@ -353,7 +353,8 @@ impl AppliedLimits {
             let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
             let ahead = CHARGE_AHEAD.min(waiting.time_left(one.rule, now));
             let role = CounterRole::Delay(DelayPolicy::new(ahead, None));
-            one.check.options = Some(CheckOptions { group, role, on_denied: OnDenied::Free, request_limit: None });
+            one.check.options =
+                Some(CheckOptions { group, role, on_denied: OnDenied::Free, request_limit: None });
         }
     }
 

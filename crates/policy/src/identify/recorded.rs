@@ -51,7 +51,8 @@ impl<'a> RecordedRequest<'a> {
             |ip: IpAddr| ClientAddress { ip: ip.to_canonical(), peer_is_trusted: false, is_internal: false };
         let client = match self.address {
             RecordedAddress::Unknown => direct(Ipv4Addr::UNSPECIFIED.into()),
-            RecordedAddress::Client(ip) => direct(ip),
+            // The proxy that determined it had reason to trust its peers.
+            RecordedAddress::Client(ip) => ClientAddress { peer_is_trusted: true, ..direct(ip) },
             RecordedAddress::Peer(peer) => client_ip::resolve(peer, self.headers, &settings.trusted_proxies),
         };
         Ok(Attributes {

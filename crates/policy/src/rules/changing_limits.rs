@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::planned_checks::{self, PlannedCheck};
 use super::rule::{Action, LimitAction, Rule, RuleLimit};
 use super::selection::{CheckRole, SelectedCheck};
+use super::stated_limit::StatedValue;
 use super::{RequestKey, RuleIndex, RuleSet};
 use crate::identify::Attributes;
 use weir_limiter::Check;
@@ -170,8 +171,20 @@ impl RuleSet {
             (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),
             (None, None) => FollowingCost::fixed(units, NonZeroU32::MIN),
         };
-        let check = Check { key: own_key.unwrap_or(key), cost: cost.admitted, ..plain.check };
-        Some(SelectedCheck { unit_cost: cost.unit_cost, check, surcharge: cost.surcharge, ..plain })
+        let mut check = Check { key: own_key.unwrap_or(key), cost: cost.admitted, ..plain.check };
+        let mut states_unreadable_limit = false;
+        if let Some(stated) = &limit.stated {
+            match stated.read(&limit.quota, request) {
+                StatedValue::Absent => {}
+                StatedValue::Unreadable => states_unreadable_limit = true,
+                StatedValue::Limit(requested) => {
+                    let options = check.options.unwrap_or_else(|| planned_checks::default_options(rule.0));
+                    check.options = Some(CheckOptions { request_limit: Some(requested), ..options });
+                }
+            }
+        }
+        let (unit_cost, surcharge) = (cost.unit_cost, cost.surcharge);
+        Some(SelectedCheck { unit_cost, check, surcharge, states_unreadable_limit, ..plain })
     }
 
     /// Returns the options of a permit of the rule at `index` with the limit in force, if that is adaptive.
