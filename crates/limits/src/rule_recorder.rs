@@ -26,11 +26,11 @@ pub(super) struct RuleRecorder {
 impl RuleRecorder {
     /// Registers the metrics of a rule, and returns a recorder that belongs to no worker.
     pub(super) fn new(rule: &Rule, metrics: &Metrics) -> Self {
-        Self {
-            metrics: metrics.rule(&rule.name),
-            sketch: None,
-            waits: rule.wait().map(|_| metrics.wait(&rule.name)),
+        let counters = metrics.rule(&rule.name);
+        if rule.limits().iter().any(|limit| limit.stated.is_some()) {
+            counters.show_unreadable_limits();
         }
+        Self { metrics: counters, sketch: None, waits: rule.wait().map(|_| metrics.wait(&rule.name)) }
     }
 
     /// Returns these recorders of `rules` for a worker. Operators see keys as `log_keys` says.

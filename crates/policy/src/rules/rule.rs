@@ -366,7 +366,8 @@ impl Rule {
         };
         let of_wait = self.wait().into_iter().flat_map(|wait| [&wait.deadline, &wait.priority]).flatten();
         let headers = attributes.filter_map(|attribute| attribute.source().header());
-        let of_limits = self.limits().iter().filter_map(|limit| limit.stated.as_ref()?.header());
+        let of_limits =
+            self.limits().iter().filter_map(|limit| limit.stated.as_ref()?.attribute().source().header());
         headers.chain(of_cost).chain(of_wait).chain(of_limits).cloned()
     }
 

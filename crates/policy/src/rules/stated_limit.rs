@@ -4,8 +4,6 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::HeaderName;
-
 use super::attribute::{Attribute, IncompleteKey};
 use super::membership::Plans;
 use super::pattern::Route;
@@ -66,11 +64,11 @@ impl StatedLimit {
         }
     }
 
-    /// Returns the header that it reads.
-    pub fn header(&self) -> Option<&HeaderName> {
+    /// Returns the attribute of requests that it reads.
+    pub fn attribute(&self) -> &Attribute {
         match &self.source {
-            LimitValueSource::Attribute(attribute) => attribute.source().header(),
-            LimitValueSource::Member(plans) => plans.attribute.source().header(),
+            LimitValueSource::Attribute(attribute) => attribute,
+            LimitValueSource::Member(plans) => &plans.attribute,
         }
     }
 

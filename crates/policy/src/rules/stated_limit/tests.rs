@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::*;
 use crate::identify::IdentifySettings;
