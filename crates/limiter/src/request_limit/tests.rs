@@ -323,3 +323,26 @@ fn saved_counters_are_in_units_of_the_configured_limit() {
     let quota = Quota::new(Algorithm::Gcra, minutes(10), None).unwrap();
     assert_eq!(crate::algorithm::usage(Some(states[0]), &quota, START).used, 600);
 }
+
+#[test]
+fn key_of_a_full_table_has_the_configured_limit_and_keeps_its_usage_when_there_is_room() {
+    let (limiter, check) = limiter_of(Algorithm::Gcra, minutes(3));
+    let limiter = Limiter { table: crate::table::CounterTable::new(20), ..limiter };
+    let quota = Quota::new(Algorithm::Gcra, minutes(3), None).unwrap();
+    let handle = limiter.install(&[spec(quota)], START)[0];
+    let of = |number: u32, request_limit| {
+        let key = limiter.hasher().hash_u32(number);
+        with_limit(Check { key, handle, ..check }, request_limit)
+    };
+    for number in 0..100 {
+        decide(&limiter, of(number, stated(minutes(50))), START);
+    }
+    assert!(limiter.overflows() > 0 && limiter.request_limits_dropped() > 0);
+    let late = of(200, stated(minutes(50)));
+    assert_eq!(passing(&limiter, late, START), 0, "all share the configured limit");
+    // By then the counters of the others are unused; three minutes would be needed for the shared one.
+    let later = START.saturating_add(Duration::from_secs(2));
+    let verdict = decide(&limiter, late, later);
+    assert_eq!(verdict.quota().unwrap().limit(), minutes(50));
+    assert_eq!(verdict.usage(later).unwrap().remaining, 50 - 3 - 1);
+}

@@ -12,6 +12,7 @@ use super::slot::{
 };
 use super::{LimitId, Shard, SlotLookup};
 use crate::algorithm::CounterState;
+use crate::algorithm::conversion::{Change, OnChange};
 use crate::key::Fingerprint;
 use crate::quota::Quota;
 use crate::request_limit::RequestLimit;
@@ -124,6 +125,8 @@ impl Shard {
     ) {
         if requested.is_some() || !self.request_quotas.is_empty() {
             self.change_request_limit(key, limit, requested, now);
+        }
+        if requested.is_some() {
             self.request_quotas.stated_at = now;
         }
     }
@@ -149,7 +152,13 @@ impl Shard {
         let to = self.overrides.raise(key, &own);
         if number != self.quota_number(key) {
             self.convert_counter(key, &from, &to, now);
-            self.set_quota_number(key, limit, number, now);
+            self.set_quota_number(
+                key,
+                limit,
+                number,
+                Change { from: &base, to: &to, on_change: OnChange::Keep },
+                now,
+            );
         }
     }
 
@@ -179,9 +188,17 @@ impl Shard {
         number.unwrap_or(0)
     }
 
-    /// Names the quota of a counter, which gets a slot if it has none. Without room, it shares the overflow counter, which
-    /// is in units of the limit's own quota.
-    fn set_quota_number(&mut self, key: Fingerprint, limit: LimitId, number: QuotaNumber, now: Timestamp) {
+    /// Names the quota of a counter, which gets a slot if it has none: with the usage of the overflow counter, if that is
+    /// in use. Without room, it shares the overflow counter, which is in units of the limit's own quota; `change` is from
+    /// that one.
+    fn set_quota_number(
+        &mut self,
+        key: Fingerprint,
+        limit: LimitId,
+        number: QuotaNumber,
+        change: Change<'_>,
+        now: Timestamp,
+    ) {
         match self.find(key) {
             SlotLookup::Found(index) => {
                 let entry = self.slots()[index];
@@ -189,7 +206,8 @@ impl Shard {
             }
             SlotLookup::Absent if number == 0 => {}
             SlotLookup::Absent => {
-                let entry = with_quota_number(&new_slot(key, limit, UNUSED), number);
+                let shared = self.overflow.get(&limit).and_then(|state| change.convert(*state, now));
+                let entry = with_quota_number(&new_slot(key, limit, shared.unwrap_or(UNUSED)), number);
                 let is_stored = self.insert_entry(entry, now);
                 self.request_quotas.dropped += u64::from(!is_stored);
             }
