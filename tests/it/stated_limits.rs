@@ -4,7 +4,8 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::support::{Client, Request, Weir, config, run};
+use crate::support::weir::run;
+use crate::support::{Client, Request, Weir, config};
 
 /// Proxies may state the limit of a user.
 const FROM_HEADER: &str = "\
