@@ -77,7 +77,9 @@ fn compile_source(
             context.plans.clone().map(LimitValueSource::Member)
         }
         Some(raw::RateSource::Named(raw::NamedRateSource { jwt: Some(_), header: Some(_) })) => {
-            at.key("header").key_error("both `jwt` and `header`, expected one of them");
+            if !at.is_reported() {
+                at.key("header").key_error("both `jwt` and `header`, expected one of them");
+            }
             None
         }
         Some(raw::RateSource::Named(raw::NamedRateSource { jwt: Some(claim), .. })) => {
