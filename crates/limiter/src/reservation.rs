@@ -117,6 +117,12 @@ impl Reservation {
         self.units
     }
 
+    /// Whether its units return as those of `quota` do, which the key has by what its requests state. Units of a quota that
+    /// refills continuously return at its rate, and so at another one since it has changed.
+    fn has_units_of(&self, quota: &Quota, stated: Option<RequestLimit>) -> bool {
+        !quota.algorithm().has_burst() || stated == self.request_limit
+    }
+
     /// Ends the reservation, if there is one; returns how many units have to be charged so that `due` are.
     fn start_settlement(&mut self, due: u32, held: &mut Holds, key: Fingerprint, now: Timestamp) -> u32 {
         if self.charge_timing == ChargeTiming::OnArrival {
@@ -193,9 +199,6 @@ impl Limiter {
         let slot = shard.find(key);
         let held = shard.held_of(key, handle.id);
         let state = shard.state(slot, handle.id, now);
-        // Units of a quota that refills continuously return at its rate, and so at another one since it has changed.
-        let has_comparable_units =
-            !quota.algorithm().has_burst() || shard.request_limit_of(key) == reservation.request_limit;
         let (back, at) = (reservation.charged.saturating_sub(due), reservation.reserved_at);
         reservation.charged -= back;
         let next = if more > 0 {
@@ -208,7 +211,7 @@ impl Limiter {
             Some(next)
         } else if back > 0
             && is_refundable(at, shard.quotas().refundable_since(handle.id))
-            && has_comparable_units
+            && reservation.has_units_of(&quota, shard.request_limit_of(key))
         {
             let back =
                 convert_units(back, reservation.units_per_request, quota.units_per_request(), |units, of| {

@@ -143,33 +143,32 @@ impl MembersParser {
                 ExpectedEvent::Setting(MemberSettings { key, at, plan: None, limit: None })
             }
             (ExpectedEvent::Plan(_, at), _) => return Err(error_at(at, "expected a plan name")),
-            (ExpectedEvent::Setting(member), Event::MappingEnd) => {
-                self.end_member(&member);
-                ExpectedEvent::Key
-            }
-            (ExpectedEvent::Setting(member), Event::Scalar(name, ..)) => match &*name {
-                "plan" => ExpectedEvent::Value(member, MemberKey::Plan),
-                "limit" => ExpectedEvent::Value(member, MemberKey::Limit),
-                _ => return reject("unknown key of a member, expected `plan` or `limit`"),
-            },
-            (ExpectedEvent::Setting(_), _) => return reject("expected `plan` or `limit`"),
-            (ExpectedEvent::Value(mut member, key), Event::Scalar(value, ..)) => {
-                let place = match key {
-                    MemberKey::Plan => &mut member.plan,
-                    MemberKey::Limit => &mut member.limit,
-                };
-                if place.replace(value.into_owned()).is_some() {
-                    return reject("a setting of a member occurs twice");
-                }
-                ExpectedEvent::Setting(member)
-            }
-            (ExpectedEvent::Value(..), _) => return reject("expected text"),
+            (ExpectedEvent::Setting(member), event) => self.handle_setting(member, event, at)?,
+            (ExpectedEvent::Value(member, key), event) => take_value(member, key, event, at)?,
             (ExpectedEvent::End, _) => ExpectedEvent::End,
         };
         if let ExpectedEvent::Plan(_, at) = &self.expected {
             self.positions.push(*at);
         }
         Ok(())
+    }
+
+    /// Processes a key in the map of a member, or its end.
+    fn handle_setting(
+        &mut self,
+        member: MemberSettings,
+        event: Event<'_>,
+        at: CompactPosition,
+    ) -> Result<ExpectedEvent, DataFileError> {
+        match event {
+            Event::MappingEnd => {
+                self.end_member(&member);
+                Ok(ExpectedEvent::Key)
+            }
+            Event::Scalar(name, ..) if name == "plan" => Ok(ExpectedEvent::Value(member, MemberKey::Plan)),
+            Event::Scalar(name, ..) if name == "limit" => Ok(ExpectedEvent::Value(member, MemberKey::Limit)),
+            _ => Err(error_at(at, "unknown key of a member, expected `plan` or `limit`")),
+        }
     }
 
     fn end_member(&mut self, member: &MemberSettings) {
@@ -207,6 +206,24 @@ impl MembersParser {
                 )
             }))
         })
+    }
+}
+
+/// Processes the value of a setting.
+fn take_value(
+    mut member: MemberSettings,
+    key: MemberKey,
+    event: Event<'_>,
+    at: CompactPosition,
+) -> Result<ExpectedEvent, DataFileError> {
+    let Event::Scalar(value, ..) = event else { return Err(error_at(at, "expected text")) };
+    let place = match key {
+        MemberKey::Plan => &mut member.plan,
+        MemberKey::Limit => &mut member.limit,
+    };
+    match place.replace(value.into_owned()) {
+        Some(_) => Err(error_at(at, "a setting of a member occurs twice")),
+        None => Ok(ExpectedEvent::Setting(member)),
     }
 }
 

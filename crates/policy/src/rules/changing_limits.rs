@@ -172,17 +172,7 @@ impl RuleSet {
             (None, None) => FollowingCost::fixed(units, NonZeroU32::MIN),
         };
         let mut check = Check { key: own_key.unwrap_or(key), cost: cost.admitted, ..plain.check };
-        let mut states_unreadable_limit = false;
-        if let Some(stated) = &limit.stated {
-            match stated.read(&limit.quota, request) {
-                StatedValue::Absent => {}
-                StatedValue::Unreadable => states_unreadable_limit = true,
-                StatedValue::Limit(requested) => {
-                    let options = check.options.unwrap_or_else(|| planned_checks::default_options(rule.0));
-                    check.options = Some(CheckOptions { request_limit: Some(requested), ..options });
-                }
-            }
-        }
+        let states_unreadable_limit = state_limit(&mut check, rule.0, limit, request);
         let (unit_cost, surcharge) = (cost.unit_cost, cost.surcharge);
         Some(SelectedCheck { unit_cost, check, surcharge, states_unreadable_limit, ..plain })
     }
@@ -219,6 +209,21 @@ impl RuleSet {
             let units = one.check.cost.saturating_add(one.surcharge) / one.unit_cost;
             let cost = FollowingCost::new(units, share, limit, limiting);
             (one.unit_cost, one.check.cost, one.surcharge) = (cost.unit_cost, cost.admitted, cost.surcharge);
+        }
+    }
+}
+
+/// Adds the limit that the request states to the check of `limit`, of the rule at `index`; returns whether it states one
+/// that cannot be read.
+fn state_limit(check: &mut Check, index: usize, limit: &RuleLimit, request: &Attributes<'_>) -> bool {
+    let Some(stated) = &limit.stated else { return false };
+    match stated.read(&limit.quota, request) {
+        StatedValue::Absent => false,
+        StatedValue::Unreadable => true,
+        StatedValue::Limit(requested) => {
+            let options = check.options.unwrap_or_else(|| planned_checks::default_options(index));
+            check.options = Some(CheckOptions { request_limit: Some(requested), ..options });
+            false
         }
     }
 }
