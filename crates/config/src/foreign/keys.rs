@@ -340,18 +340,12 @@ const BOOTSTRAP: &[(&str, &str, &str)] = &[(
     "`config` is the address of a configuration server: write this key at the top",
 )];
 
-const LIMIT: &[(&str, &str, &str)] = &[
-    (
-        "rate limit count requests requests_per_unit max_requests amount value average",
-        "default",
-        "write `limit: 100/min`, with `burst` beside it; `limits` takes a list of maps",
-    ),
-    (
-        "unit period per window interval burst algorithm",
-        "from",
-        "write `limit: 100/min`, with `burst` beside it; `limits` takes a list of maps",
-    ),
-];
+const LIMIT: &[(&str, &str, &str)] = &[(
+    "rate limit count requests requests_per_unit max_requests amount value average unit period per window interval burst \
+     algorithm",
+    "default from",
+    "write `limit: 100/min`, with `burst` beside it; `limits` takes a list of maps",
+)];
 
 const CORS: &[(&str, &str, &str)] = &[
     (
