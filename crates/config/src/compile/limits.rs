@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{given_keys, map_items, remote_limit, stated_limit};
+use super::{given_keys, map_items, remote_limit};
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse;
@@ -63,7 +63,7 @@ pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: At<'_>) -> Vec<Ru
         (Some(value), None) => {
             let algorithm = raw.algorithm.unwrap_or_default();
             let limit_at = at.key("limit");
-            let Some((rate, key)) = stated_limit::configured_rate(value, limit_at) else { return Vec::new() };
+            let Some((rate, key)) = configured_rate(value, limit_at) else { return Vec::new() };
             let entry = LimitEntry {
                 notation: LimitNotation::Rate(rate),
                 at: key.map_or(limit_at, |key| limit_at.key(key)),
@@ -75,6 +75,20 @@ pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: At<'_>) -> Vec<Ru
         }
         (None, Some(entries)) => compile_list(entries, at.key("limits"), raw, throttle, at),
     }
+}
+
+/// Returns the rate that applies to requests that state none, and the key that contains it, if any. `at` is the limit.
+fn configured_rate<'a>(value: &'a raw::LimitValue, at: At<'_>) -> Option<(&'a str, Option<&'static str>)> {
+    let stated = match value {
+        raw::LimitValue::Rate(rate) => return Some((&rate.0, None)),
+        raw::LimitValue::Stated(stated) => stated,
+    };
+    let default_at = at.key("default");
+    if stated.default.is_none() && !default_at.is_reported() {
+        let error = ValueError::new("missing, the limit of requests that state none");
+        default_at.error(error.with_hint("such as `default: 100/min`"));
+    }
+    Some((&stated.default.as_ref()?.0, Some("default")))
 }
 
 /// Compiles the bucket that is the only limit of the rule at `at`.

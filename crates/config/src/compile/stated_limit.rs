@@ -11,23 +11,6 @@ use weir_limiter::request_limit::RequestLimit;
 use weir_policy::rules::rule::{LimitAction, LimitSource, RuleLimit, Throttle};
 use weir_policy::rules::stated_limit::{LimitValueSource, StatedLimit};
 
-/// Returns the rate that applies to requests that state none, and the key that contains it, if any. `at` is the limit.
-pub(super) fn configured_rate<'a>(
-    value: &'a raw::LimitValue,
-    at: At<'_>,
-) -> Option<(&'a str, Option<&'static str>)> {
-    let stated = match value {
-        raw::LimitValue::Rate(rate) => return Some((&rate.0, None)),
-        raw::LimitValue::Stated(stated) => stated,
-    };
-    let default_at = at.key("default");
-    if stated.default.is_none() && !default_at.is_reported() {
-        let error = ValueError::new("missing, the limit of requests that state none");
-        default_at.error(error.with_hint("such as `default: 100/min`"));
-    }
-    Some((&stated.default.as_ref()?.0, Some("default")))
-}
-
 /// Adds to the limit of the rule at `at` how requests state it, if they do.
 pub(super) fn apply_to_limits(
     raw: &raw::Rule,

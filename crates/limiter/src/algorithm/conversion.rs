@@ -102,15 +102,19 @@ pub fn convert(state: CounterState, from: &Quota, to: &Quota, now: Timestamp) ->
 
 /// Converts a counter with the fraction of a unit that it has earned; `None` if that is not possible.
 fn rescale(state: CounterState, from: &Quota, to: &Quota, now: Timestamp) -> Option<CounterState> {
-    if from.units_per_request() != to.units_per_request() {
+    if from.units_per_request() != to.units_per_request() || from.algorithm() != to.algorithm() {
         return None;
     }
-    match (from.algorithm(), to.algorithm()) {
-        (Algorithm::Gcra, Algorithm::Gcra) | (Algorithm::LeakyBucket, Algorithm::LeakyBucket) => {
-            gcra::rescale(state, from, to, now)
-        }
-        (Algorithm::TokenBucket, Algorithm::TokenBucket) => token_bucket::rescale(state, from, to, now),
-        _ => None,
+    match to.algorithm() {
+        Algorithm::Gcra | Algorithm::LeakyBucket => gcra::rescale(state, from, to, now),
+        Algorithm::TokenBucket => token_bucket::rescale(state, from, to, now),
+        Algorithm::RefillBucket
+        | Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::InFlight
+        | Algorithm::Ban
+        | Algorithm::Lease(_) => None,
     }
 }
 
