@@ -74,7 +74,7 @@ impl StatedLimit {
 
     /// Returns the most that can be admitted at once; `None` if only the values bound it.
     pub fn max_burst(&self) -> Option<NonZeroU32> {
-        self.burst.or(self.max.map(|max| max.count))
+        self.burst.or_else(|| self.max.map(|max| max.count))
     }
 
     fn parse(&self, value: &[u8], quota: &Quota) -> Option<Limit> {
@@ -90,7 +90,7 @@ impl StatedLimit {
             _ => limit,
         };
         let most = self.max.map_or(NonZeroU32::MAX, |max| max.count);
-        let burst = self.burst.unwrap_or(bounded.count.min(most));
+        let burst = self.burst.unwrap_or_else(|| bounded.count.min(most));
         if bounded == quota.limit() && burst == quota.burst() {
             return StatedValue::Absent;
         }
