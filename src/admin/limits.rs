@@ -192,6 +192,9 @@ fn limit(limit: &RuleLimit) -> Value {
     if let (Some(nested), Value::Object(shown)) = (&limit.nested, &mut shown) {
         shown.insert("ipv6_prefix".to_owned(), nested.prefix.into());
     }
+    if let (Some(stated), Value::Object(shown)) = (&limit.stated, &mut shown) {
+        shown.insert("stated".to_owned(), stated.to_string().into());
+    }
     shown
 }
 

@@ -60,6 +60,7 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
         table_entries: state.limiter.live_keys(),
         table_capacity: state.max_keys,
         table_overflows: state.limiter.overflows(),
+        dropped_limits: state.limiter.request_limits_dropped(),
         access_log_dropped: state.access_logs.lost_lines(),
         state_file: state.process.state_file().map(|file| StateFileSample {
             saves: file.saved,

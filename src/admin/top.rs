@@ -108,5 +108,10 @@ fn key_json(
     let mut fields = counts_json(state, key, now);
     fields["banned"] = is_banned.into();
     fields["boosted"] = is_boosted.into();
+    if rule.limits().iter().any(|limit| limit.stated.is_some()) {
+        let limits = policy.rules.rule_checks(index).filter(|(role, _)| role.reported_limit().is_some());
+        let in_force = limits.filter_map(|(_, limit)| state.limiter.quota_in_force(limit, key.key, now));
+        fields["limits"] = in_force.map(|quota| quota.limit().to_string()).collect();
+    }
     fields
 }

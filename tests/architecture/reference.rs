@@ -99,8 +99,14 @@ fn normalised_path(path: &str) -> String {
 /// of `key` the key of flows.
 fn described_keys() -> BTreeMap<String, SchemaKey> {
     let stands_for_itself = |path: &str| {
-        const DOCUMENTED_ELSEWHERE: [&str; 3] =
-            ["rules.except.", "upstream.match.", "rules.throttle.wait.order.fair."];
+        // `from` is an error in a list of limits, so the map has no meaning there.
+        const DOCUMENTED_ELSEWHERE: [&str; 5] = [
+            "rules.except.",
+            "upstream.match.",
+            "rules.throttle.wait.order.fair.",
+            "rules.limits.limit.",
+            "rules.key.client_ip.limits.limit.",
+        ];
         !DOCUMENTED_ELSEWHERE.iter().any(|start| path.starts_with(start))
     };
     let keys = schema_keys().into_iter().map(|(path, key)| (normalised_path(&path), key));

@@ -223,6 +223,7 @@ fn request_is_admitted_exactly_if_fewer_than_the_limit_in_force_are_in_flight() 
             role: CounterRole::Adaptive(limit),
             on_denied: OnDenied::Free,
             without_room: WithoutRoom::Reject,
+            request_limit: None,
         };
         let check = Check {
             handle,

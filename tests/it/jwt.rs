@@ -100,6 +100,30 @@ fn each_subject_has_its_own_counter() {
 }
 
 #[test]
+fn claims_state_limits() {
+    let limit = "limit: { from: { jwt: org.quota }, default: 1/d, max: 4/d }";
+    let (weir, _place) = start(&secret_config("leeway: 0s"), &format!("key: {{ jwt: sub }}, {limit}"));
+    let passing = |sub: &str, quota: Value| {
+        let token = hmac_token(&json!({ "sub": sub, "org": { "quota": quota } }));
+        (0..9).take_while(|_| status(&weir, &token) == 200).count()
+    };
+    assert_eq!(passing("ada", json!(2)), 2);
+    assert_eq!(passing("ada", json!("3/d")), 1, "units used stay used");
+    assert_eq!(passing("eve", json!(1000)), 4, "the maximum");
+    assert_eq!([json!(null), json!([7])].map(|absent| passing("bob", absent)), [1, 0]);
+    assert_eq!(weir.metric("weir_limit_values_unreadable_total", &[("rule", "a")]), 0.0);
+    for (sub, unreadable) in
+        [json!(0), json!(-1), json!(1.5), json!(true), json!("many")].into_iter().enumerate()
+    {
+        assert_eq!(passing(&sub.to_string(), unreadable), 1, "{sub}");
+    }
+    assert_eq!(weir.metric("weir_limit_values_unreadable_total", &[("rule", "a")]), 10.0);
+    let forged =
+        token(Algorithm::HS256, None, &EncodingKey::from_secret(b"another secret"), &json!({ "sub": "ada" }));
+    assert_eq!(status(&weir, &forged), 200, "no key, so the rule is skipped");
+}
+
+#[test]
 fn nested_and_numeric_claims_are_keys() {
     let (weir, _place) =
         start(&secret_config("leeway: 0s"), "key: { jwt: org.id }, limit: 1/d, on_missing: deny");

@@ -54,6 +54,7 @@ mod servers;
 mod sharing;
 mod slow_clients;
 mod state_file;
+mod stated_limits;
 mod support;
 mod throttling;
 mod timeouts;

@@ -164,6 +164,10 @@ fn describe_quota_changes(
         OnChange::Reset => COUNTERS_RESET,
     };
     for (limit, before) in new.limits.iter().zip(continued) {
+        let [from, to] = [before, Some(limit)].map(stated_text);
+        if before.is_some() && from != to {
+            parts.push(format!("limits {from} → {to}"));
+        }
         match before {
             Some(before) if before.quota != limit.quota => {
                 let [from, to] = describe_quotas(&before.quota, &limit.quota);
@@ -174,6 +178,12 @@ fn describe_quota_changes(
         }
     }
     parts.extend(left.iter().map(|limit| format!("{} removed; {COUNTERS_DROPPED}", limit.quota.limit())));
+}
+
+/// Returns where requests state the limit, or that they do not.
+fn stated_text(limit: Option<&RuleLimit>) -> String {
+    let stated = limit.and_then(|limit| limit.stated.as_ref());
+    stated.map_or_else(|| "as configured".to_owned(), ToString::to_string)
 }
 
 /// Formats two quotas with the properties in which they differ.

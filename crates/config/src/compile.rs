@@ -43,6 +43,7 @@ mod rule_notes;
 mod rules;
 mod secret_headers;
 mod state_file;
+mod stated_limit;
 mod store_settings;
 mod throttle;
 mod tls;
@@ -112,6 +113,7 @@ pub(super) fn compile(
         plans: None,
         plan_names: None,
         has_jwt: raw.jwt.is_some() || root.key("jwt").is_reported(),
+        has_trusted_proxies: !identify.trusted_proxies.is_empty(),
         has_client_certificates: tls::verifies_clients(raw),
         has_rls: raw.rls.is_some() || root.key("rls").is_reported(),
         matcher_owner: MatcherOwner::default(),

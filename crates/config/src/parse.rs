@@ -219,7 +219,8 @@ fn period(text: &str, rate: &str) -> Result<Period, ValueError> {
 
 /// Returns the unit of this name among the `known` ones.
 fn unit(name: &str, known: impl IntoIterator<Item = TimeUnit> + Clone) -> Result<TimeUnit, ValueError> {
-    let unit_named = |name: &str| known.clone().into_iter().find(|unit| is_name_of(*unit, name));
+    let unit_named =
+        |name: &str| known.clone().into_iter().find(|unit| TimeUnit::from_name(name) == Some(*unit));
     if let Some(unit) = unit_named(name) {
         return Ok(unit);
     }
@@ -235,30 +236,11 @@ fn unit(name: &str, known: impl IntoIterator<Item = TimeUnit> + Clone) -> Result
     let lower = name.to_lowercase();
     let stem = lower.strip_suffix('s').unwrap_or(&lower);
     let has_stem = |unit: &TimeUnit| {
-        (stem.len() >= 3 && unit_word(*unit).starts_with(stem)) || misspelling::is_unit(stem, *unit)
+        (stem.len() >= 3 && unit.word().starts_with(stem)) || misspelling::is_unit(stem, *unit)
     };
     match unit_named(&lower).or_else(|| known.into_iter().find(has_stem)) {
         Some(unit) => Err(error.with_hint(format!("write `{}`", unit.as_str()))),
         None => Err(error),
-    }
-}
-
-fn is_name_of(unit: TimeUnit, name: &str) -> bool {
-    let is_minute = unit == TimeUnit::Minute && name == "m";
-    is_minute || name == unit.as_str() || name.strip_suffix('s').unwrap_or(name) == unit_word(unit)
-}
-
-/// Returns the unit's name as a word.
-pub(super) const fn unit_word(unit: TimeUnit) -> &'static str {
-    match unit {
-        TimeUnit::Millisecond => "millisecond",
-        TimeUnit::Second => "second",
-        TimeUnit::Minute => "minute",
-        TimeUnit::Hour => "hour",
-        TimeUnit::Day => "day",
-        TimeUnit::Week => "week",
-        TimeUnit::Month => "month",
-        TimeUnit::Year => "year",
     }
 }
 

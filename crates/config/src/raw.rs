@@ -14,6 +14,7 @@ mod feedback;
 mod forward_proxy;
 mod in_flight;
 mod jwt;
+mod limit_value;
 mod on_limit;
 mod plans;
 mod respond;
@@ -46,8 +47,9 @@ pub use self::feedback::{Feedback, FeedbackMap};
 pub use self::forward_proxy::{ForwardProxy, ForwardProxyMap, ForwardProxyTls};
 pub use self::in_flight::{InFlight, InFlightBounds, InFlightMap};
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
+pub use self::limit_value::{LimitValue, NamedRateSource, RateSource, StatedRate};
 pub use self::on_limit::{Body, Cors, Fallback, OnLimit};
-pub use self::plans::{MemberAttribute, Members, NamedMemberAttribute, PlainMemberAttribute, Plans};
+pub use self::plans::{Member, MemberAttribute, Members, NamedMemberAttribute, PlainMemberAttribute, Plans};
 pub use self::respond::{Respond, RespondMap};
 pub use self::rls::{
     ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus, RlsScope,

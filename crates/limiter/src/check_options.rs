@@ -9,6 +9,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::request_limit::RequestLimit;
+
 /// Options of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
@@ -20,6 +22,8 @@ pub struct CheckOptions {
     pub on_denied: OnDenied,
     /// What becomes of a request for which the group has no room.
     pub without_room: WithoutRoom,
+    /// Limit that the request states for its key; `None` if the limit is that of the installed quota.
+    pub request_limit: Option<RequestLimit>,
 }
 
 /// What becomes of a request for which a group of checks has no room. It is the same for all checks of a group.

@@ -28,6 +28,7 @@ pub mod memory_budget;
 pub mod percent;
 pub mod quota;
 pub mod rate_limiter;
+pub mod request_limit;
 pub mod reservation;
 pub mod saved;
 #[cfg(any(test, feature = "testing"))]
@@ -66,6 +67,7 @@ pub use self::quota::Quota;
 pub use self::rate_limiter::{Admitted, DirectRateLimiter, RateLimiter, RetryAfter};
 use self::registry::LimitRegistry;
 pub use self::registry::{LimitHandle, LimitIdentity, LimitSpec};
+use self::request_limit::RequestLimit;
 use self::reservation::ChargeTiming;
 pub use self::table::LimitId;
 use self::table::{CounterTable, Placement, Shard, SlotLookup};
@@ -107,6 +109,11 @@ impl Check {
             CounterRole::Adaptive(limit) => Some(limit),
             CounterRole::Limit | CounterRole::Delay(_) | CounterRole::Ban => None,
         }
+    }
+
+    /// Returns the limit that the request states for its key.
+    pub fn request_limit(&self) -> Option<RequestLimit> {
+        self.options?.request_limit
     }
 
     /// Returns the identity of the counter. A limit that is kept by a reload keeps it.
@@ -367,6 +374,7 @@ impl Limiter {
             return decision;
         }
         shard.end_overrides(now);
+        shard.set_request_limit(key, check.handle.id, check.request_limit(), now);
         let slot = shard.find(key);
         let before = CounterView::new(&shard, check, key, slot, now);
         let (verdict, next) = evaluation::evaluate(&shard, check, key, before, now);

@@ -273,8 +273,13 @@ impl Limits {
         now: Timestamp,
     ) -> Result<Admitted<'_>, RetryAfter> {
         let role = CounterRole::Delay(DelayPolicy::new(max_delay, None));
-        let options =
-            CheckOptions { group: 0, role, on_denied: OnDenied::Free, without_room: WithoutRoom::Reject };
+        let options = CheckOptions {
+            group: 0,
+            role,
+            on_denied: OnDenied::Free,
+            without_room: WithoutRoom::Reject,
+            request_limit: None,
+        };
         self.decide(key, cost, Some(options), now)
     }
 

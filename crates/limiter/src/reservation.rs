@@ -19,6 +19,7 @@ use super::key::{Fingerprint, KeyHash};
 use super::leases::SharedCounter;
 use super::quota::Quota;
 use super::registry::LimitHandle;
+use super::request_limit::RequestLimit;
 use super::timestamp::Timestamp;
 use super::{Check, Limiter};
 
@@ -72,6 +73,8 @@ pub struct Reservation {
     units_per_request: NonZeroU16,
     debt_limit: DebtLimit,
     reserved_at: Timestamp,
+    /// Limit that the request has stated.
+    request_limit: Option<RequestLimit>,
 }
 
 /// A counter after a settlement, for response headers.
@@ -90,6 +93,7 @@ impl Reservation {
             units_per_request: NonZeroU16::MIN,
             debt_limit: DebtLimit::default(),
             reserved_at: at,
+            request_limit: check.request_limit(),
         }
     }
 
@@ -111,6 +115,12 @@ impl Reservation {
     /// Units reserved, or due according to the last settlement.
     pub fn units(&self) -> u32 {
         self.units
+    }
+
+    /// Whether its units return as those of `quota` do, which the key has by what its requests state. Units of a quota that
+    /// refills continuously return at its rate, and so at another one since it has changed.
+    fn has_units_of(&self, quota: &Quota, stated: Option<RequestLimit>) -> bool {
+        !quota.algorithm().has_burst() || stated == self.request_limit
     }
 
     /// Ends the reservation, if there is one; returns how many units have to be charged so that `due` are.
@@ -199,7 +209,10 @@ impl Limiter {
             }
             self.record_placement(shard.store_state(slot, key, handle.id, next, now));
             Some(next)
-        } else if back > 0 && is_refundable(at, shard.quotas().refundable_since(handle.id)) {
+        } else if back > 0
+            && is_refundable(at, shard.quotas().refundable_since(handle.id))
+            && reservation.has_units_of(&quota, shard.request_limit_of(key))
+        {
             let back =
                 convert_units(back, reservation.units_per_request, quota.units_per_request(), |units, of| {
                     units / of
@@ -243,6 +256,10 @@ impl Holds {
             let units = (u128::from(*units) * now).div_ceil(then.get().into());
             u64::try_from(units).map_or(u64::MAX, |units| sum.saturating_add(units))
         })
+    }
+
+    pub(super) fn contains(&self, key: Fingerprint) -> bool {
+        self.0.range((key, NonZeroU16::MIN)..=(key, NonZeroU16::MAX)).next().is_some()
     }
 
     pub(super) fn hold(&mut self, key: Fingerprint, shares: NonZeroU16, units: u32) {

@@ -173,6 +173,11 @@ impl CounterTable {
         self.shards.iter().filter(|shard| shard.0.lock().has_overflow()).count()
     }
 
+    /// Number of limits of requests that did not apply for lack of room.
+    pub(super) fn request_limits_dropped(&self) -> u64 {
+        self.shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.0.lock().request_limits_dropped()))
+    }
+
     /// Returns the states that saving the table writes.
     #[cfg(test)]
     pub(super) fn saved_states(&self, now: Timestamp) -> Vec<super::algorithm::CounterState> {

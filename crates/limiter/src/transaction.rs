@@ -88,6 +88,9 @@ impl<'a> Transaction<'a> {
         let mut locked = store.lock_all(keys.iter().chain(others).copied());
         locked.end_overrides(now);
         let shards = locked.positions(&keys);
+        for ((check, key), shard) in checks.iter().zip(&keys).zip(&shards) {
+            locked.at_mut(*shard).set_request_limit(*key, check.handle.id, check.request_limit(), now);
+        }
         Self { checks, keys, shards, slots: SmallVec::new(), repeats, locked }
     }
 

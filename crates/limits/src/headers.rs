@@ -35,6 +35,9 @@ impl LimitRejection<'_> {
 
     fn prepared<'v>(&self, view: &'v LimitsView) -> Option<(&'v PreparedHeaders, CounterUsage)> {
         let [verdict] = self.limits.decision.verdicts() else { return None };
+        if self.limits.selected.iter().any(|one| one.check.request_limit().is_some()) {
+            return None;
+        }
         if verdict.is_boosted() || verdict.is_paused() || verdict.is_banned() {
             return None;
         }
@@ -224,18 +227,18 @@ impl AppliedLimits {
     }
 }
 
-/// Returns the present size of an elastic limit, of one that follows the provider, or of one that an operator has raised;
-/// `None` if it is as configured.
+/// Returns the present size of an elastic limit, of one that follows the provider, of one that the request states, or of
+/// one that an operator has raised; `None` if it is as configured.
 fn limit_in_force(selected: &SelectedCheck, verdict: &Verdict) -> Option<LimitInForce> {
     let quota = verdict.quota()?;
     let (shares, price) = (u32::from(quota.units_per_request().get()), selected.unit_cost.get());
-    let is_boosted = verdict.is_boosted();
-    if price == shares && !is_boosted {
+    let is_changed = verdict.is_boosted() || selected.check.request_limit().is_some();
+    if price == shares && !is_changed {
         return None;
     }
     let limit = quota.limit();
     let count = u64::from(limit.count.get()) * u64::from(shares) / u64::from(price);
-    let has_new_window = is_boosted && selected.role != CheckRole::Permit;
+    let has_new_window = is_changed && selected.role != CheckRole::Permit;
     Some(LimitInForce {
         count: u32::try_from(count).unwrap_or(u32::MAX).max(1),
         window: has_new_window.then(|| limit.period.duration()),

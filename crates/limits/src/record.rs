@@ -198,6 +198,9 @@ impl AppliedLimits {
         let rejected = self.is_rejected();
         let mut locked = None;
         for (checks, verdicts) in self.by_rule() {
+            if checks.iter().any(|one| one.states_unreadable_limit) {
+                view.record_unreadable_limit(checks[0].rule);
+            }
             let Some(outcome) = DecisionOutcome::from_verdicts(checks, verdicts, rejected) else { continue };
             let SelectedCheck { rule, check, .. } = checks[0];
             view.record(rule, outcome);

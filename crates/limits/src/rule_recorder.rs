@@ -28,9 +28,13 @@ pub(super) struct RuleRecorder {
 impl RuleRecorder {
     /// Registers the metrics of a rule, and returns a recorder that belongs to no worker.
     pub(super) fn new(rule: &Rule, metrics: &Metrics) -> Self {
+        let counters = metrics.rule(&rule.name);
+        if rule.limits().iter().any(|limit| limit.stated.is_some()) {
+            counters.show_unreadable_limits();
+        }
         let stated_cost = rule.action.limiting().and_then(|limiting| limiting.cost_model.response_fields());
         Self {
-            metrics: metrics.rule(&rule.name),
+            metrics: counters,
             sketch: None,
             waits: rule.wait().map(|_| metrics.wait(&rule.name)),
             stated_costs: stated_cost.map(|_| metrics.stated_cost(&rule.name)),

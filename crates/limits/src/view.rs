@@ -94,6 +94,14 @@ impl LimitsView {
         }
     }
 
+    /// Counts a request that states a limit for a rule which cannot be read.
+    #[cold]
+    pub(super) fn record_unreadable_limit(&self, rule: RuleIndex) {
+        if let Some(recorder) = self.recorder(rule) {
+            recorder.metrics.record_unreadable_limit();
+        }
+    }
+
     /// Returns the metrics of a rule's queues, if it has some.
     pub(super) fn wait_metrics(&self, rule: RuleIndex) -> Option<&Arc<WaitMetrics>> {
         self.recorder(rule)?.waits.as_ref()

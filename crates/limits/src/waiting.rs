@@ -361,6 +361,7 @@ impl AppliedLimits {
                 role,
                 on_denied: OnDenied::Free,
                 without_room: WithoutRoom::Reject,
+                request_limit: None,
             });
         }
     }

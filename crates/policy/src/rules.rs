@@ -30,6 +30,7 @@ pub mod rule;
 pub mod schedule;
 pub mod selection;
 pub mod shared_limit;
+pub mod stated_limit;
 pub mod value_list;
 pub mod wait;
 

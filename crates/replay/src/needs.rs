@@ -52,6 +52,8 @@ enum Consequence {
     Condition,
     /// The cost is the default.
     Cost,
+    /// The limit is the default.
+    Limit,
     /// Whether the response counts is unknown.
     Counting,
 }
@@ -104,6 +106,7 @@ impl fmt::Display for Consequence {
             Self::Key(OnMissing::Deny) => "the key is incomplete, on_missing: deny was applied",
             Self::Condition => "the condition was evaluated as for a request without it",
             Self::Cost => "the default cost was charged",
+            Self::Limit => "the default limit was applied",
             Self::Counting => "such responses did not count",
         })
     }
@@ -199,6 +202,9 @@ impl NeedsOfRule {
     fn add_limiting(&mut self, limiting: &LimitAction, token: Option<&HeaderName>) {
         let key = limiting.key.0.iter().filter_map(|part| needed(part, token));
         key.for_each(|attribute| self.add(attribute, Consequence::Key(limiting.on_missing)));
+        let stated = limiting.limits.iter().filter_map(|limit| limit.stated.as_ref());
+        let attributes = stated.filter_map(|stated| needed(stated.attribute(), token));
+        attributes.for_each(|attribute| self.add(attribute, Consequence::Limit));
         match &limiting.cost_model.cost {
             Cost::Header(header) => self.add(NeededAttribute::Header(header.name.clone()), Consequence::Cost),
             Cost::ResponseHeader(header) => {

@@ -107,6 +107,8 @@ pub struct Scrape {
     pub table_capacity: usize,
     /// Number of charges to overflow counters.
     pub table_overflows: u64,
+    /// Requests whose stated limit did not apply for lack of room.
+    pub dropped_limits: u64,
     /// Number of lost access log lines.
     pub access_log_dropped: u64,
     /// Statistics of the state file, if there is one.

@@ -34,6 +34,8 @@ pub(super) struct CompileContext<'f> {
     pub(super) plan_names: Option<Vec<String>>,
     /// Whether the section `jwt` is given.
     pub(super) has_jwt: bool,
+    /// Whether any peer is trusted to state what it knows of clients.
+    pub(super) has_trusted_proxies: bool,
     /// Whether any listener verifies client certificates.
     pub(super) has_client_certificates: bool,
     /// Whether `rls`, Envoy's rate limit service, is given.

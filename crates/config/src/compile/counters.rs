@@ -162,6 +162,7 @@ fn format_limits(limiting: &LimitAction) -> String {
 
 fn format_limit(limit: &RuleLimit) -> String {
     let mut text = format_quota(&limit.quota);
+    text.extend(limit.stated.iter().map(|stated| format!(" {stated}")));
     if let Some(raised) = &limit.quota_with_margin {
         text += &format!(", raised to {}", raised.limit());
     }

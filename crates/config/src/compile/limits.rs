@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::{given_keys, map_items, remote_limit};
 use crate::at::At;
 use crate::diagnostic::ValueError;
-use crate::parse::{self, unit_word};
+use crate::parse;
 use crate::raw;
 use weir_limiter::algorithm::Algorithm;
 use weir_limiter::quota::{Limit, MAX_LOGGED_UNITS, Quota, QuotaError, TimeUnit};
@@ -60,11 +60,13 @@ pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: At<'_>) -> Vec<Ru
             at.key("limits").key_error("both `limit` and `limits`, expected one of them");
             Vec::new()
         }
-        (Some(rate), None) => {
+        (Some(value), None) => {
             let algorithm = raw.algorithm.unwrap_or_default();
+            let limit_at = at.key("limit");
+            let Some((rate, key)) = configured_rate(value, limit_at) else { return Vec::new() };
             let entry = LimitEntry {
-                notation: LimitNotation::Rate(&rate.0),
-                at: at.key("limit"),
+                notation: LimitNotation::Rate(rate),
+                at: key.map_or(limit_at, |key| limit_at.key(key)),
                 burst: raw.burst.or_else(|| default_queue_burst(algorithm, throttle)),
                 burst_at: at.key("burst"),
                 algorithm,
@@ -73,6 +75,20 @@ pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: At<'_>) -> Vec<Ru
         }
         (None, Some(entries)) => compile_list(entries, at.key("limits"), raw, throttle, at),
     }
+}
+
+/// Returns the rate that applies to requests that state none, and the key that contains it, if any. `at` is the limit.
+fn configured_rate<'a>(value: &'a raw::LimitValue, at: At<'_>) -> Option<(&'a str, Option<&'static str>)> {
+    let stated = match value {
+        raw::LimitValue::Rate(rate) => return Some((&rate.0, None)),
+        raw::LimitValue::Stated(stated) => stated,
+    };
+    let default_at = at.key("default");
+    if stated.default.is_none() && !default_at.is_reported() {
+        let error = ValueError::new("missing, the limit of requests that state none");
+        default_at.error(error.with_hint("such as `default: 100/min`"));
+    }
+    Some((&stated.default.as_ref()?.0, Some("default")))
 }
 
 /// Compiles the bucket that is the only limit of the rule at `at`.
@@ -165,7 +181,12 @@ fn read_notation<'a>(raw: &'a raw::Limit, at: At<'_>) -> Option<(LimitNotation<'
             }
             None
         }
-        (Some(rate), None) => Some((LimitNotation::Rate(&rate.0), Some("limit"))),
+        (Some(raw::LimitValue::Rate(rate)), None) => Some((LimitNotation::Rate(&rate.0), Some("limit"))),
+        (Some(raw::LimitValue::Stated(_)), None) => {
+            let error = ValueError::new("`from` is not supported in a list of limits");
+            at.key("limit").error(error.with_hint("write a rule of its own, with `limit: { from: … }`"));
+            None
+        }
         (None, Some(bucket)) => {
             report_algorithm_with_bucket(map.algorithm.is_some(), at);
             Some((LimitNotation::Bucket(bucket), Some("token_bucket")))
@@ -233,8 +254,8 @@ fn note_first_period(quota: &Quota, at: At<'_>) {
         return;
     }
     let length = match period.count().get() {
-        1 => unit_word(period.unit()).to_owned(),
-        periods => format!("{periods} {}s", unit_word(period.unit())),
+        1 => period.unit().word().to_owned(),
+        periods => format!("{periods} {}s", period.unit().word()),
     };
     let note = format!("{} admits burst plus refill: up to {max} in the first {length}", quota.algorithm());
     let log = if count.get() <= MAX_LOGGED_UNITS { ", `sliding_log` in any" } else { "" };
@@ -247,8 +268,7 @@ fn note_first_period(quota: &Quota, at: At<'_>) {
 
 /// Reports a cost above the burst, because such a request could never be admitted.
 pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>) {
-    let min_burst =
-        limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota).burst().get()).min();
+    let min_burst = limits.iter().filter_map(RuleLimit::max_burst).map(NonZeroU32::get).min();
     if let Some(min) = min_burst.filter(|min| cost > *min) {
         at.error(format!("no request would ever be admitted: at most {min} units at once, got {cost}"));
     }
@@ -256,7 +276,7 @@ pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>) {
 
 /// Returns the default burst of a queue: one, so that requests leave evenly spaced. `None` if the limit is
 /// not a queue.
-fn default_queue_burst(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
+pub(super) fn default_queue_burst(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
     let is_queue =
         algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_) | Throttle::Wait);
     is_queue.then_some(NonZeroU32::MIN)

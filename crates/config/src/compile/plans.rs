@@ -7,11 +7,12 @@ use std::sync::Arc;
 use super::context::CompileContext;
 use super::matching::{compile_claim_part, compile_named_part, compile_plain_part};
 use crate::at::At;
-use crate::data_files::members::{MEMBERS, random_secret};
+use crate::data_files::members::{MEMBERS, member_limit, random_secret};
 use crate::diagnostic::ValueError;
 use crate::parse::{self, nearest_name};
 use crate::quoting::{backquoted_list, quoted};
 use crate::raw;
+use weir_limiter::quota::Limit;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::membership::{Members, MembersBuilder, Plans};
 use weir_policy::rules::pattern::HeaderPattern;
@@ -72,18 +73,33 @@ fn load_members(raw: &raw::Members, at: At<'_>, context: &mut CompileContext<'_>
         return at.key("file").load(context.files, file, &MEMBERS);
     }
     let mut builder = MembersBuilder::new(at.ok(random_secret())?);
-    for (member, plan) in &raw.inline_members {
+    for (member, raw) in &raw.inline_members {
         let at = at.key(member);
-        let Some(plan) = at.ok(parse::plan_name(&plan.0)) else { continue };
-        at.ok(builder.add(member, &plan).map_err(|error| error.to_string()));
+        let Some((plan, limit)) = compile_member(raw, at) else { continue };
+        at.ok(builder.add(member, &plan, limit).map_err(|error| error.to_string()));
     }
     // The keys of a map are unique, so there are no duplicate members.
     builder.close().ok().map(Arc::new)
 }
 
+fn compile_member(raw: &raw::Member, at: At<'_>) -> Option<(Box<str>, Option<Limit>)> {
+    let map = match raw {
+        raw::Member::Plan(plan) => return Some((at.ok(parse::plan_name(&plan.0))?, None)),
+        raw::Member::Map(map) => map,
+    };
+    let limit = map.limit.as_ref().map(|rate| at.key("limit").ok(member_limit(&rate.0)));
+    let plan_at = at.key("plan");
+    if map.plan.is_none() && !plan_at.is_reported() {
+        plan_at.error("missing, a member has a plan");
+    }
+    let plan = plan_at.ok(parse::plan_name(&map.plan.as_ref()?.0))?;
+    Some((plan, limit.map_or(Some(None), |limit| limit.map(Some))?))
+}
+
 /// Returns the names of all plans in the configuration.
 fn plan_names(raw: &raw::Plans) -> Vec<String> {
-    let written = raw.members.iter().flat_map(|members| members.inline_members.values());
+    let members = raw.members.iter().flat_map(|members| members.inline_members.values());
+    let written = members.filter_map(raw::Member::plan);
     let mut names: Vec<String> = written.chain(&raw.default).map(|name| name.0.clone()).collect();
     names.sort_unstable();
     names.dedup();
@@ -140,7 +156,9 @@ pub(super) fn note_plans_without_rule(
         };
         let error = note(format!("no rule names the plan {}, so {subject} unlimited", quoted(plan)));
         let member = raw.members.as_ref().and_then(|members| {
-            members.inline_members.iter().find(|(_, written)| *written.0 == *plan).map(|(member, _)| member)
+            let mut inline = members.inline_members.iter();
+            let has_plan = |member: &raw::Member| member.plan().is_some_and(|written| *written.0 == *plan);
+            inline.find(|(_, written)| has_plan(written)).map(|(member, _)| member)
         });
         match member {
             Some(member) => members_at.key(member).note(error),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::context::{CompileContext, MatcherOwner};
 use super::{
     cost, counters, diversion, domain, feedback, given_keys, in_flight, limit_scope, limits, map_items,
-    matching, nested_networks, rejection, remote_limit, respond, throttle, wait, windows,
+    matching, nested_networks, rejection, remote_limit, respond, stated_limit, throttle, wait, windows,
 };
 use crate::applicability::{self, CheckedRule, RuleKind};
 use crate::at::At;
@@ -147,6 +147,7 @@ fn compile_limit_action(
     let nested = nested_networks::compile_limits(raw, &key, throttle, at);
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at));
     windows::apply_to_limits(raw, &mut limits, at);
+    stated_limit::apply_to_limits(raw, &mut limits, throttle, at, context);
     throttle::apply_to_limits(throttle, &mut limits, at.key("throttle"));
     let feedback = feedback::compile(raw, throttle, &mut limits, at);
     let cost_model = cost::compile(raw, &limits, at, context);
@@ -176,6 +177,7 @@ fn compile_limit_action(
         deferral: respond::compile(raw, at, context),
     };
     wait::check(raw, &action, at);
+    stated_limit::check(raw, &action, at);
     action
 }
 

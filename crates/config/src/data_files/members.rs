@@ -1,4 +1,5 @@
-//! Members of plans: a YAML map from the identifying value, usually an API key, to a plan.
+//! Members of plans: a YAML map from the identifying value, usually an API key, to a plan, or to a map with `plan` and
+//! `limit`.
 //!
 //! Parsed event by event, so that a million members need no tree. Keys and plans are taken literally: `0123`
 //! and `true` are ordinary keys. Messages never quote a key, because keys are secrets.
@@ -6,6 +7,8 @@
 use super::{DataFileError, DataFileKind, decode_utf8, truncate_errors};
 use crate::diagnostic::ValueError;
 use crate::parse;
+use weir_limiter::algorithm::Algorithm;
+use weir_limiter::quota::{Limit, Quota};
 use weir_policy::rules::membership::{Members, MembersBuilder};
 use weir_yaml::{Event, Events, Position, ScalarStyle};
 
@@ -33,8 +36,36 @@ enum ExpectedEvent {
     Key,
     /// The plan of this key, with the position of the key.
     Plan(String, CompactPosition),
+    /// A setting of this member, or the end of its map.
+    Setting(MemberSettings),
+    /// The value of a setting of this member.
+    Value(MemberSettings, MemberKey),
     /// Nothing more.
     End,
+}
+
+/// A member with a map, as far as it has been read.
+#[derive(Debug)]
+struct MemberSettings {
+    key: String,
+    at: CompactPosition,
+    plan: Option<String>,
+    limit: Option<String>,
+}
+
+/// A key in the map of a member.
+#[derive(Clone, Copy, Debug)]
+enum MemberKey {
+    Plan,
+    Limit,
+}
+
+/// Parses the limit of a member.
+pub(crate) fn member_limit(text: &str) -> Result<Limit, ValueError> {
+    let limit = parse::rate(text)?;
+    // Valid for the algorithms that can have any period.
+    Quota::new(Algorithm::Gcra, limit, None).map_err(|error| ValueError::new(error.to_string()))?;
+    Ok(limit)
 }
 
 /// Draws a random secret, under which members are hashed.
@@ -102,13 +133,18 @@ impl MembersParser {
             (ExpectedEvent::Plan(key, at), Event::Scalar(plan, style, ..)) => {
                 let is_missing = style == ScalarStyle::Plain && matches!(&*plan, "" | "~" | "null");
                 let added =
-                    if is_missing { Err("missing plan".into()) } else { self.add_member(&key, &plan) };
+                    if is_missing { Err("missing plan".into()) } else { self.add_member(&key, &plan, None) };
                 if let Err(error) = added {
                     self.errors.push(error_at(at, error));
                 }
                 ExpectedEvent::Key
             }
+            (ExpectedEvent::Plan(key, at), Event::MappingStart(..)) => {
+                ExpectedEvent::Setting(MemberSettings { key, at, plan: None, limit: None })
+            }
             (ExpectedEvent::Plan(_, at), _) => return Err(error_at(at, "expected a plan name")),
+            (ExpectedEvent::Setting(member), event) => self.handle_setting(member, event, at)?,
+            (ExpectedEvent::Value(member, key), event) => take_value(member, key, event, at)?,
             (ExpectedEvent::End, _) => ExpectedEvent::End,
         };
         if let ExpectedEvent::Plan(_, at) = &self.expected {
@@ -117,9 +153,38 @@ impl MembersParser {
         Ok(())
     }
 
-    fn add_member(&mut self, key: &str, plan: &str) -> Result<(), ValueError> {
+    /// Processes a key in the map of a member, or its end.
+    fn handle_setting(
+        &mut self,
+        member: MemberSettings,
+        event: Event<'_>,
+        at: CompactPosition,
+    ) -> Result<ExpectedEvent, DataFileError> {
+        match event {
+            Event::MappingEnd => {
+                self.end_member(&member);
+                Ok(ExpectedEvent::Key)
+            }
+            Event::Scalar(name, ..) if name == "plan" => Ok(ExpectedEvent::Value(member, MemberKey::Plan)),
+            Event::Scalar(name, ..) if name == "limit" => Ok(ExpectedEvent::Value(member, MemberKey::Limit)),
+            _ => Err(error_at(at, "unknown key of a member, expected `plan` or `limit`")),
+        }
+    }
+
+    fn end_member(&mut self, member: &MemberSettings) {
+        let added = match (&member.plan, member.limit.as_deref().map(member_limit).transpose()) {
+            (_, Err(error)) => Err(error),
+            (None, Ok(_)) => Err("missing plan".into()),
+            (Some(plan), Ok(limit)) => self.add_member(&member.key, plan, limit),
+        };
+        if let Err(error) = added {
+            self.errors.push(error_at(member.at, error));
+        }
+    }
+
+    fn add_member(&mut self, key: &str, plan: &str, limit: Option<Limit>) -> Result<(), ValueError> {
         let plan = parse::plan_name(plan)?;
-        self.builder.add(key, &plan).map_err(|error| error.to_string().into())
+        self.builder.add(key, &plan, limit).map_err(|error| error.to_string().into())
     }
 
     fn finish(mut self) -> Result<Members, Vec<DataFileError>> {
@@ -141,6 +206,24 @@ impl MembersParser {
                 )
             }))
         })
+    }
+}
+
+/// Processes the value of a setting.
+fn take_value(
+    mut member: MemberSettings,
+    key: MemberKey,
+    event: Event<'_>,
+    at: CompactPosition,
+) -> Result<ExpectedEvent, DataFileError> {
+    let Event::Scalar(value, ..) = event else { return Err(error_at(at, "expected text")) };
+    let place = match key {
+        MemberKey::Plan => &mut member.plan,
+        MemberKey::Limit => &mut member.limit,
+    };
+    match place.replace(value.into_owned()) {
+        Some(_) => Err(error_at(at, "a setting of a member occurs twice")),
+        None => Ok(ExpectedEvent::Setting(member)),
     }
 }
 
@@ -178,6 +261,17 @@ mod tests {
     }
 
     #[test]
+    fn members_may_have_limits() {
+        assert_counts(
+            "a: { plan: pro, limit: 500/min }\nb:\n  limit: 5 per second\n  plan: pro\nc: gold\n",
+            &[("pro", 2), ("gold", 1)],
+        );
+        let flaws = read("a: { plan: pro, limit: fast }\nb: { plan: pro, limit: 2000000/ms }\n").unwrap_err();
+        assert!(flaws[0].starts_with("1:1: expected a rate"), "{flaws:?}");
+        assert!(flaws[1].starts_with("2:1: more than 1000000000 a second"), "{flaws:?}");
+    }
+
+    #[test]
     fn member_keys_are_taken_literally() {
         assert_counts("0123: a\n123: a\ntrue: a\n1e3: a\n1000: a\nnull: a\n~: a\n", &[("a", 7)]);
     }
@@ -205,6 +299,10 @@ mod tests {
             ("a: pro\n---\nb: pro\n", "2:1: a second YAML document, expected one"),
             ("a: [pro]\n", "1:1: expected a plan name"),
             ("? [a]\n: pro\n", "1:3: a key must be text"),
+            ("a: { plan: pro, rate: 5/s }\n", "1:17: unknown key of a member, expected `plan` or `limit`"),
+            ("a: { plan: pro, plan: pro }\n", "1:23: a setting of a member occurs twice"),
+            ("a: { plan: [pro] }\n", "1:12: expected text"),
+            ("a: { limit: 5/s }\n", "1:1: missing plan"),
         ] {
             assert_eq!(read(text), Err(vec![said.to_owned()]), "{text}");
         }

@@ -30,6 +30,7 @@ const MAPS: &[MapKeys] = &[
     MapKeys { marker: "trusted_proxies", keys: CLIENT_IP },
     MapKeys { marker: "cookie", keys: KEY_PART },
     MapKeys { marker: "refill", keys: TOKEN_BUCKET },
+    MapKeys { marker: "from", keys: LIMIT },
     MapKeys { marker: "client_ca", keys: LISTENER_TLS },
     MapKeys { marker: "sentinel_username", keys: REDIS },
     MapKeys { marker: "cache", keys: BOOTSTRAP },
@@ -337,6 +338,13 @@ const BOOTSTRAP: &[(&str, &str, &str)] = &[(
     "listeners upstream upstreams admin rules store",
     "http",
     "`config` is the address of a configuration server: write this key at the top",
+)];
+
+const LIMIT: &[(&str, &str, &str)] = &[(
+    "rate limit count requests requests_per_unit max_requests amount value average unit period per window interval burst \
+     algorithm",
+    "default from",
+    "write `limit: 100/min`, with `burst` beside it; `limits` takes a list of maps",
 )];
 
 const CORS: &[(&str, &str, &str)] = &[

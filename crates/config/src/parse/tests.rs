@@ -192,3 +192,44 @@ proptest! {
         let _ = (network(&text), listen_address(&text), upstream_address(&text));
     }
 }
+
+#[test]
+fn requests_state_rates_in_the_notation_of_configuration() {
+    for text in [
+        "100/s",
+        "10/30s",
+        "10 per minute",
+        " 5 per 2 hours ",
+        "7/d",
+        "1/month",
+        "1/ms",
+        "3/ 7 min",
+        "3 / m",
+        "0/s",
+        "007/s",
+        "4294967295/s",
+        "4294967296/s",
+        "-1/s",
+        "+1/s",
+        "1.5/s",
+        "1/0s",
+        "1/1.5s",
+        "1/S",
+        "1/M",
+        "1/",
+        "/s",
+        "1",
+        "",
+        "1 per",
+        "1 perhour",
+        "one/s",
+        "1/s/s",
+        "1//s",
+        "1/30",
+        "unlimited",
+        "5/fortnight",
+        "١/s",
+    ] {
+        assert_eq!(Limit::from_text(text), rate(text).ok(), "{text:?}");
+    }
+}

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::values::PlanName;
+use super::values::{PlanName, Rate};
 
 /// Plans, which are tiers of clients. Rules set the limits of each plan.
 #[derive(Clone, Debug, Deserialize)]
@@ -17,7 +17,7 @@ pub struct Plans {
     /// or the word `host`, `country` or `continent`.
     #[cfg_attr(test, schemars(required))]
     pub of: Option<MemberAttribute>,
-    /// Members: a map from the identifying value to the name of a plan, or a map with only `file`. The identifying
+    /// Members: a map from the identifying value to the name of a plan, or to a map with `plan` and `limit`; or a map with only `file`. The identifying
     /// values are secrets and are never shown.
     #[cfg_attr(test, schemars(required))]
     pub members: Option<Members>,
@@ -74,7 +74,40 @@ pub struct NamedMemberAttribute {
 pub struct Members {
     /// File with a YAML or JSON map from identifying values to plans: see [Data files](lists.md#members-of-plans).
     pub file: Option<String>,
-    /// Map from identifying values to names of plans.
+    /// Map from identifying values to names of plans, or to maps with `plan` and `limit`.
     #[serde(flatten)]
-    pub inline_members: BTreeMap<String, PlanName>,
+    pub inline_members: BTreeMap<String, Member>,
+}
+
+/// A member: the name of its plan, or a map.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+pub enum Member {
+    /// Name of its plan.
+    Plan(PlanName),
+    /// Map with `plan` and `limit`.
+    Map(MemberMap),
+}
+
+/// A member with a limit of its own.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MemberMap {
+    /// Name of its plan.
+    #[cfg_attr(test, schemars(required))]
+    pub plan: Option<PlanName>,
+    /// Rate of this member, for rules with `limit: { from: member, … }`. Default: that of the rule.
+    pub limit: Option<Rate>,
+}
+
+impl Member {
+    /// Returns the name of its plan, if it has one.
+    pub fn plan(&self) -> Option<&PlanName> {
+        match self {
+            Self::Plan(plan) => Some(plan),
+            Self::Map(map) => map.plan.as_ref(),
+        }
+    }
 }

@@ -11,6 +11,7 @@ use super::cost::{Cost, Count, OutcomePattern};
 use super::feedback::Feedback;
 use super::in_flight::InFlight;
 use super::jwt::ClaimPattern;
+use super::limit_value::LimitValue;
 use super::on_limit::OnLimit;
 use super::respond::Respond;
 use super::scope::Scope;
@@ -69,8 +70,9 @@ pub struct Rule {
     #[cfg_attr(test, schemars(extend("default" = "skip")))]
     pub on_missing: Option<OnMissing>,
     /// Rate limit as `N/PERIOD`, such as `100/s`, `10/30s` or `10 per minute`; N is 1 to 4294967295, at most 10⁹ per
-    /// second. A rule with `action: limit` needs one of `limit`, `limits`, `token_bucket` and `in_flight`.
-    pub limit: Option<Rate>,
+    /// second. Or a map with `from`, `default` and `max`, if requests state it. A rule with `action: limit` needs one of
+    /// `limit`, `limits`, `token_bucket` and `in_flight`.
+    pub limit: Option<LimitValue>,
     /// Several limits of one rule, all of which must have room: rates such as `100/s`, or maps with `limit` or
     /// `token_bucket`.
     pub limits: Option<OneOrMany<Limit>>,
@@ -337,7 +339,7 @@ pub struct TokenBucket {
 #[serde(deny_unknown_fields)]
 pub struct LimitMap {
     /// Rate as `N/PERIOD`, such as `1000/d`. Each item needs this or `token_bucket`.
-    pub limit: Option<Rate>,
+    pub limit: Option<LimitValue>,
     /// Token bucket with refills, in place of `limit` and `algorithm`; it holds `burst` tokens.
     pub token_bucket: Option<TokenBucket>,
     /// Maximum number of units admitted at once, 1 to 4294967295; an absolute number, not in addition to the limit's

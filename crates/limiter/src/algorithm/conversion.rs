@@ -5,7 +5,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::lease::LeaseState;
-use super::{Algorithm, CounterState, History, charge, is_in_debt, usage, with_lapsing_excess};
+use super::{
+    Algorithm, CounterState, History, charge, gcra, is_in_debt, is_unused, token_bucket, usage,
+    with_lapsing_excess,
+};
 use crate::quota::Quota;
 use crate::timestamp::Timestamp;
 
@@ -37,7 +40,8 @@ pub struct Change<'a> {
 impl Change<'_> {
     /// Converts a counter to the new quota; `None` if nothing of it is in use.
     ///
-    /// Rounds up to whole units, so that a reload never frees capacity by rounding.
+    /// Rounds up, so that a reload never frees capacity by rounding: to whole units, unless fractions of them can be kept
+    /// because both quotas refill continuously by one algorithm.
     pub fn convert(&self, state: CounterState, now: Timestamp) -> Option<CounterState> {
         let Self { from, to, .. } = *self;
         // Requests in flight stay in flight, and a running ban has no units to convert.
@@ -50,6 +54,11 @@ impl Change<'_> {
         if from.is_leased() || to.is_leased() {
             let holds = matches!(LeaseState::from_counter(Some(state)), LeaseState::Units(..));
             return (from.is_leased() && to.is_leased() && holds).then_some(state);
+        }
+        if self.on_change == OnChange::Keep
+            && let Some(exact) = rescale(state, from, to, now)
+        {
+            return (!is_unused(exact, to, now)).then_some(exact);
         }
         // A client that was within its limit is not in debt, however much the limit is lowered.
         let owes = is_in_debt(state, from, now);
@@ -89,6 +98,24 @@ impl Change<'_> {
 /// Converts the units in use to another quota. `None` if nothing was in use.
 pub fn convert(state: CounterState, from: &Quota, to: &Quota, now: Timestamp) -> Option<CounterState> {
     Change { from, to, on_change: OnChange::Keep }.convert(state, now)
+}
+
+/// Converts a counter with the fraction of a unit that it has earned; `None` if that is not possible.
+fn rescale(state: CounterState, from: &Quota, to: &Quota, now: Timestamp) -> Option<CounterState> {
+    if from.units_per_request() != to.units_per_request() || from.algorithm() != to.algorithm() {
+        return None;
+    }
+    match to.algorithm() {
+        Algorithm::Gcra | Algorithm::LeakyBucket => gcra::rescale(state, from, to, now),
+        Algorithm::TokenBucket => token_bucket::rescale(state, from, to, now),
+        Algorithm::RefillBucket
+        | Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::InFlight
+        | Algorithm::Ban
+        | Algorithm::Lease(_) => None,
+    }
 }
 
 /// Converts units of one quota to units of another. Both are shares of a request, which differ in size if the elastic

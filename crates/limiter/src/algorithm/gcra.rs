@@ -122,6 +122,18 @@ pub(super) fn time_until_debt(
     Duration::from_nanos(wait.saturating_add(u64::from(ahead.remainder > tolerance.remainder)))
 }
 
+/// Converts the units in use, rounded up to a fraction of a nanosecond; `None` if they are too many to convert exactly.
+pub(super) fn rescale(state: CounterState, from: &Quota, to: &Quota, now: Timestamp) -> Option<CounterState> {
+    let arrival = arrival(Some(state), from, now);
+    let ahead = u128::from(arrival.nanos.saturating_sub(now.as_nanos()));
+    // One unit is as many parts as the period has nanoseconds.
+    let parts = ahead * u128::from(from.count()) + u128::from(arrival.remainder);
+    let parts = parts.checked_mul(to.period_nanos().into())?.div_ceil(from.period_nanos().into());
+    let (nanos, remainder) = (parts / u128::from(to.count()), parts % u128::from(to.count()));
+    let nanos = now.as_nanos().checked_add(u64::try_from(nanos).ok()?)?;
+    Some(pack(ExactSpan { nanos, remainder: u32::try_from(remainder).ok()? }))
+}
+
 pub(super) fn is_unused(state: CounterState, now: Timestamp) -> bool {
     state.word < now.as_nanos() || (state.word == now.as_nanos() && state.extra == 0)
 }

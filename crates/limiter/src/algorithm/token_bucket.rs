@@ -93,6 +93,15 @@ pub(super) fn rounding(quota: &Quota) -> Duration {
     Duration::from_nanos(u64::from(quota.interval().remainder > 0))
 }
 
+/// Converts the missing tokens and the earned part of the next one, rounded down; `None` if it cannot be computed exactly.
+pub(super) fn rescale(state: CounterState, from: &Quota, to: &Quota, now: Timestamp) -> Option<CounterState> {
+    let bucket = credited(Some(state), from, now);
+    let elapsed = u128::from(now.as_nanos().saturating_sub(bucket.since)) * u128::from(from.count());
+    let period = u128::from(from.period_nanos()) * u128::from(to.count());
+    let earned = u64::try_from(elapsed.checked_mul(to.period_nanos().into())? / period).ok()?;
+    Some(BucketState { since: bucket.since.max(now.as_nanos()).saturating_sub(earned), ..bucket }.into())
+}
+
 pub(super) fn is_unused(state: CounterState, quota: &Quota, now: Timestamp) -> bool {
     credited(Some(state), quota, now).missing == 0
 }

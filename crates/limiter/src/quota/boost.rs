@@ -76,7 +76,7 @@ impl fmt::Display for QuotaChange {
 
 impl Quota {
     /// Returns this quota with another limit and burst, in requests; `None` if the result is not a valid quota.
-    fn with_requests(&self, limit: Limit, burst: NonZeroU32) -> Option<Self> {
+    pub(crate) fn with_requests(&self, limit: Limit, burst: NonZeroU32) -> Option<Self> {
         let shares = NonZeroU32::from(self.units_per_request);
         let (count, burst) = (limit.count.checked_mul(shares)?, burst.checked_mul(shares)?);
         if self.algorithm == Algorithm::InFlight {

@@ -68,6 +68,29 @@ impl TimeUnit {
             Self::Year => "year",
         }
     }
+
+    /// Returns the name as a word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Millisecond => "millisecond",
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// Returns the unit with this name: that in configuration, a word, its plural, or `m` for minutes.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let is_named = |unit: &Self| {
+            let is_minute = *unit == Self::Minute && name == "m";
+            is_minute || name == unit.as_str() || name.strip_suffix('s').unwrap_or(name) == unit.word()
+        };
+        Self::ALL.into_iter().find(is_named)
+    }
 }
 
 /// A whole number of time units, for example 30 seconds.
@@ -118,6 +141,19 @@ impl fmt::Display for Period {
     }
 }
 
+fn split_rate(text: &str) -> Option<(&str, &str)> {
+    if let Some(parts) = text.split_once('/') {
+        return Some(parts);
+    }
+    let (count, rest) = text.trim_start().split_once(char::is_whitespace)?;
+    let period = rest.trim_start().strip_prefix("per")?;
+    period.starts_with(char::is_whitespace).then_some((count, period))
+}
+
+fn positive(digits: &str) -> Option<NonZeroU32> {
+    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
 /// A count per period, such as `100/s` or `10/30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
@@ -131,6 +167,28 @@ impl Limit {
     /// Returns a limit of `count` per `period`.
     pub const fn new(count: NonZeroU32, period: Period) -> Self {
         Self { count, period }
+    }
+
+    /// Reads a rate in the notation of configuration, such as `100/s`, `10/30s` or `10 per minute`.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (count, period) = split_rate(text)?;
+        let period = period.trim();
+        let digits = period.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(period.len());
+        let (periods, name) = period.split_at(digits);
+        let periods = if periods.is_empty() { NonZeroU32::MIN } else { positive(periods)? };
+        Some(Self::new(
+            positive(count.trim())?,
+            Period::new(periods, TimeUnit::from_name(name.trim_start())?),
+        ))
+    }
+
+    /// Reads a whole number of units in `period`. A greater one than a count can be is the greatest.
+    pub fn from_count(text: &str, period: Period) -> Option<Self> {
+        let digits = text.trim();
+        let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+        let is_zero = digits.bytes().all(|digit| digit == b'0');
+        let count = digits.trim_start_matches('0').parse().unwrap_or(NonZeroU32::MAX);
+        (is_number && !is_zero).then(|| Self::new(count, period))
     }
 
     /// Whether this limit permits fewer requests per time than `other`.

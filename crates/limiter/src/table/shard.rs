@@ -12,6 +12,7 @@ mod history_slots;
 mod leases;
 mod overrides;
 mod plain;
+mod request_quotas;
 mod saved;
 mod slot;
 mod warming;
@@ -20,10 +21,11 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 use self::overrides::KeyOverrides;
+use self::request_quotas::RequestQuotas;
 pub(crate) use self::saved::Copied;
 use self::slot::{
     FREE, SLOTS_PER_GROUP, Slot, SlotGroup, before, has_history, is_free, limit_of, new_slot, number_of,
-    ordinal, ordinal_of, state_of,
+    ordinal, ordinal_of, state_of, with_state,
 };
 use super::histories::Histories;
 use super::{LimitId, QuotaTable};
@@ -64,6 +66,7 @@ pub(crate) struct Shard {
     holds: Holds,
     lease_accounts: LeaseAccounts,
     overrides: KeyOverrides,
+    request_quotas: RequestQuotas,
 }
 
 /// Location of a counter.
@@ -101,6 +104,7 @@ impl Shard {
             holds: Holds::default(),
             lease_accounts: LeaseAccounts::new(),
             overrides: KeyOverrides::default(),
+            request_quotas: RequestQuotas::default(),
         };
         let mut groups = shard.full_groups;
         while groups >= MIN_GROUPS * GROWTH {
@@ -231,7 +235,7 @@ impl Shard {
     ) -> Placement {
         match slot {
             SlotLookup::Found(index) if !self.needs_history(key, limit) => {
-                self.slots_mut()[index] = new_slot(key, limit, state);
+                self.slots_mut()[index] = with_state(&self.slots()[index], state);
                 Placement::Own
             }
             slot => self.store_new_or_history(slot, key, limit, state, now),
@@ -254,7 +258,7 @@ impl Shard {
             && self.needs_history(key, limit)
             && let SlotLookup::Found(index) = self.find(key)
         {
-            self.store_history(index, limit, state, now);
+            self.store_history(index, state, now);
         }
         placement
     }
@@ -324,7 +328,7 @@ impl Shard {
                 quotas.as_ref().map(|(from, to, on_change)| Change { from, to, on_change: *on_change });
             if let Some(entry) = self.carried(entry, change, now) {
                 // Fits: a subset of the entries never reaches further than all of them did.
-                self.place_entry(entry);
+                self.place_entry(self.without_dropped_quota(entry));
             }
         }
         let change = |limit| {
@@ -448,6 +452,9 @@ impl Shard {
     }
 
     fn is_reclaimable(&self, slot: &Slot, now: Timestamp) -> bool {
+        if self.is_kept_for_request(slot, now) {
+            return false;
+        }
         if has_history(slot) {
             return slot[2] <= now.as_nanos();
         }

@@ -68,6 +68,7 @@ impl TransactionFixture {
                 role,
                 on_denied: OnDenied::Free,
                 without_room: WithoutRoom::Reject,
+                request_limit: None,
             }),
         }
     }
@@ -230,6 +231,7 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
             role: CounterRole::Limit,
             on_denied: OnDenied::Charge,
             without_room: WithoutRoom::Reject,
+            request_limit: None,
         };
         Check { options: Some(options), ..bench.check_without_options(index) }
     };
@@ -253,6 +255,7 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
             role: CounterRole::Limit,
             on_denied: OnDenied::Charge,
             without_room: WithoutRoom::Reject,
+            request_limit: None,
         };
         Check { options: Some(options), ..bench.check_without_options(index) }
     });
@@ -269,6 +272,7 @@ fn denied_charges_delay_a_client_by_at_most_one_refill() {
             role: CounterRole::Limit,
             on_denied: OnDenied::Charge,
             without_room: WithoutRoom::Reject,
+            request_limit: None,
         };
         let check = Check { options: Some(options), ..bench.check_without_options(0) };
         let passed = (0..1000).filter(|_| !bench.decide(&[check], 0).is_rejected()).count();

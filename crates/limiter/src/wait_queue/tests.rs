@@ -23,7 +23,13 @@ pub(super) fn charged_ahead(quota: Quota, now: Timestamp) -> (Limiter, Check) {
     };
     let handle = limiter.install(&[spec], now)[0];
     let role = CounterRole::Delay(DelayPolicy::new(CHARGE_AHEAD, None));
-    let delay = CheckOptions { group: 0, role, on_denied: OnDenied::Free, without_room: WithoutRoom::Reject };
+    let delay = CheckOptions {
+        group: 0,
+        role,
+        on_denied: OnDenied::Free,
+        without_room: WithoutRoom::Reject,
+        request_limit: None,
+    };
     let check = Check {
         handle,
         key: limiter.hasher().hash(b"client"),

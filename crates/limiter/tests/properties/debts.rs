@@ -31,6 +31,7 @@ fn is_admitted(limiter: &Limiter, handles: &[LimitHandle], cost: u32, now: u64) 
         role: CounterRole::Limit,
         on_denied: OnDenied::Charge,
         without_room: WithoutRoom::Reject,
+        request_limit: None,
     });
     let checks: Vec<_> = checks(limiter, handles, b"client", cost)
         .into_iter()
@@ -97,7 +98,7 @@ proptest! {
         steps in prop::collection::vec(0_u64..400, 1..60),
     ) {
         let (limiter, handles) = limiter(&[quota], 100);
-        let options = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge, without_room: WithoutRoom::Reject });
+        let options = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge, without_room: WithoutRoom::Reject , request_limit: None});
         let check = Check { options, ..checks(&limiter, &handles, b"client", 1)[0] };
         let mut now = START;
         for step in steps {

@@ -111,6 +111,7 @@ impl Simulation {
                     role: ways.role,
                     on_denied: rule.on_denied,
                     without_room: WithoutRoom::Reject,
+                    request_limit: None,
                 };
                 let check = Check {
                     handle: *handle,

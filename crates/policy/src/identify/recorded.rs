@@ -50,8 +50,11 @@ impl<'a> RecordedRequest<'a> {
         let direct =
             |ip: IpAddr| ClientAddress { ip: ip.to_canonical(), peer_is_trusted: false, is_internal: false };
         let client = match self.address {
-            RecordedAddress::Unknown => direct(Ipv4Addr::UNSPECIFIED.into()),
-            RecordedAddress::Client(ip) => direct(ip),
+            // Who the peer was is not recorded, so its headers are taken as they are.
+            RecordedAddress::Unknown => {
+                ClientAddress { peer_is_trusted: true, ..direct(Ipv4Addr::UNSPECIFIED.into()) }
+            }
+            RecordedAddress::Client(ip) => ClientAddress { peer_is_trusted: true, ..direct(ip) },
             RecordedAddress::Peer(peer) => client_ip::resolve(peer, self.headers, &settings.trusted_proxies),
         };
         Ok(Attributes {

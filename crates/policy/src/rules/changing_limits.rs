@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::planned_checks::{self, PlannedCheck};
 use super::rule::{Action, LimitAction, Rule, RuleLimit};
 use super::selection::{CheckRole, SelectedCheck};
+use super::stated_limit::StatedValue;
 use super::{RequestKey, RuleIndex, RuleSet};
 use crate::identify::Attributes;
 use weir_limiter::Check;
@@ -128,6 +129,7 @@ impl RuleSet {
                     role,
                     on_denied: limiting.on_denied,
                     without_room: WithoutRoom::Reject,
+                    request_limit: one.check.request_limit(),
                 });
             }
         }
@@ -171,8 +173,10 @@ impl RuleSet {
             (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),
             (None, None) => FollowingCost::fixed(units, NonZeroU32::MIN),
         };
-        let check = Check { key: own_key.unwrap_or(key), cost: cost.admitted, ..plain.check };
-        Some(SelectedCheck { unit_cost: cost.unit_cost, check, surcharge: cost.surcharge, ..plain })
+        let mut check = Check { key: own_key.unwrap_or(key), cost: cost.admitted, ..plain.check };
+        let states_unreadable_limit = state_limit(&mut check, rule.0, limit, request);
+        let (unit_cost, surcharge) = (cost.unit_cost, cost.surcharge);
+        Some(SelectedCheck { unit_cost, check, surcharge, states_unreadable_limit, ..plain })
     }
 
     /// Returns the options of a permit of the rule at `index` with the limit in force, if that is adaptive.
@@ -207,6 +211,21 @@ impl RuleSet {
             let units = one.check.cost.saturating_add(one.surcharge) / one.unit_cost;
             let cost = FollowingCost::new(units, share, limit, limiting);
             (one.unit_cost, one.check.cost, one.surcharge) = (cost.unit_cost, cost.admitted, cost.surcharge);
+        }
+    }
+}
+
+/// Adds the limit that the request states to the check of `limit`, of the rule at `index`; returns whether it states one
+/// that cannot be read.
+fn state_limit(check: &mut Check, index: usize, limit: &RuleLimit, request: &Attributes<'_>) -> bool {
+    let Some(stated) = &limit.stated else { return false };
+    match stated.read(&limit.quota, request) {
+        StatedValue::Absent => false,
+        StatedValue::Unreadable => true,
+        StatedValue::Limit(requested) => {
+            let options = check.options.unwrap_or_else(|| planned_checks::default_options(index));
+            check.options = Some(CheckOptions { request_limit: Some(requested), ..options });
+            false
         }
     }
 }

@@ -158,7 +158,8 @@ mod tests {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Second));
         let burst = NonZeroU32::new(burst).filter(|_| algorithm.has_burst());
         let quota = Quota::new(algorithm, limit, burst).unwrap();
-        let limit = RuleLimit { quota, quota_with_margin: None, elastic_costs: None, nested: None };
+        let limit =
+            RuleLimit { quota, quota_with_margin: None, elastic_costs: None, nested: None, stated: None };
         let (limits, source) = (Box::new([limit]), LimitSource::Shared(shared));
         let limiting = LimitAction { limits, source, ..LimitAction::default() };
         let divisors = InstanceCounts { members: NonZeroU32::new(4).unwrap(), ..InstanceCounts::single() };

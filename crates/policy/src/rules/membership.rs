@@ -12,6 +12,7 @@ use super::pattern::Route;
 use crate::identify::lookup::Ambiguity;
 use crate::identify::{Attributes, cookie};
 use weir_limiter::key::{KeyHash, KeyHasher};
+use weir_limiter::quota::Limit;
 
 /// Maximum number of plans.
 pub const MAX_PLANS: usize = 1000;
@@ -38,6 +39,8 @@ pub struct Members {
     /// Plan of each member, parallel to `hashes`: an index into `names`.
     plans: Box<[u16]>,
     names: Box<[Box<str>]>,
+    /// Limits of the members that have one of their own, by their hash, ascending.
+    limits: Box<[(KeyHash, Limit)]>,
 }
 
 /// Collects the members of [`Members`].
@@ -47,6 +50,7 @@ pub struct MembersBuilder {
     /// Hash, order of insertion, and plan of each member.
     members: Vec<(KeyHash, u32, u16)>,
     names: Vec<Box<str>>,
+    limits: Vec<(KeyHash, Limit)>,
 }
 
 /// Error: there are more than [`MAX_PLANS`].
@@ -74,6 +78,25 @@ impl Plans {
             DEFAULT => self.default.as_deref(),
             number => self.members.names.get(usize::from(number)).map(|name| &**name),
         }))
+    }
+
+    /// Returns the limit of the member that sends the request; `None` if it is no member, or has none of its own.
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if the request has several values of the attribute.
+    pub fn limit_of(&self, request: &Attributes<'_>) -> Result<Option<Limit>, Ambiguity> {
+        if self.members.limits.is_empty() {
+            return Ok(None);
+        }
+        if let Attribute::Cookie(name) = &self.attribute {
+            let value = cookie::decoded(request.headers, name)?;
+            return Ok(value.and_then(|value| self.members.limit(&value)));
+        }
+        match self.attribute.read(request, Route(""), |value| self.members.limit(value)) {
+            Ok(limit) => Ok(limit),
+            Err(IncompleteKey::Missing) => Ok(None),
+            Err(IncompleteKey::Ambiguous(ambiguity)) => Err(ambiguity),
+        }
     }
 
     fn number(&self, request: &Attributes<'_>) -> Result<Option<u16>, Ambiguity> {
@@ -116,6 +139,12 @@ impl Members {
         self.names.iter().map(|name| &**name).zip(counts)
     }
 
+    fn limit(&self, member: &[u8]) -> Option<Limit> {
+        let hash = self.hasher.hash(member);
+        let at = self.limits.binary_search_by_key(&hash, |(hash, _)| *hash).ok()?;
+        self.limits.get(at).map(|(_, limit)| *limit)
+    }
+
     fn number(&self, member: &[u8]) -> Option<u16> {
         let at = self.hashes.binary_search(&self.hasher.hash(member)).ok()?;
         self.plans.get(at).copied()
@@ -132,14 +161,14 @@ impl fmt::Debug for Members {
 impl MembersBuilder {
     /// Creates an empty builder. `secret` must come from a source of randomness.
     pub const fn new(secret: [u64; 2]) -> Self {
-        Self { hasher: KeyHasher::new(secret), members: Vec::new(), names: Vec::new() }
+        Self { hasher: KeyHasher::new(secret), members: Vec::new(), names: Vec::new(), limits: Vec::new() }
     }
 
-    /// Adds a member.
+    /// Adds a member, with its own limit if it has one.
     ///
     /// # Errors
     /// [`TooManyPlans`] if the plan is new and there are [`MAX_PLANS`] already.
-    pub fn add(&mut self, member: &str, plan: &str) -> Result<(), TooManyPlans> {
+    pub fn add(&mut self, member: &str, plan: &str, limit: Option<Limit>) -> Result<(), TooManyPlans> {
         // Searched from the end: there are few plans, and members of one plan are often consecutive.
         let known = self.names.iter().rposition(|name| **name == *plan);
         let number = match known {
@@ -152,7 +181,9 @@ impl MembersBuilder {
         };
         let order = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let number = u16::try_from(number).unwrap_or(DEFAULT - 1);
-        self.members.push((self.hasher.hash(member.as_bytes()), order, number));
+        let hash = self.hasher.hash(member.as_bytes());
+        self.members.push((hash, order, number));
+        self.limits.extend(limit.map(|limit| (hash, limit)));
         Ok(())
     }
 
@@ -162,6 +193,7 @@ impl MembersBuilder {
     /// All repeated insertions, in order.
     pub fn close(mut self) -> Result<Members, Vec<DuplicateMember>> {
         self.members.sort_unstable();
+        self.limits.sort_unstable_by_key(|(hash, _)| *hash);
         let pairs = self.members.windows(2).filter(|pair| pair[0].0 == pair[1].0);
         let mut duplicates: Vec<DuplicateMember> = pairs
             .map(|pair| DuplicateMember { first: pair[0].1 as usize, again: pair[1].1 as usize })
@@ -175,6 +207,7 @@ impl MembersBuilder {
             hashes: self.members.iter().map(|(hash, ..)| *hash).collect(),
             plans: self.members.iter().map(|(.., plan)| *plan).collect(),
             names: self.names.into(),
+            limits: self.limits.into(),
         })
     }
 }

@@ -128,7 +128,9 @@ fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
         CheckRole::Ban => false,
         CheckRole::Permit => limiting.adaptive.is_none(),
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
-            let is_fixed = |limit: &RuleLimit| limit.nested.is_none() && limit.elastic_costs.is_none();
+            let is_fixed = |limit: &RuleLimit| {
+                limit.nested.is_none() && limit.elastic_costs.is_none() && limit.stated.is_none()
+            };
             !matches!(
                 limiting.cost_model.cost,
                 Cost::Header(_) | Cost::RequestField(_) | Cost::RequestBytes(_) | Cost::ResponseFields(_)
@@ -366,5 +368,6 @@ pub(super) fn default_options(index: usize) -> CheckOptions {
         role: CounterRole::Limit,
         on_denied: OnDenied::Free,
         without_room: WithoutRoom::Reject,
+        request_limit: None,
     }
 }

@@ -22,6 +22,7 @@ use super::matcher::{Match, Matcher};
 use super::pattern::Route;
 use super::remote_limit::RemoteLimit;
 use super::shared_limit::SharedLimit;
+use super::stated_limit::StatedLimit;
 use super::wait::WaitPolicy;
 use crate::identify::Attributes;
 use crate::response::rejection::RejectionResponse;
@@ -212,6 +213,8 @@ pub struct RuleLimit {
     pub elastic_costs: Option<ElasticCosts>,
     /// Network of the client that this limit counts, if the rule limits several nested networks.
     pub nested: Option<Box<NestedNetwork>>,
+    /// How the limit of a request is read, in place of this one.
+    pub stated: Option<Box<StatedLimit>>,
 }
 
 /// One of several nested networks of an IPv6 client, each with its own limit. IPv4 clients are counted under the first
@@ -236,12 +239,21 @@ impl RuleLimit {
     pub fn own_key(&self) -> Option<&KeyTemplate> {
         self.nested.as_ref()?.key.as_ref()
     }
+
+    /// Returns the most that the limit can admit at once; `None` if only what requests state bounds it.
+    pub fn max_burst(&self) -> Option<NonZeroU32> {
+        let configured = self.quota_with_margin.unwrap_or(self.quota).burst();
+        match &self.stated {
+            None => Some(configured),
+            Some(stated) => stated.max_burst().map(|most| most.max(configured)),
+        }
+    }
 }
 
 impl From<Quota> for RuleLimit {
     /// A limit that rejects everything that exceeds it.
     fn from(quota: Quota) -> Self {
-        Self { quota, quota_with_margin: None, elastic_costs: None, nested: None }
+        Self { quota, quota_with_margin: None, elastic_costs: None, nested: None, stated: None }
     }
 }
 
@@ -366,7 +378,9 @@ impl Rule {
         };
         let of_wait = self.wait().into_iter().flat_map(|wait| [&wait.deadline, &wait.priority]).flatten();
         let headers = attributes.filter_map(|attribute| attribute.source().header());
-        headers.chain(of_cost).chain(of_wait).cloned()
+        let of_limits =
+            self.limits().iter().filter_map(|limit| limit.stated.as_ref()?.attribute().source().header());
+        headers.chain(of_cost).chain(of_wait).chain(of_limits).cloned()
     }
 
     /// Returns the fields of bodies that the rule reads.

@@ -51,6 +51,8 @@ pub struct SelectedCheck {
     pub surcharge: u32,
     /// Whether the end of the request can change what it is charged.
     pub needs_settlement: bool,
+    /// Whether the request states a limit that cannot be read, so that the configured one applies.
+    pub states_unreadable_limit: bool,
 }
 
 impl SelectedCheck {
@@ -76,7 +78,15 @@ impl SelectedCheck {
     }
 
     pub(super) const fn with_fixed_cost(rule: RuleIndex, part: CheckRole, check: Check) -> Self {
-        Self { rule, role: part, unit_cost: NonZeroU32::MIN, check, surcharge: 0, needs_settlement: false }
+        Self {
+            rule,
+            role: part,
+            unit_cost: NonZeroU32::MIN,
+            check,
+            surcharge: 0,
+            needs_settlement: false,
+            states_unreadable_limit: false,
+        }
     }
 }
 

@@ -218,6 +218,7 @@ impl MetricRegistry {
         self.set_gauge(&families::LIMITER_ENTRIES, &[], scrape.table_entries as f64);
         self.set_gauge(&families::LIMITER_CAPACITY, &[], scrape.table_capacity as f64);
         self.set_counter(&families::LIMITER_OVERFLOWS, &[], scrape.table_overflows);
+        self.set_counter(&families::DROPPED_LIMITS, &[], scrape.dropped_limits);
         self.set_counter(&families::ACCESS_LOG_DROPPED, &[], scrape.access_log_dropped);
         if let Some(saves) = scrape.state_file {
             self.set_state_file(saves);

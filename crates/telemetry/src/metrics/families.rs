@@ -182,6 +182,14 @@ pub(super) static DECISIONS: Family = counter(
     "weir_decisions_total",
     "Decisions of each rule, for the requests that it applies to, by outcome.",
 );
+pub(super) static UNREADABLE_LIMITS: Family = counter(
+    "weir_limit_values_unreadable_total",
+    "Requests that state a limit which cannot be read, so that the rule's default applies.",
+);
+pub(super) static DROPPED_LIMITS: Family = counter(
+    "weir_limit_values_dropped_total",
+    "Requests whose stated limit did not apply for lack of room, so that the rule's default did.",
+);
 pub(super) static WAITING: Family =
     gauge("weir_wait_queue_requests", "Requests that wait in a queue for room in a limit, by rule.");
 pub(super) static WAIT_TIME: Family = histogram(

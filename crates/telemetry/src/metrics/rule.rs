@@ -1,8 +1,8 @@
 //! Decision counters of each rule, by rule name, across reloads and workers.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::exporter::MetricRegistry;
 use super::families;
@@ -47,20 +47,37 @@ struct Stripe([AtomicCounter; DecisionOutcome::ALL.len()]);
 
 /// Counters of one rule. Handles with the same name share them, regardless of the configuration.
 #[derive(Clone, Debug, Default)]
-pub struct RuleMetrics(Arc<[Stripe; STRIPES]>);
+pub struct RuleMetrics(Arc<RuleCounters>);
+
+#[derive(Debug, Default)]
+struct RuleCounters {
+    stripes: [Stripe; STRIPES],
+    /// Requests whose limit cannot be read, if the rule reads limits of requests.
+    unreadable_limits: OnceLock<AtomicCounter>,
+}
 
 impl RuleMetrics {
     /// Counts one request.
     pub fn record(&self, outcome: DecisionOutcome) {
         let stripe = STRIPE.with(|stripe| *stripe);
-        let counter = &self.0[stripe].0[outcome as usize];
+        let counter = &self.0.stripes[stripe].0[outcome as usize];
         if stripe < EXCLUSIVE_STRIPES { counter.increment_exclusive() } else { counter.increment() }
+    }
+
+    /// Shows from now on how many requests state a limit that cannot be read.
+    pub fn show_unreadable_limits(&self) {
+        self.0.unreadable_limits.get_or_init(AtomicCounter::default);
+    }
+
+    /// Counts a request that states a limit that cannot be read.
+    pub fn record_unreadable_limit(&self) {
+        self.0.unreadable_limits.get_or_init(AtomicCounter::default).increment();
     }
 
     /// Returns the sums over all stripes.
     pub fn decisions(&self) -> DecisionCounts {
         let mut decisions = DecisionCounts::default();
-        for stripe in self.0.iter() {
+        for stripe in &self.0.stripes {
             for (total, count) in decisions.0.iter_mut().zip(&stripe.0) {
                 *total = total.saturating_add(count.get());
             }
@@ -107,6 +124,9 @@ impl RuleRegistry {
             let name = ("rule", &**name);
             for (outcome, count) in rule.decisions().iter() {
                 sums.set_counter(&families::DECISIONS, &[name, ("outcome", outcome.as_str())], count);
+            }
+            if let Some(unreadable) = rule.0.unreadable_limits.get() {
+                sums.set_counter(&families::UNREADABLE_LIMITS, &[name], unreadable.get());
             }
         }
     }

@@ -28,6 +28,7 @@ fn scrape() -> Scrape {
         table_entries: 15,
         table_capacity: 1000,
         table_overflows: 3,
+        dropped_limits: 2,
         access_log_dropped: 2,
         state_file: Some(StateFileSample {
             saves: 5,

@@ -56,7 +56,7 @@ fn is_comparable(entry: &RuleEntry<'_>) -> bool {
         limiting.source == LimitSource::Local
             && limiting.on_denied == OnDenied::Free
             && matches!(limiting.cost_model.cost, Cost::Fixed(_))
-            && limiting.limits.iter().all(|limit| limit.nested.is_none())
+            && limiting.limits.iter().all(|limit| limit.nested.is_none() && limit.stated.is_none())
     })
 }
 

@@ -15,6 +15,7 @@ fn delaying(check: Check, max_delay: Duration) -> Check {
             role,
             on_denied: OnDenied::Free,
             without_room: WithoutRoom::Reject,
+            request_limit: None,
         }),
         ..check
     }

@@ -1,8 +1,8 @@
 //! Slots of counters with a history. A bit of the limit id marks them; the state word is the time at which the history
 //! becomes unused, and the state extra is the history's number.
 
-use super::slot::{HISTORY_FLAG, Slot, has_history, limit_of, number_of, state_of, tail, with_state};
-use super::{LimitId, Shard};
+use super::Shard;
+use super::slot::{HISTORY_FLAG, Slot, has_history, number_of, owner_of, state_of, with_state};
 use crate::algorithm::CounterState;
 use crate::algorithm::conversion::Change;
 use crate::timestamp::Timestamp;
@@ -10,13 +10,7 @@ use crate::timestamp::Timestamp;
 impl Shard {
     /// Stores the state of the counter in slot `index`, in its history if it has one or can get one.
     #[cold]
-    pub(super) fn store_history(
-        &mut self,
-        index: usize,
-        limit: LimitId,
-        state: CounterState,
-        now: Timestamp,
-    ) {
+    pub(super) fn store_history(&mut self, index: usize, state: CounterState, now: Timestamp) {
         let entry = self.slots()[index];
         let Some(quota) = self.quota_of_slot(&entry).copied() else { return };
         let number = if has_history(&entry) {
@@ -25,13 +19,13 @@ impl Shard {
         } else {
             self.histories.insert(state, &quota, now)
         };
-        let [first, second, ..] = entry;
+        let ([first, second, ..], owner) = (entry, owner_of(&entry));
         self.slots_mut()[index] = match number {
             Some(number) => {
                 let end = self.histories.get(number).expires_at(&quota);
-                [first, second, end, u64::from(number) << 32 | HISTORY_FLAG | u64::from(limit.0)]
+                [first, second, end, u64::from(number) << 32 | HISTORY_FLAG | owner]
             }
-            None => [first, second, state.word, tail(limit, state)],
+            None => with_state(&entry, state),
         };
     }
 
@@ -81,7 +75,7 @@ impl Shard {
         }
         let number = target.histories.add_copy(self.histories.get(number_of(entry)));
         let [first, second, end, _] = *entry;
-        [first, second, end, u64::from(number) << 32 | HISTORY_FLAG | u64::from(limit_of(entry).0)]
+        [first, second, end, u64::from(number) << 32 | HISTORY_FLAG | owner_of(entry)]
     }
 
     /// Removes the history of an entry, if it has one. The only place where histories are removed.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::slot::{Slot, limit_of, with_state};
+use super::slot::{Slot, limit_of, quota_number_of, with_state};
 use super::{LimitId, Shard, SlotLookup};
 use crate::algorithm::CounterState;
 use crate::algorithm::conversion::{Change, OnChange};
@@ -80,11 +80,12 @@ impl KeyOverrides {
         self.next_end = self.by_key.values().map(KeyOverride::next_end).min().unwrap_or(Timestamp::END);
     }
 
-    /// Applies the changes to the quotas of another generation. Overrides of limits that are gone, or that can no longer
+    /// Applies the changes to the quotas of another generation, and to those that requests have stated. Overrides of limits that are gone, or that can no longer
     /// be raised, end.
-    fn rebase(&mut self, quotas: &QuotaTable) {
-        self.by_key.retain(|_, entry| {
+    fn rebase(&mut self, quotas: &QuotaTable, requested: &BTreeMap<Fingerprint, Quota>) {
+        self.by_key.retain(|key, entry| {
             let Some(base) = quotas.get(entry.limit) else { return false };
+            let base = requested.get(key).unwrap_or(base);
             entry.boost =
                 entry.boost.and_then(|boost| Some(Boost { quota: boost.change.apply(base)?, ..boost }));
             !entry.is_empty()
@@ -92,26 +93,46 @@ impl KeyOverrides {
     }
 }
 
+impl KeyOverrides {
+    /// Returns the quota of a counter whose own one becomes `own`: raised, if it is boosted. A boost that cannot raise it
+    /// ends.
+    pub(super) fn raise(&mut self, key: Fingerprint, own: &Quota) -> Quota {
+        let Some(entry) = self.by_key.get_mut(&key) else { return *own };
+        entry.boost = entry.boost.and_then(|boost| Some(Boost { quota: boost.change.apply(own)?, ..boost }));
+        let raised = entry.boost.map_or(*own, |boost| boost.quota);
+        if entry.is_empty() {
+            self.by_key.remove(&key);
+        }
+        raised
+    }
+}
+
 impl Shard {
-    /// Returns the quota of one counter: that of its limit unless it is overridden.
+    /// Returns the quota of one counter: that of its limit, unless a request of its key has stated another one or it is
+    /// overridden.
     #[inline(always)]
     pub(crate) fn quota_of(&self, key: Fingerprint, limit: LimitId) -> Option<&Quota> {
-        if self.overrides.is_empty() { self.quotas.get(limit) } else { self.overridden_quota(key, limit) }
+        if self.overrides.is_empty() && self.request_quotas.is_empty() {
+            return self.quotas.get(limit);
+        }
+        self.changed_quota(key, limit)
     }
 
     #[cold]
-    fn overridden_quota(&self, key: Fingerprint, limit: LimitId) -> Option<&Quota> {
-        let base = self.quotas.get(limit)?;
-        Some(self.overrides.boosted_quota(key).unwrap_or(base))
+    fn changed_quota(&self, key: Fingerprint, limit: LimitId) -> Option<&Quota> {
+        let own = self.own_quota(key, limit)?;
+        Some(self.overrides.boosted_quota(key).unwrap_or(own))
     }
 
     /// Returns the quota of the counter in `slot`.
     #[inline]
     pub(super) fn quota_of_slot(&self, slot: &Slot) -> Option<&Quota> {
-        match Fingerprint::from_words([slot[0], slot[1]]) {
-            Some(key) => self.quota_of(key, limit_of(slot)),
-            None => self.quotas.get(limit_of(slot)),
+        let own = self.own_quota_of_slot(slot)?;
+        if self.overrides.is_empty() {
+            return Some(own);
         }
+        let key = Fingerprint::from_words([slot[0], slot[1]]);
+        Some(key.and_then(|key| self.overrides.boosted_quota(key)).unwrap_or(own))
     }
 
     /// Whether the quota of `key` is raised.
@@ -174,7 +195,7 @@ impl Shard {
         until: Timestamp,
         now: Timestamp,
     ) -> bool {
-        let raised = self.quotas.get(limit).and_then(|base| change.apply(base));
+        let raised = self.own_quota(key, limit).and_then(|own| change.apply(own));
         let (Some(to), Some(from)) = (raised, self.quota_of(key, limit).copied()) else { return false };
         self.convert_counter(key, &from, &to, now);
         let boost = Boost { change, quota: to, until };
@@ -185,7 +206,7 @@ impl Shard {
     /// Ends the raised quota of a counter, if there is one.
     pub(crate) fn clear_boost(&mut self, key: Fingerprint, limit: LimitId, now: Timestamp) {
         let (Some(from), Some(to)) =
-            (self.overrides.boosted_quota(key).copied(), self.quotas.get(limit).copied())
+            (self.overrides.boosted_quota(key).copied(), self.own_quota(key, limit).copied())
         else {
             return;
         };
@@ -217,16 +238,27 @@ impl Shard {
         quotas: &QuotaTable,
     ) -> impl Fn(&Slot) -> Option<(Quota, Quota, OnChange)> + use<> {
         let old = std::mem::replace(&mut self.quotas, quotas.clone());
-        let boosted_before = self.overrides.clone();
-        self.overrides.rebase(quotas);
-        let (boosted, quotas) = (self.overrides.clone(), quotas.clone());
+        let (boosted_before, requested_before) = (self.overrides.clone(), self.request_quotas.clone());
+        self.request_quotas.rebase(quotas);
+        self.overrides.rebase(quotas, &self.requested_quotas());
+        let (boosted, requested) = (self.overrides.clone(), self.request_quotas.clone());
+        let quotas = quotas.clone();
         move |slot| {
             let limit = limit_of(slot);
             let key = Fingerprint::from_words([slot[0], slot[1]])?;
-            let from = boosted_before.boosted_quota(key).or_else(|| old.get(limit))?;
-            let to = boosted.boosted_quota(key).filter(|_| quotas.get(limit).is_some());
-            Some((*from, *to.or_else(|| quotas.get(limit))?, quotas.on_change(limit)))
+            let (number, base) = (quota_number_of(slot), quotas.get(limit)?);
+            let before = boosted_before.boosted_quota(key).or_else(|| requested_before.quota(number));
+            let from = before.or_else(|| old.get(limit))?;
+            let to = boosted.boosted_quota(key).or_else(|| requested.quota(number)).unwrap_or(base);
+            Some((*from, *to, quotas.on_change(limit)))
         }
+    }
+
+    /// Returns the quotas of boosted counters that requests have stated.
+    fn requested_quotas(&self) -> BTreeMap<Fingerprint, Quota> {
+        let boosted = self.overrides.by_key.iter();
+        let own = boosted.filter_map(|(key, entry)| Some((*key, *self.own_quota(*key, entry.limit)?)));
+        own.collect()
     }
 
     /// Returns a copy of an entry in units of its limit's quota, without overrides and history; `None` if nothing of it
@@ -239,7 +271,7 @@ impl Shard {
         Some(with_state(slot, next))
     }
 
-    fn convert_counter(&mut self, key: Fingerprint, from: &Quota, to: &Quota, now: Timestamp) {
+    pub(super) fn convert_counter(&mut self, key: Fingerprint, from: &Quota, to: &Quota, now: Timestamp) {
         let SlotLookup::Found(index) = self.find(key) else { return };
         let entry = self.slots()[index];
         let change = Change { from, to, on_change: OnChange::Keep };
@@ -258,6 +290,7 @@ impl Shard {
             SlotLookup::Found(index) => {
                 let entry = self.slots()[index];
                 let copy = self.copy_history(&entry, target);
+                let copy = self.copy_request_quota(&entry, copy, target);
                 target.place_entry(copy);
             }
             SlotLookup::Absent => {

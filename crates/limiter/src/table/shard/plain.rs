@@ -1,6 +1,6 @@
 //! Counters whose whole state is in their slot, and stays there. Almost all are, so their checks have paths of their own.
 
-use super::slot::{SLOTS_PER_GROUP, SlotRef, has_history, state_of};
+use super::slot::{SLOTS_PER_GROUP, SlotRef, is_plain, state_of};
 use super::{Shard, SlotLookup};
 use crate::algorithm::{Algorithm, CounterState};
 use crate::key::Fingerprint;
@@ -9,7 +9,8 @@ use crate::table::LimitId;
 
 impl Shard {
     /// Returns the slot of `key`'s own counter and its quota, if the whole state is in the slot and stays there. This
-    /// is the common case; all others use [`Self::find`]. A shard with overrides has no such counters.
+    /// is the common case; all others use [`Self::find`]. A shard with overrides has no such counters, and a key whose
+    /// requests state a limit has none.
     // Inline: passing it through memory costs as much as finding it.
     #[inline(always)]
     pub(crate) fn own_slot(&mut self, key: Fingerprint, limit: LimitId) -> Option<(SlotRef<'_>, &Quota)> {
@@ -21,7 +22,7 @@ impl Shard {
         let quota = self.quotas.get(limit).filter(|quota| !quota.needs_history())?;
         let slot = &mut self.groups[group][offset];
         // Compared last: the second word may still be hashed while the first waits for memory.
-        let is_match = slot[0] == first && slot[1] == second && !has_history(slot);
+        let is_match = slot[0] == first && slot[1] == second && is_plain(slot);
         is_match.then_some((SlotRef(slot), quota))
     }
 
@@ -40,7 +41,7 @@ impl Shard {
         let (group, offset) = self.search(first)?;
         let quota = self.quotas.get(limit).filter(|quota| needs_only_slot(quota))?;
         let slot = &self.groups[group][offset];
-        let is_match = slot[0] == first && slot[1] == second && !has_history(slot);
+        let is_match = slot[0] == first && slot[1] == second && is_plain(slot);
         is_match.then(|| (group * SLOTS_PER_GROUP + offset, state_of(slot), quota))
     }
 

@@ -1,6 +1,6 @@
 //! Copies a shard's counters for saving, and restores them.
 
-use super::slot::{Slot, has_history, is_free, limit_of, new_slot, state_of};
+use super::slot::{Slot, has_history, is_free, limit_of, new_slot, quota_number_of, state_of};
 use super::{LimitId, Shard, SlotLookup};
 use crate::algorithm::{self, CounterKind, CounterState};
 use crate::key::Fingerprint;
@@ -45,8 +45,8 @@ impl Shard {
         copied.quotas = self.quotas.clone();
         copied.slots.clear();
         let shortened = |slot: &Slot| {
-            if !self.overrides.is_empty() {
-                // Overrides end with the process.
+            if !self.overrides.is_empty() || quota_number_of(slot) != 0 {
+                // Overrides end with the process, and the next request states its limit again.
                 return self.without_boost(slot, now);
             }
             Some(if has_history(slot) { self.shortened(slot, now) } else { *slot })

@@ -8,7 +8,7 @@ const KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 fn members(all: &[(&str, &str)]) -> Result<Members, Vec<DuplicateMember>> {
     let mut builder = MembersBuilder::new([3, 5]);
-    all.iter().for_each(|(member, plan)| builder.add(member, plan).unwrap());
+    all.iter().for_each(|(member, plan)| builder.add(member, plan, None).unwrap());
     builder.close()
 }
 
@@ -76,10 +76,10 @@ fn duplicate_members_are_reported_with_both_positions() {
 fn plan_count_is_bounded_and_members_are_counted() {
     let mut builder = MembersBuilder::new([3, 5]);
     for number in 0..MAX_PLANS {
-        builder.add(&number.to_string(), &format!("plan-{number}")).unwrap();
+        builder.add(&number.to_string(), &format!("plan-{number}"), None).unwrap();
     }
-    assert_eq!(builder.add("more", "one-too-many"), Err(TooManyPlans));
-    builder.add("more", "plan-7").unwrap();
+    assert_eq!(builder.add("more", "one-too-many", None), Err(TooManyPlans));
+    builder.add("more", "plan-7", None).unwrap();
     let members = builder.close().unwrap();
     assert_eq!(members.counts().nth(7), Some(("plan-7", 2)));
     assert_eq!(members.counts().map(|(_, count)| count).sum::<usize>(), MAX_PLANS + 1);

@@ -78,7 +78,7 @@ fn unenforced_rule_rejects_no_ambiguous_key() {
 /// Returns a rule for one of two plans that are selected by `x-api-key`.
 fn for_plan(plan_name: &str, excepted: bool, action: Action) -> BoundRules {
     let mut builder = MembersBuilder::new([3, 5]);
-    [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| builder.add(key, plan).unwrap());
+    [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| builder.add(key, plan, None).unwrap());
     let members = Arc::new(builder.close().unwrap());
     let plans = Arc::new(Plans { attribute: Attribute::Header(API_KEY), members, default: None });
     let any = [HeaderPattern::Exact(plan_name.into())].into();
