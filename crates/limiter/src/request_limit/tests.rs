@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::algorithm::Algorithm;
 use crate::algorithm::conversion::OnChange;
-use crate::check_options::{CheckOptions, CounterRole, OnDenied};
+use crate::check_options::{CheckOptions, CounterRole, OnDenied, WithoutRoom};
 use crate::decision::{Enforcement, Verdict};
 use crate::quota::{BoostFactor, Period, QuotaChange, TimeUnit};
 use crate::reservation::{ChargeTiming, Reservation};
@@ -48,7 +48,16 @@ fn limiter_of(algorithm: Algorithm, default: Limit) -> (Limiter, Check) {
 
 fn with_limit(check: Check, request_limit: Option<RequestLimit>) -> Check {
     let (role, on_denied) = (CounterRole::Limit, OnDenied::Free);
-    Check { options: Some(CheckOptions { group: 0, role, on_denied, request_limit }), ..check }
+    Check {
+        options: Some(CheckOptions {
+            group: 0,
+            role,
+            on_denied,
+            without_room: WithoutRoom::Reject,
+            request_limit,
+        }),
+        ..check
+    }
 }
 
 fn decide(limiter: &Limiter, check: Check, now: Timestamp) -> Verdict {

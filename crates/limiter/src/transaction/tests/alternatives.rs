@@ -20,7 +20,7 @@ fn window(count: u32) -> Quota {
 /// Returns `check` in `group`.
 fn in_group(check: Check, group: u32, without_room: WithoutRoom) -> Check {
     let role = check.options.map_or(CounterRole::Limit, |options| options.role);
-    let options = CheckOptions { group, role, on_denied: OnDenied::Free, without_room };
+    let options = CheckOptions { group, role, on_denied: OnDenied::Free, without_room, request_limit: None };
     Check { options: Some(options), ..check }
 }
 
