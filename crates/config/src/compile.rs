@@ -61,7 +61,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use self::context::{CompileContext, MatcherOwner};
+use self::context::{CompileContext, MatcherOwner, UsedFields};
 use super::content_hashes::ContentHashes;
 use super::data_files::DataFiles;
 use super::diagnostic::{Diagnostics, ValueError};
@@ -122,8 +122,7 @@ pub(super) fn compile(
         needs_store: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
         remote_services: Vec::new(),
         used_claims: RefCell::default(),
-        used_body_fields: RefCell::default(),
-        used_response_fields: RefCell::default(),
+        used_fields: UsedFields::default(),
     };
     context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context);
     let rules = compile_rules(raw, &mut context, report);
@@ -132,9 +131,9 @@ pub(super) fn compile(
     let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
     diversion::check_names(raw, upstreams.as_ref().map(|compiled| &*compiled.all), root.key("rules"));
     note_unused_store(store.is_some() && !context.needs_store, report);
-    let body_fields = context.used_body_fields.take();
-    let bodies = bodies::compile(raw.bodies.as_ref(), root.key("bodies"), body_fields);
-    let response_fields = response_cost::field_set(context.used_response_fields.take());
+    let bodies =
+        bodies::compile(raw.bodies.as_ref(), root.key("bodies"), context.used_fields.requests.take());
+    let response_fields = response_cost::field_set(context.used_fields.responses.take());
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;

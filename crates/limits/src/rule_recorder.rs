@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use weir_policy::rules::rule::Rule;
-use weir_telemetry::metrics::{Metrics, RuleMetrics, StatedCostMetrics, WaitMetrics};
+use weir_telemetry::metrics::{Metrics, RuleMetrics, WaitMetrics};
+pub(super) use weir_telemetry::metrics::{StatedCostMetrics, StatedCostOutcome};
 use weir_telemetry::observe::key_writer::LogKeys;
 use weir_telemetry::observe::top_keys::{TopKeys, WorkerId, WorkerSketch};
 

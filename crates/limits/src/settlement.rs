@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 pub use self::response_fields::FieldsRead;
 use super::AppliedLimits;
+use super::rule_recorder::StatedCostMetrics;
 use weir_limiter::Limiter;
 use weir_limiter::adaptive::limits::{AdaptiveLimits, SlotIndex, UpstreamSignal};
 use weir_limiter::decision::Enforcement;
@@ -25,7 +26,6 @@ use weir_policy::rules::cost::{CostModel, FinalCharge, RequestEnd};
 use weir_policy::rules::grpc::{CallStatus, GrpcStatus};
 use weir_policy::rules::rule::{Action, Throttle};
 use weir_policy::rules::selection::SelectedCheck;
-use weir_telemetry::metrics::StatedCostMetrics;
 
 /// The open reservations of one request.
 #[derive(Debug)]

@@ -111,7 +111,7 @@ pub(super) fn register(
             return None;
         }
     };
-    let mut used = context.used_body_fields.borrow_mut();
+    let mut used = context.used_fields.requests.borrow_mut();
     let index = used.iter().position(|known| *known == field).unwrap_or(used.len());
     if index == MAX_FIELDS {
         at.key_error(format!("rules read at most {MAX_FIELDS} fields of bodies"));

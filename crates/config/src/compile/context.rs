@@ -53,9 +53,14 @@ pub(super) struct CompileContext<'f> {
     /// Claims of tokens that rules have used so far.
     pub(super) used_claims: RefCell<Vec<ClaimName>>,
     /// Fields of bodies that rules have used so far.
-    pub(super) used_body_fields: RefCell<Vec<FieldName>>,
-    /// Fields of the bodies of responses that rules have used so far.
-    pub(super) used_response_fields: RefCell<Vec<FieldName>>,
+    pub(super) used_fields: UsedFields,
+}
+
+/// Fields of bodies that rules use, by their positions.
+#[derive(Debug, Default)]
+pub(super) struct UsedFields {
+    pub(super) requests: RefCell<Vec<FieldName>>,
+    pub(super) responses: RefCell<Vec<FieldName>>,
 }
 
 impl CompileContext<'_> {

@@ -222,7 +222,7 @@ fn register_response(path: &str, at: At<'_>, context: &CompileContext<'_>) -> Op
             return None;
         }
     };
-    let mut used = context.used_response_fields.borrow_mut();
+    let mut used = context.used_fields.responses.borrow_mut();
     let index = used.iter().position(|known| *known == field).unwrap_or(used.len());
     if index == MAX_FIELDS {
         at.key_error(format!("rules read at most {MAX_FIELDS} fields of responses"));

@@ -172,27 +172,6 @@ impl LeaseAccount {
         (self.pauses_until, self.cut) = (Timestamp::EPOCH, None);
     }
 
-    /// Sets expired units aside, except those for `reserved` units; returns the units left in the slot that may be spent. The
-    /// slot must be written afterwards.
-    pub(super) fn expire(&mut self, held: LeaseState, reserved: u64, now: Timestamp) -> u32 {
-        let mut left = match held {
-            LeaseState::Units(units, _) => units,
-            LeaseState::Exhausted { rejected, .. } => {
-                self.rejected += u64::from(rejected);
-                0
-            }
-        };
-        if now >= self.current.until {
-            self.cover(reserved, &mut left);
-            let units = std::mem::take(&mut self.current.units).saturating_add(std::mem::take(&mut left));
-            self.lapsed.add(Lease { units, ..self.current });
-        }
-        if now >= self.next.until {
-            self.lapsed.add(std::mem::take(&mut self.next));
-        }
-        left
-    }
-
     /// Returns what the slot is to contain: its `left` units and those held back or, if these are fewer than `needed`,
     /// the next lease.
     pub(super) fn replenish(&mut self, left: u32, needed: u64, now: Timestamp) -> LeaseState {

@@ -127,30 +127,6 @@ impl Shard {
         self.quota(limit).map_or(0, |quota| self.holds.units_held(key, quota.units_per_request()))
     }
 
-    /// As [`Self::reserved_of`], without those for which units of a lease are set aside.
-    pub(crate) fn held_of(&self, key: Fingerprint, limit: LimitId) -> u64 {
-        match self.reserved_of(key, limit) {
-            0 => 0,
-            reserved => {
-                let covered = self.lease_accounts().get(&key).map_or(0, |account| account.covered());
-                reserved.saturating_sub(covered.into())
-            }
-        }
-    }
-
-    /// Spends units of a reservation that was settled, from those that were set aside for it. Returns how many are to be charged.
-    pub(crate) fn spend_covered(
-        &mut self,
-        key: Fingerprint,
-        limit: LimitId,
-        units: u32,
-        now: Timestamp,
-    ) -> u32 {
-        let reserved = self.reserved_of(key, limit);
-        let account = self.lease_accounts_mut().get_mut(&key).filter(|account| account.covered() > 0);
-        account.map_or(units, |account| account.spend_covered(units, reserved, now))
-    }
-
     /// Reserves units of its quota.
     pub(crate) fn hold(&mut self, key: Fingerprint, limit: LimitId, units: u32) {
         let shares = self.quota(limit).map_or(NonZeroU16::MIN, Quota::units_per_request);

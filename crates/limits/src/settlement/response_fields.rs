@@ -3,6 +3,7 @@
 use http::HeaderName;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
+use super::super::rule_recorder::StatedCostOutcome;
 use super::super::view::LimitsView;
 use super::{OpenReservation, Settlement, cost_model_of};
 use weir_bodies::Unreadable;
@@ -11,7 +12,6 @@ use weir_http::headers::Headers;
 use weir_limiter::Limiter;
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::rules::cost::{CostModel, FinalCharge};
-use weir_telemetry::metrics::StatedCostOutcome;
 
 /// How far the body of a response has been read whose fields state the cost.
 #[derive(Clone, Copy, Debug)]

@@ -5,9 +5,31 @@
 //! request is settled, its cost is taken from them, and the rest is given back.
 
 use super::{Lease, LeaseAccount};
+use crate::algorithm::lease::LeaseState;
 use crate::timestamp::Timestamp;
 
 impl LeaseAccount {
+    /// Sets expired units aside, except those for `reserved` units; returns the units left in the slot that may be spent. The
+    /// slot must be written afterwards.
+    pub(in crate::leases) fn expire(&mut self, held: LeaseState, reserved: u64, now: Timestamp) -> u32 {
+        let mut left = match held {
+            LeaseState::Units(units, _) => units,
+            LeaseState::Exhausted { rejected, .. } => {
+                self.rejected += u64::from(rejected);
+                0
+            }
+        };
+        if now >= self.current.until {
+            self.cover(reserved, &mut left);
+            let units = std::mem::take(&mut self.current.units).saturating_add(std::mem::take(&mut left));
+            self.lapsed.add(Lease { units, ..self.current });
+        }
+        if now >= self.next.until {
+            self.lapsed.add(std::mem::take(&mut self.next));
+        }
+        left
+    }
+
     /// Sets units aside for `reserved` units in all, from the `left` ones in the slot and from the leases.
     pub(super) fn cover(&mut self, reserved: u64, left: &mut u32) {
         let mut missing = if self.is_permits { 0 } else { self.uncovered(reserved) };

@@ -49,8 +49,12 @@ impl LeaseAccount {
         }
         let holds = there > 0 || self.next.units > 0;
         if !holds && self.lapsed.units == 0 {
-            let later = || self.review_at(now).unwrap_or(now.saturating_add(MEMORY));
-            let review = if self.is_idle(now) { LeaseReview::Done } else { LeaseReview::Later(later()) };
+            let review = if self.is_idle(now) {
+                LeaseReview::Done
+            } else {
+                let pause = if self.covered.units > 0 { self.look } else { MEMORY };
+                LeaseReview::Later(now.saturating_add(pause))
+            };
             return (review, slot);
         }
         let is_look = now.since(self.looked.1) >= self.look;
