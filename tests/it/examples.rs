@@ -161,7 +161,8 @@ fn llm_tokens_example_charges_the_tokens_of_the_response() {
     let weir = Example::start_with_upstream("llm-tokens.yaml", &origin);
     assert_eq!(weir.statuses(4, &chat("me")), [200, 200, 200, 429]);
     assert_eq!(weir.statuses(1, &chat("you")), [200]);
-    let failing = Example::start_with_upstream("llm-tokens.yaml", &scripted_upstream());
+    let scripted = scripted_upstream();
+    let failing = Example::start_with_upstream("llm-tokens.yaml", &scripted);
     let answer = chat("they").header("x-respond", "503");
     assert_eq!(failing.statuses(60, &answer), times(503, 60), "failures cost nothing");
     let anonymous = Request::post("/v1/chat/completions", "{}").header("content-type", "application/json");

@@ -99,16 +99,15 @@ pub(super) fn compile(
     let mut identify = compile_identify(raw, files, report);
     let response = limit_headers::compile(raw, report);
     let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files);
-    let is_given =
-        |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
+    let given = |of: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| of(geo).is_some());
     let listener_names = listeners.all.iter().map(|listener| listener.settings.name.clone());
     let mut context = CompileContext {
         files,
         limit_headers: response.clone(),
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
         listeners: listener_names.collect(),
-        has_geo_database: is_given(|geo| &geo.database) || root.key("geo").is_reported(),
-        has_asn_database: is_given(|geo| &geo.asn_database) || root.key("geo").is_reported(),
+        has_geo_database: given(|geo| &geo.database) || root.key("geo").is_reported(),
+        has_asn_database: given(|geo| &geo.asn_database) || root.key("geo").is_reported(),
         has_plans: raw.plans.is_some() || root.key("plans").is_reported(),
         plans: None,
         plan_names: None,

@@ -110,6 +110,10 @@ impl SchemaCheck<'_, '_> {
     }
 
     fn check_range(&mut self, number: &Number, schema: &Schema, at: ConfigPath<'_>) -> bool {
+        if schema.get("type").and_then(Schema::as_str) == Some("number") {
+            let is_finite = number.as_f64().is_some_and(f64::is_finite);
+            return is_finite || self.reject(at, format!("expected a number, got {number}"));
+        }
         let bound = |name| schema.get(name).and_then(Schema::as_u64);
         let min = bound("minimum").unwrap_or(0);
         let max = bound("maximum").unwrap_or(u64::MAX);

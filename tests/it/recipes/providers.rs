@@ -6,10 +6,13 @@ use crate::support::{Client, Origin, Request};
 #[test]
 fn requests_and_tokens_of_a_language_model_are_limited() {
     let heading = "Requests and tokens of a language model";
-    let headers = "x-tokens-used: 20000\r\n";
-    let origin = Origin::responding_with(format!("HTTP/1.1 200 OK\r\n{headers}content-length: 0\r\n\r\n"));
+    let body = r#"{"usage":{"total_tokens":20000}}"#;
+    let headers = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+    let origin = Origin::responding_with(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n{body}"));
     let weir = RecipeProxy::start(heading, &origin, &[]);
-    let ask = Request::post("/v1", "x").header("authorization", "Bearer me");
+    let ask = Request::post("/v1", "{}")
+        .header("authorization", "Bearer me")
+        .header("content-type", "application/json");
     assert_eq!(weir.statuses(11, &ask), [repeated_status(200, 10), repeated_status(429, 1)].concat());
     let headers = "x-ratelimit-remaining-tokens: 0\r\nx-ratelimit-reset-tokens: 6m0s\r\n";
     let origin = Origin::responding_with(format!("HTTP/1.1 200 OK\r\n{headers}content-length: 0\r\n\r\n"));

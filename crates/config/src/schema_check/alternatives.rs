@@ -44,7 +44,10 @@ impl<'a> Alternatives<'a> {
 
     /// Returns the alternative of this kind. `raw` has at most one map and one list in any place.
     pub(crate) fn of_type(&self, type_name: &str) -> Option<&'a Schema> {
-        self.all.iter().find(|one| one.kind == Some(type_name)).map(|one| one.schema)
+        // A whole number is a number.
+        let names = [type_name, if type_name == "integer" { "number" } else { type_name }];
+        let found = names.into_iter().find_map(|name| self.all.iter().find(|one| one.kind == Some(name)));
+        found.map(|one| one.schema)
     }
 
     /// Returns the problem of a word, if only certain other words are allowed.
@@ -76,8 +79,7 @@ impl<'a> Alternatives<'a> {
     /// Converts `text` to the number or boolean that is expected here.
     pub(super) fn convert_plain(&self, text: &str) -> Option<Value> {
         let value = parse_plain_scalar(text)?;
-        let wanted = if value.is_bool() { "boolean" } else { "integer" };
-        self.of_type(wanted).map(|_| value)
+        self.of_type(super::type_name(&value)).map(|_| value)
     }
 
     /// Describes the problem of a value of a kind that is not allowed.
@@ -182,9 +184,10 @@ pub(super) fn parse_plain_scalar(text: &str) -> Option<Value> {
         "true" => Some(Value::Bool(true)),
         "false" => Some(Value::Bool(false)),
         _ if text.starts_with(|first: char| first.is_ascii_digit() || first == '-') => {
-            let number =
+            let whole =
                 text.parse::<u64>().map(Number::from).or_else(|_| text.parse::<i64>().map(Number::from));
-            number.ok().map(Value::Number)
+            let number = whole.ok().or_else(|| text.parse::<f64>().ok().map(Number::from));
+            number.map(Value::Number)
         }
         _ => None,
     }
@@ -262,6 +265,7 @@ fn describe_schema(schema: &Schema) -> String {
         (Some("string"), ..) if !allowed_words(schema).is_empty() => backquoted_list(allowed_words(schema)),
         (Some("string"), ..) => "text".to_owned(),
         (Some("integer"), ..) => "a whole number".to_owned(),
+        (Some("number"), ..) => "a number".to_owned(),
         (Some("boolean"), ..) => match schema.get("const") {
             Some(only) => format!("`{only}`"),
             None => "`true` or `false`".to_owned(),

@@ -143,7 +143,7 @@ proptest! {
         for (millis, index, cost) in steps {
             now = now.saturating_add(Duration::from_millis(millis * 5));
             let said = [None, Some(minutes(40)), Some(minutes(5)), Some(minutes(21))][index];
-            let quota = Quota::new(algorithm, said.unwrap_or(minutes(13)), None).unwrap();
+            let quota = Quota::new(algorithm, said.unwrap_or_else(|| minutes(13)), None).unwrap();
             prop_assert_eq!(reloaded.install(&[spec(quota)], now)[0], plain.handle);
             let stated = decide(&limiter, with_limit(Check { cost, ..check }, said.and_then(stated)), now);
             let expected = decide(&reloaded, Check { cost, ..plain }, now);

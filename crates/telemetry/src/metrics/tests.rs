@@ -207,6 +207,8 @@ fn every_metric_has_help_a_type_and_a_conventional_name() {
     metrics.fetches();
     drop(metrics.wait("per-ip").start_wait());
     drop(metrics.deferred("per-ip"));
+    metrics.rule("per-ip").show_unreadable_limits();
+    metrics.stated_cost("per-ip").record(StatedCostOutcome::Stated, 1);
     let text = metrics.render(&scrape());
     let names_after = |prefix| -> BTreeSet<&str> {
         text.lines().filter_map(|line| line.strip_prefix(prefix)?.split(' ').next()).collect()

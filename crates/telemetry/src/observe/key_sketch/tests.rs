@@ -102,9 +102,9 @@ fn rare_keys_do_not_displace_frequent_ones_and_build_no_text() {
 fn outcomes_are_counted_by_their_effect() {
     let mut counts = DecisionEffects::default();
     DecisionOutcome::ALL.into_iter().for_each(|outcome| counts.record(outcome));
-    assert_eq!(counts, DecisionEffects { admitted: 4, rejected: 3, shadow: 1, delayed: 1 });
+    assert_eq!(counts, DecisionEffects { admitted: 5, rejected: 3, shadow: 1, delayed: 1 });
     counts.add_unknown(5);
-    assert_eq!((counts.admitted, counts.total()), (9, 13));
+    assert_eq!((counts.admitted, counts.total()), (10, 14));
 }
 
 #[test]
