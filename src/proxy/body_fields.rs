@@ -99,7 +99,7 @@ pub(super) async fn read(
     let read = match (url_parameters(settings, wanted, head), reader(settings, wanted, &head.headers)) {
         (Err(reason), _) => Err(reason),
         (Ok(url), _) if !has_body => {
-            computed::without_body(&settings.fields, wanted, url.as_ref()).map(|records| (records, None))
+            computed::without_body(&settings.fields, wanted, url.as_ref()).map(|records| (records, Some(0)))
         }
         (_, Err(reason)) => Err(reason),
         (Ok(url), Ok((reader, coding))) => {
@@ -249,9 +249,9 @@ impl HeldBody {
             return;
         }
         let data: Vec<&[u8]> = self.frames.iter().filter_map(|frame| Some(&**frame.data_ref()?)).collect();
-        let mut data = data.concat();
+        let data = data.concat();
         let Some(Edit { range, text }) = usage_option::include_usage(&data) else { return };
-        data.splice(range, text.into_bytes());
+        let data = [&data[..range.start], text.as_bytes(), &data[range.end..]].concat();
         self.frames.retain(|frame| !frame.is_data());
         self.frames.push_front(Frame::data(data.into()));
         if headers.contains_key(CONTENT_LENGTH)

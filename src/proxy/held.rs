@@ -228,9 +228,10 @@ impl HeldRequest {
         self: Box<Self>,
         delay: Option<Duration>,
     ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
-        let Self { view, mut context, pending, mut head, flags, mut unread, trace, .. } = *self;
+        let Self { view, mut context, pending, mut head, flags, mut unread, trace, fields } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
-        if let DownstreamBody::Held(held) = &mut unread.body
+        if fields.is_some_and(|fields| fields.read.is_ok())
+            && let DownstreamBody::Held(held) = &mut unread.body
             && pending.injects_usage(&view.policy)
         {
             held.include_usage(&mut head.headers);
@@ -272,7 +273,7 @@ impl HeldRequest {
     fn decide_again(mut self: Box<Self>, deferral: &mut Option<DeferredRequest>) -> NewDecision {
         let connection = Rc::clone(&self.context.connection);
         let now = connection.worker.shared.clock.now();
-        let Self { view, context, pending, head, flags, fields, .. } = &mut *self;
+        let Self { view, context, pending, head, flags, fields, unread, .. } = &mut *self;
         let Ok(attributes) = identify_request(&connection, view, head, now) else {
             let reply = LocalReply::malformed(InvalidRequest::Malformed);
             return NewDecision::rejected(reply.send(self.context, UnreadBody::Unknown));
@@ -282,6 +283,9 @@ impl HeldRequest {
         if let NextHop::Refused(refusal) = next_hop {
             let reply = LocalReply::refused(refusal);
             return NewDecision::rejected(reply.send(self.context, self.unread.into()));
+        }
+        if unread.is_empty() {
+            attributes.body_size.set(Some(0));
         }
         let arrival = pending.arrival();
         let selection = match fields {

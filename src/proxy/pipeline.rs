@@ -68,6 +68,9 @@ pub(super) fn handle(
         record_unforwarded(&mut context, &view, identified.hop, head, flags);
         return LocalReply::refused(refusal).send(context, unread.into()).into();
     }
+    if !has_body {
+        attributes.body_size.set(Some(0));
+    }
     let mut deferral = None;
     if let Some(wanted) = body_fields::needed(&context, &view.policy, &unread, &attributes) {
         let (head, pending) = (take_head(head), PendingLimits::none(now));

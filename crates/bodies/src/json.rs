@@ -14,6 +14,9 @@ use crate::utf8::Utf8;
 /// Maximum depth of nested arrays and objects.
 pub const MAX_DEPTH: usize = 64;
 
+/// Maximum depth of responses. They may repeat what is in a request, such as the schema of a tool, some levels deeper.
+const MAX_RESPONSE_DEPTH: usize = 4 * MAX_DEPTH;
+
 /// Maximum number of elements of a batch. Each is charged.
 pub const MAX_BATCH: usize = 100;
 
@@ -29,6 +32,8 @@ pub struct JsonReader {
     text: Vec<u8>,
     /// Maximum length of `text`. What is longer is kept up to here.
     max_text: usize,
+    /// Maximum depth of nested arrays and objects.
+    max_depth: usize,
     /// Maximum length of a value.
     max_value: usize,
     utf8: Utf8,
@@ -97,6 +102,7 @@ impl Default for JsonReader {
             node: Some(ROOT),
             text: Vec::new(),
             max_text: 0,
+            max_depth: MAX_DEPTH,
             max_value: usize::MAX,
             utf8: Utf8::default(),
             records: Records::new(),
@@ -111,7 +117,7 @@ impl JsonReader {
     /// Creates a reader of the last value of each field, in a document or an array of any number of documents. Values are cut
     /// after `max_value` bytes.
     pub(crate) fn of_last_values(max_value: usize) -> Self {
-        Self { max_value, keeps_elements: false, ..Self::default() }
+        Self { max_value, max_depth: MAX_RESPONSE_DEPTH, keeps_elements: false, ..Self::default() }
     }
 
     /// Reads the next piece of the document.
@@ -161,6 +167,11 @@ impl JsonReader {
         self.records.first().filter(|_| !self.is_batch)
     }
 
+    /// Returns the values that have been read so far of the last document.
+    pub(crate) fn last_record(&self) -> Option<&Record> {
+        self.records.last()
+    }
+
     /// Returns the values of each document at the end of the body.
     ///
     /// # Errors
@@ -200,7 +211,7 @@ impl JsonReader {
     }
 
     fn begin_container(&mut self, fields: &FieldSet, is_object: bool) -> Result<(), Unreadable> {
-        if self.open.len() == MAX_DEPTH {
+        if self.open.len() == self.max_depth {
             return Err(Unreadable::TooDeep);
         }
         self.begin_record(fields, !is_object)?;

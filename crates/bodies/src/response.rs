@@ -103,8 +103,13 @@ impl ResponseReader {
         }
     }
 
-    /// Returns the values of the documents that have been read completely.
-    pub const fn latest(&self) -> &LatestValues {
+    /// Returns the values that have been read so far, of a body that ends before its end.
+    pub fn latest(&mut self) -> &LatestValues {
+        if let (ResponseFormat::Json, Document::Reading(reader)) = (&self.format, &self.document)
+            && let Some(record) = reader.last_record()
+        {
+            self.latest.replace(record.iter().cloned());
+        }
         &self.latest
     }
 }

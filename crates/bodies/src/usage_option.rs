@@ -59,8 +59,9 @@ pub fn include_usage(document: &[u8]) -> Option<Edit> {
     match found {
         UsageOption { streams: false, .. } => None,
         UsageOption { option: Some(value), .. } => {
-            let value_is = |word| replace(value, word, "true".to_owned());
-            value_is("false").or_else(|| value_is("null"))
+            let scalar = scalar(rest(value))?;
+            let edit = || Edit { range: value..value + scalar.len(), text: "true".to_owned() };
+            (scalar != b"true").then(edit)
         }
         UsageOption { options: Some(value), .. } if rest(value).starts_with(b"{") => {
             Some(member(value + 1, INCLUDE_USAGE))
@@ -70,6 +71,24 @@ pub fn include_usage(document: &[u8]) -> Option<Edit> {
             Some(member(document?, &format!("\"stream_options\":{{{INCLUDE_USAGE}}}")))
         }
     }
+}
+
+/// Returns the scalar with which `text` begins.
+fn scalar(text: &[u8]) -> Option<&[u8]> {
+    let length = match text.first()? {
+        b'{' | b'[' => return None,
+        b'"' => {
+            let mut is_escaped = false;
+            let end = text[1..].iter().position(|byte| {
+                let ends = *byte == b'"' && !is_escaped;
+                is_escaped = *byte == b'\\' && !is_escaped;
+                ends
+            });
+            2 + end?
+        }
+        _ => text.iter().position(|byte| b",} \t\r\n".contains(byte))?,
+    };
+    Some(&text[..length])
 }
 
 impl UsageOption {
@@ -82,7 +101,11 @@ impl UsageOption {
             let value = || end + document[end..].len() - document[end..].trim_ascii_start().len();
             match reader.position(&FIELDS) {
                 Some(JsonPosition::Document) => found.document = Some(end),
-                Some(JsonPosition::Value(STREAM)) => found.streams = document[value()..].starts_with(b"true"),
+                // Some services take any other value for true.
+                Some(JsonPosition::Value(STREAM)) => {
+                    let is = |word: &str| document[value()..].starts_with(word.as_bytes());
+                    found.streams = !is("false") && !is("null");
+                }
                 Some(JsonPosition::Value(OPTIONS)) => found.options = Some(value()),
                 Some(JsonPosition::Value(OPTION)) => found.option = Some(value()),
                 Some(JsonPosition::Value(_)) | None => {}
@@ -125,6 +148,10 @@ mod tests {
                 r#"{"stream_options":{"include_usage": true},"stream":true}"#.into(),
             ),
             (
+                r#"{"stream_options":{"include_usage":"o\"ff"},"stream":1}"#,
+                r#"{"stream_options":{"include_usage":true},"stream":1}"#.into(),
+            ),
+            (
                 r#"{"stream_options":{"x":":{"},"stream":true}"#,
                 r#"{"stream_options":{"include_usage":true,"x":":{"},"stream":true}"#.into(),
             ),
@@ -143,7 +170,8 @@ mod tests {
             "",
             "{}",
             r#"{"stream":false}"#,
-            r#"{"stream":"true"}"#,
+            r#"{"stream":null}"#,
+            r#"{"stream":true,"stream_options":{"include_usage":{}}}"#,
             r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
             r#"{"stream":true,"stream_options":[]}"#,
             r#"{"stream":true,"stream":true}"#,

@@ -67,6 +67,8 @@ struct OpenReservation {
     reservation: Reservation,
     /// Units reserved on arrival.
     reserved: u32,
+    /// Whether they are a guess.
+    is_guess: bool,
     /// Whether nothing is charged, and so no bytes either.
     free: bool,
     /// Maximum time for which the rule delays the bytes of a tunnel; `None` if it does not.
@@ -97,6 +99,7 @@ impl Settlement {
                     None => reservation,
                 },
                 reserved: reserved_units(selected),
+                is_guess: selected.is_guess,
                 free: false,
                 max_tunnel_delay: max_tunnel_delay(policy, selected),
                 awaited: None,
@@ -128,7 +131,10 @@ impl Settlement {
         }
         for open in &mut self.open {
             let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
-            let due = tariff.final_charge(request_end, call);
+            let due = match request_end {
+                RequestEnd::Unanswered => tariff.max_stated_charge(open.is_guess),
+                _ => tariff.final_charge(request_end, call),
+            };
             open.awaits_fields = matches!(request_end, RequestEnd::Responded { .. })
                 && due != FinalCharge::Nothing
                 && tariff.response_fields().is_some();

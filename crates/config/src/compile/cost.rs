@@ -181,6 +181,11 @@ fn check_admission_cost(cost: &Cost, limits: &[RuleLimit], at: At<'_>) {
 /// Adds a note for a cost in a response header without an estimate: a key may then have as many requests in flight as its
 /// limit has units, whatever they cost.
 fn note_missing_estimate(raw: &raw::VariableCost, at: At<'_>) {
+    if raw.tokens == Some(raw::TokenFormat::Openai) && raw.inject_usage.is_none() {
+        let note =
+            ValueError::new("streams of Chat Completions state no tokens unless the request asks for them");
+        at.note(note.with_hint("add `inject_usage: true`, or `false` to keep requests as they are"));
+    }
     let is_stated_later =
         raw.response_header.is_some() || raw.response_json.is_some() || raw.tokens.is_some();
     if is_stated_later && raw.estimate.is_none() {

@@ -7,6 +7,7 @@ mod review;
 
 use std::time::Duration;
 
+use self::covered::Covered;
 use super::lease_request::{LeaseGrant, LeaseRequest, MAX_VALID, ReturnedUnits, StoreCounterKind};
 use super::{AfterGrant, LeasePolicy, SharedCounter};
 use crate::algorithm::lease::{LeaseState, MAX_UNITS};
@@ -76,7 +77,7 @@ pub(crate) struct LeaseAccount {
     /// Units that have expired and were not given back yet.
     lapsed: Lease,
     /// Units set aside for reservations, whatever becomes of the lease that they are from.
-    covered: Lease,
+    covered: Covered,
     /// Units present when the demand was last counted, and those granted since.
     accounted: u64,
     /// Units demanded, and since when.
@@ -135,7 +136,7 @@ impl LeaseAccount {
             current: Lease::default(),
             next: Lease::default(),
             lapsed: Lease::default(),
-            covered: Lease::default(),
+            covered: Covered::default(),
             accounted: 0,
             measured: (0, now),
             looked: (0, now),
@@ -242,7 +243,7 @@ impl LeaseAccount {
         if self.quota.replace(quota).is_some_and(|before| before != quota) {
             // Units of the previous limit are not worth units of this one.
             self.forfeits_until = now.saturating_add(2 * MAX_VALID);
-            self.covered = Lease::default();
+            self.covered = Covered::default();
         }
         let elapsed = now.since(self.requested_at);
         let max_validity = kind.max_validity(policy.is_exact);

@@ -97,7 +97,7 @@ impl OpenReservation {
             // The upstream may have done more work than it has stated.
             FieldsRead::BrokenOff(latest) => stated(latest).max(self.reserved),
             FieldsRead::Abandoned(latest) => {
-                stated(latest).max(self.reserved).max(self.units_due(tariff.max_stated_charge()))
+                stated(latest).max(self.reserved).max(self.units_due(tariff.max_stated_charge(self.is_guess)))
             }
             FieldsRead::Unreadable => self.units_due(FinalCharge::AsReserved),
             FieldsRead::Recorded(units) => self.units_due(FinalCharge::Units(units)),

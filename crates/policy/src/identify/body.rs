@@ -62,7 +62,7 @@ pub struct BodyField {
 impl BodyFields {
     /// Returns those of a request without a body.
     pub fn absent() -> Self {
-        Self { read: Ok(Records::new()), size: None, on_unreadable: OnUnreadable::default() }
+        Self { read: Ok(Records::new()), size: Some(0), on_unreadable: OnUnreadable::default() }
     }
 
     /// Returns what rules know of the body, once for each element of a batch.

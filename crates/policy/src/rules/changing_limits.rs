@@ -168,6 +168,7 @@ impl RuleSet {
         };
         let (body, size) = (request.body.get(), request.body_size.get());
         let units = limiting.cost_model.units_to_reserve(request.headers, body, size);
+        let is_guess = limiting.cost_model.is_guess(body);
         let cost = match (limit.elastic_costs, self.share_in_force(rule.0, key)) {
             (Some(prices), _) => FollowingCost::fixed(units, prices.at_headroom(headroom)),
             (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),
@@ -176,7 +177,7 @@ impl RuleSet {
         let mut check = Check { key: own_key.unwrap_or(key), cost: cost.admitted, ..plain.check };
         let states_unreadable_limit = state_limit(&mut check, rule.0, limit, request);
         let (unit_cost, surcharge) = (cost.unit_cost, cost.surcharge);
-        Some(SelectedCheck { unit_cost, check, surcharge, states_unreadable_limit, ..plain })
+        Some(SelectedCheck { unit_cost, check, surcharge, states_unreadable_limit, is_guess, ..plain })
     }
 
     /// Returns the options of a permit of the rule at `index` with the limit in force, if that is adaptive.

@@ -201,16 +201,21 @@ impl CostModel {
         }
     }
 
+    /// Whether what is reserved for a request with these fields is a guess, because it does not say what it costs at most.
+    pub fn is_guess(&self, body: RequestFields<'_>) -> bool {
+        self.response_fields().is_some_and(|stated| stated.is_guess(body))
+    }
+
     /// Whether the head of a response of the upstream states the cost.
     pub const fn is_stated_by_response(&self) -> bool {
         matches!(self.cost, Cost::ResponseHeader(_))
     }
 
     /// Returns the charge of a request whose response is not known: the maximum, if there is one.
-    pub fn max_stated_charge(&self) -> FinalCharge {
+    pub fn max_stated_charge(&self, is_guess: bool) -> FinalCharge {
         match &self.cost {
             Cost::ResponseHeader(told) => told.max_units.map_or(FinalCharge::AsReserved, FinalCharge::Units),
-            Cost::ResponseFields(stated) => stated.charge_of_unknown(),
+            Cost::ResponseFields(stated) => stated.charge_of_unknown(is_guess),
             Cost::Fixed(_)
             | Cost::Header(_)
             | Cost::RequestField(_)
@@ -266,7 +271,7 @@ impl CostModel {
     pub fn final_charge(&self, end: &RequestEnd<'_>, call: CallStatus) -> FinalCharge {
         let (status, headers) = match *end {
             RequestEnd::Abandoned => return FinalCharge::AsReserved,
-            RequestEnd::Unanswered => return self.max_stated_charge(),
+            RequestEnd::Unanswered => return self.max_stated_charge(true),
             RequestEnd::Rejected => return FinalCharge::Nothing,
             RequestEnd::Failed { failure, .. } if self.refunds.cover(failure) => return FinalCharge::Nothing,
             RequestEnd::Responded { status, headers } => (status, headers),

@@ -51,6 +51,8 @@ pub struct SelectedCheck {
     pub surcharge: u32,
     /// Whether the end of the request can change what it is charged.
     pub needs_settlement: bool,
+    /// Whether its cost is a guess, because the request does not say what it costs at most.
+    pub is_guess: bool,
     /// Whether the request states a limit that cannot be read, so that the configured one applies.
     pub states_unreadable_limit: bool,
 }
@@ -74,6 +76,7 @@ impl SelectedCheck {
         if !matches!(self.role, CheckRole::Permit | CheckRole::Ban) {
             self.check.cost = self.check.cost.saturating_add(other.check.cost);
             self.surcharge = self.surcharge.saturating_add(other.surcharge);
+            self.is_guess |= other.is_guess;
         }
     }
 
@@ -85,6 +88,7 @@ impl SelectedCheck {
             check,
             surcharge: 0,
             needs_settlement: false,
+            is_guess: false,
             states_unreadable_limit: false,
         }
     }

@@ -4,9 +4,18 @@
 //! units were given back, others would spend them as well. So they are set aside: for the store they are spent. When the
 //! request is settled, its cost is taken from them, and the rest is given back.
 
+use smallvec::SmallVec;
+
 use super::{Lease, LeaseAccount};
 use crate::algorithm::lease::LeaseState;
 use crate::timestamp::Timestamp;
+
+/// Maximum number of grants that are kept apart. Units of the oldest ones count as those of the oldest.
+const MAX_GRANTS: usize = 8;
+
+/// Units by the grant that they are from, the oldest first: the store takes units back only in the time for which it has granted them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Covered(SmallVec<[Lease; 2]>);
 
 impl LeaseAccount {
     /// Sets expired units aside, except those for `reserved` units; returns the units left in the slot that may be spent. The
@@ -46,26 +55,71 @@ impl LeaseAccount {
     }
 
     /// Returns the units that are set aside.
-    pub(crate) const fn covered(&self) -> u32 {
-        self.covered.units
+    pub(crate) fn covered(&self) -> u32 {
+        self.covered.units()
     }
 
     /// Returns how many of `reserved` units have to be in the lease, because none are set aside for them.
     pub(in crate::leases) fn uncovered(&self, reserved: u64) -> u32 {
-        u32::try_from(reserved.saturating_sub(self.covered.units.into())).unwrap_or(u32::MAX)
+        u32::try_from(reserved.saturating_sub(self.covered().into())).unwrap_or(u32::MAX)
     }
 
     /// Spends `units` of a settled reservation, after which `reserved` units are reserved. Returns how many units are not covered.
     pub(crate) fn spend_covered(&mut self, units: u32, reserved: u64, now: Timestamp) -> u32 {
-        let spent = self.covered.units.min(units);
-        self.covered.units -= spent;
+        let spent = self.covered.spend_oldest(units);
         let reserved = u32::try_from(reserved).unwrap_or(u32::MAX);
-        let surplus = self.covered.units.saturating_sub(reserved);
-        self.covered.units -= surplus;
+        let surplus = self.covered.units().saturating_sub(reserved);
         // They were counted as spent.
         self.accounted = self.accounted.saturating_add(surplus.into());
-        self.lapsed.add(Lease { units: surplus, until: now, ..self.covered });
+        let lapsed = &mut self.lapsed;
+        self.covered.take_newest(surplus, |lease| lapsed.add(Lease { until: now, ..lease }));
         units - spent
+    }
+}
+
+impl Covered {
+    fn units(&self) -> u32 {
+        self.0.iter().fold(0, |sum, lease| sum.saturating_add(lease.units))
+    }
+
+    fn add(&mut self, lease: Lease) {
+        if lease.units == 0 {
+            return;
+        }
+        if let Some(known) = self.0.iter_mut().find(|known| known.granted_at == lease.granted_at) {
+            return known.add(lease);
+        }
+        if self.0.len() == MAX_GRANTS {
+            let second = self.0.remove(1);
+            self.0[0].add(second);
+        }
+        let at = self.0.partition_point(|known| known.granted_at < lease.granted_at);
+        self.0.insert(at, lease);
+    }
+
+    /// Spends at most `units`; returns how many were spent.
+    fn spend_oldest(&mut self, units: u32) -> u32 {
+        let mut left = units;
+        for lease in &mut self.0 {
+            let spent = lease.units.min(left);
+            lease.units -= spent;
+            left -= spent;
+        }
+        self.0.retain(|lease| lease.units > 0);
+        units - left
+    }
+
+    /// Takes `units`, of which there are as many, and calls `give` with those of each grant.
+    fn take_newest(&mut self, mut units: u32, mut give: impl FnMut(Lease)) {
+        while let Some(newest) = self.0.last_mut().filter(|_| units > 0) {
+            let taken = newest.units.min(units);
+            newest.units -= taken;
+            units -= taken;
+            give(Lease { units: taken, ..*newest });
+            if newest.units == 0 {
+                self.0.pop();
+            }
+        }
     }
 }
 
@@ -138,6 +192,10 @@ mod tests {
             }
         }
 
+        fn micros(&self) -> u64 {
+            u64::try_from(self.now.since(NOW).as_micros()).expect("small") + 1
+        }
+
         fn used_after(&self, request: &LeaseRequest) -> LeaseGrant {
             let left = LIMIT.saturating_sub(self.used + request.owed - request.returned.units);
             let granted = if request.least > left { 0 } else { request.requested.min(left) };
@@ -148,7 +206,7 @@ mod tests {
                 valid,
                 wait,
                 remaining: left - granted,
-                granted_at: 1,
+                granted_at: self.micros(),
                 ..LeaseGrant::default()
             }
         }

@@ -21,7 +21,7 @@ impl LeaseAccount {
             return Some(last.saturating_sub(self.lead).min(next_look).max(now));
         }
         // Units that came too late go back, and what settled reservations leave.
-        (self.lapsed.units > 0 || self.covered.units > 0).then_some(next_look)
+        (self.lapsed.units > 0 || self.covered() > 0).then_some(next_look)
     }
 
     /// Reviews the units held: whether they are about to expire, or are more than will be spent. Returns also what the
@@ -52,7 +52,7 @@ impl LeaseAccount {
             let review = if self.is_idle(now) {
                 LeaseReview::Done
             } else {
-                let pause = if self.covered.units > 0 { self.look } else { MEMORY };
+                let pause = if self.covered() > 0 { self.look } else { MEMORY };
                 LeaseReview::Later(now.saturating_add(pause))
             };
             return (review, slot);
@@ -92,7 +92,7 @@ impl LeaseAccount {
         let remembers = self.demand_rate > WORTH_REMEMBERING && now.since(self.requested_at) < MEMORY;
         let holds = self.next.units > 0
             || self.lapsed.units > 0
-            || self.covered.units > 0
+            || self.covered() > 0
             || now < self.current.until
             || self.owed > 0;
         !holds && !remembers && !self.is_requesting && self.needed == 0 && now >= self.pauses_until

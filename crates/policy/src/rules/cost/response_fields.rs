@@ -86,7 +86,8 @@ impl ResponseFieldsCost {
             let text = body.field(field.index).ok().flatten()?;
             Some(number(text.as_bytes()).unwrap_or(u32::MAX))
         };
-        let stated = stated.iter().filter_map(number_of).max().unwrap_or(*default);
+        let stated =
+            stated.iter().filter_map(number_of).filter(|number| *number > 0).max().unwrap_or(*default);
         let times = repetitions.as_ref().and_then(number_of).unwrap_or(1).max(1);
         let by_bytes = match bytes_per_unit {
             None => 0,
@@ -99,10 +100,15 @@ impl ResponseFieldsCost {
         self.bounded(stated.saturating_mul(times).saturating_add(by_bytes)).max(1)
     }
 
-    /// Returns the charge of a request whose client did not wait for the numbers. Without an estimate by the request, the reservation
-    /// says nothing about the cost.
-    pub(super) fn charge_of_unknown(&self) -> FinalCharge {
-        let max_units = self.max_units.filter(|_| self.estimate.is_fixed());
+    /// Whether the estimate is the default, because the request does not say what it costs at most.
+    pub(super) fn is_guess(&self, body: RequestFields<'_>) -> bool {
+        let is_stated = |field: &BodyField| matches!(body.field(field.index), Ok(Some(_)));
+        !self.estimate.stated.iter().any(is_stated)
+    }
+
+    /// Returns the charge of a request whose client did not wait for the numbers. A guess says nothing about the cost.
+    pub(super) fn charge_of_unknown(&self, is_guess: bool) -> FinalCharge {
+        let max_units = self.max_units.filter(|_| is_guess);
         max_units.map_or(FinalCharge::AsReserved, FinalCharge::Units)
     }
 
