@@ -43,7 +43,10 @@ impl BodyReader {
             media_type == b"application/json" || media_type.ends_with(b"+json") && !is_grpc(&media_type);
         let format = match media_type.as_slice() {
             _ if is_json && fields.has_json(wanted) => FormatReader::Json(Box::default()),
-            b"application/x-www-form-urlencoded" if fields.has_forms(wanted) => {
+            // A GraphQL request in a form is not measured.
+            b"application/x-www-form-urlencoded"
+                if fields.has_forms(wanted) && !fields.has_graphql(wanted) =>
+            {
                 FormatReader::Form(FormReader::default())
             }
             _ if is_grpc(&media_type) => {
@@ -88,7 +91,11 @@ impl BodyReader {
             FormatReader::Json(reader) => reader.record(),
             FormatReader::Form(reader) => reader.record(),
             // A call may wait for a response before it sends a message.
-            FormatReader::Grpc { record, .. } => return Ok(Some(Records::from_iter([record.clone()]))),
+            FormatReader::Grpc { record, .. } => {
+                let mut records = Records::from_iter([record.clone()]);
+                computed::compute(fields, self.wanted, &mut records, url)?;
+                return Ok(Some(records));
+            }
         };
         let Some(record) = record else { return Ok(None) };
         let is_missing =
@@ -109,7 +116,7 @@ impl BodyReader {
         let mut records = match self.format {
             FormatReader::Json(reader) => reader.finish(fields)?,
             FormatReader::Form(reader) => Records::from_iter([reader.finish(fields)?]),
-            FormatReader::Grpc { record, .. } => return Ok(Records::from_iter([record])),
+            FormatReader::Grpc { record, .. } => Records::from_iter([record]),
         };
         computed::compute(fields, self.wanted, &mut records, url)?;
         Ok(records)

@@ -55,8 +55,11 @@ impl<'t> GraphqlRequest<'t> {
             (one, other) => Ok(one.or(other)),
         };
         let Some(query) = one(0)? else { return Ok(None) };
-        // A service that does not read URLs uses the defaults of the document instead.
-        if of_url(0).is_none() && body[2].is_none() && of_url(2).is_some() {
+        // A service that reads only one of the places uses the defaults of the document if the variables are in the other.
+        let lacks = |query: Option<&str>, own: Option<&str>, other: Option<&str>| {
+            query.is_some() && own.is_none() && other.is_some()
+        };
+        if lacks(body[0], body[2], of_url(2)) || lacks(of_url(0), of_url(2), body[2]) {
             return Err(Unreadable::Duplicate);
         }
         Ok(Some(Self { query, operation_name: one(1)?, variables: one(2)? }))

@@ -182,6 +182,16 @@ fn url_and_body_may_not_differ() {
         assert_eq!(read_body(body, Some(other)), Err(Unreadable::Duplicate), "{other}");
     }
     assert_eq!(read_body("{}", Some("query={a+b}")), Ok(vec![Some("2".to_owned())]));
+    let url = "query=query+A($n:+Int+%3D+9)+{+a(first:+$n)+{+b+}+}";
+    let variables = r#"{"variables": {"n": 1}}"#;
+    assert_eq!(
+        read_body(variables, Some(url)),
+        Err(Unreadable::Duplicate),
+        "a service may read the URL only"
+    );
+    let url = format!("{url}&variables={{\"n\":1}}");
+    let body = r#"{"query": "query A($n: Int = 9) { a(first: $n) { b } }"}"#;
+    assert_eq!(read_body(body, Some(&url)), Err(Unreadable::Duplicate), "a service may read the body only");
 }
 
 #[test]
