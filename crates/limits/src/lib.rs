@@ -259,13 +259,12 @@ impl PendingLimits {
         self.response_costs(policy).any(|stated| stated.injects_usage.is_some())
     }
 
-    /// Yields the costs of rules that fields of the response's body state.
+    /// Yields the costs that fields of the response's body state, of rules that are charged.
     fn response_costs<'p>(&self, policy: &'p Policy) -> impl Iterator<Item = &'p ResponseFieldsCost> {
-        let rules = policy.response_fields.is_some().then(|| self.rules());
-        rules
-            .into_iter()
-            .flatten()
-            .filter_map(|rule| policy.rules.get(rule)?.action.limiting()?.cost_model.response_fields())
+        let charged = policy.response_fields.is_some().then(|| self.0.reservations());
+        charged.into_iter().flatten().filter_map(|(_, selected, _)| {
+            policy.rules.get(selected.rule)?.action.limiting()?.cost_model.response_fields()
+        })
     }
 
     /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the request is held.

@@ -1,6 +1,7 @@
 //! Costs that the bodies of responses state: the tokens of language models, in whole documents and in streams.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 
 use super::start_with_rule;
 use crate::support::origin::ScriptedRequest;
@@ -215,6 +216,65 @@ fn reservation_is_derived_from_the_request() {
     gzip.write_all(text.as_bytes()).expect("in memory");
     let compressed = Request::post("/", gzip.finish().expect("in memory")).header("content-encoding", "gzip");
     assert_eq!(reserved(compressed), 100 + u64::try_from(text.len().div_ceil(4)).expect("small"));
+}
+
+#[test]
+fn request_that_another_rule_pays_is_not_changed() {
+    let origin = model();
+    let rules = "  - { name: tokens, key: [], limit: 10/d, algorithm: fixed_window, cost: { tokens: openai, estimate: 10, max: 500, inject_usage: true } }\n  \
+                 - { name: credits, key: [], limit: 9/d, algorithm: fixed_window }\nany_of: [[tokens, credits]]\n";
+    let weir = Weir::start(&crate::support::config(origin.address(), &format!("rules:\n{rules}")));
+    let body = r#"{"messages":[],"stream":true}"#;
+    let request = Request::post("/v1/chat/completions", body)
+        .header("content-type", "application/json")
+        .header("accept-encoding", "gzip");
+    let received = || {
+        assert_eq!(Client::connect(weir.address()).fetch(&request).status, 200);
+        let last = origin.last_request();
+        (last.body.text(), last.head.get("accept-encoding").map(str::to_owned))
+    };
+    assert_ne!(received().0, body, "charged by `tokens`");
+    assert_eq!(received(), (body.to_owned(), Some("gzip".to_owned())), "charged by `credits`");
+}
+
+#[test]
+fn requests_without_a_body_reserve_no_prompt() {
+    let origin = model();
+    let rule = "{ name: tokens, key: [], limit: 10000/d, algorithm: fixed_window, cost: { tokens: openai, \
+                estimate: { default: 100, prompt: 4 }, max: 5000, inject_usage: true } }";
+    let weir = start_with_rule(&origin, rule);
+    let listing = Client::connect(weir.address()).fetch(&Request::get("/v1/models"));
+    assert_eq!(listing.numeric_header("x-ratelimit-remaining"), 9900);
+}
+
+#[test]
+fn client_that_leaves_pays_the_maximum_unless_it_said_less() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        turn.send(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+        )?;
+        turn.send("7\r\ndata: {\r\n")?;
+        // Until the proxy closes the connection.
+        let _ = turn.wire.read_body(crate::support::wire::Framing::Length(1), |_| {});
+        Ok(AfterResponse::Close)
+    });
+    for (body, charged) in [("{}", 500), (r#"{"max_tokens":60}"#, 60)] {
+        let weir = start_with_rule(&origin, RULE);
+        let request = Request::post("/", body).header("content-type", "application/json");
+        let mut client = TcpStream::connect(weir.address()).expect("listening");
+        client.write_all(&request.to_bytes()).expect("sent");
+        let mut begun = Vec::new();
+        while !begun.ends_with(b"data: {") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).expect("the beginning of a stream");
+            begun.push(byte[0]);
+        }
+        drop(client);
+        let units = || weir.metric("weir_response_cost_units_total", &[("rule", "tokens")]);
+        wait::until_true("the charge", || units() >= f64::from(charged));
+        assert_eq!(units(), f64::from(charged), "{body}");
+    }
 }
 
 #[test]
