@@ -67,7 +67,8 @@ impl Port {
             request = request.header(*name, *value);
         }
         let (response, mut sending) = self.h2.send_request(request, false);
-        sending.send_data(Bytes::copy_from_slice(body), true).unwrap();
+        // The service may have rejected the head and reset the stream (RFC 9113 section 8.1).
+        let _ = sending.send_data(Bytes::copy_from_slice(body), true);
         self.h2.read_response(response).unwrap()
     }
 
