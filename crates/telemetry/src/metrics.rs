@@ -5,6 +5,7 @@
 //! Envoy's names. No other module defines metric names.
 
 mod alerts;
+mod by_rule;
 mod connection_setup;
 mod countries;
 mod deferred;

@@ -1,9 +1,9 @@
 //! Decision counters of each rule, by rule name, across reloads and workers.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::by_rule::ByRule;
 use super::exporter::MetricRegistry;
 use super::families;
 use crate::atomic_counter::AtomicCounter;
@@ -17,7 +17,6 @@ const EXCLUSIVE_STRIPES: usize = 12;
 /// Maximum number of rules that are counted separately. Names come from the configuration, but a long-lived process may
 /// see many configurations. Further rules are counted together.
 const MAX_RULES: usize = 10_000;
-const OTHER_RULES: &str = "other";
 
 /// Number of requests per outcome of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,30 +97,17 @@ thread_local! {
 }
 
 /// Counters of every rule since the start, by name.
-#[derive(Debug, Default)]
-pub(super) struct RuleRegistry(BTreeMap<Box<str>, RuleMetrics>);
+pub(super) type RuleRegistry = ByRule<RuleMetrics, MAX_RULES>;
 
 impl RuleRegistry {
-    pub(super) fn get_or_insert(&mut self, name: &str) -> RuleMetrics {
-        if let Some(known) = self.0.get(name) {
-            return known.clone();
-        }
-        let name = if self.0.len() < MAX_RULES { name } else { OTHER_RULES };
-        self.0.entry(name.into()).or_default().clone()
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&RuleMetrics> {
-        self.0.get(name)
-    }
-
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(|name| &**name)
+        self.iter().map(|(name, _)| name)
     }
 
     /// Sets the counters of all rules.
     pub(super) fn fill(&self, sums: &MetricRegistry) {
-        for (name, rule) in &self.0 {
-            let name = ("rule", &**name);
+        for (name, rule) in self.iter() {
+            let name = ("rule", name);
             for (outcome, count) in rule.decisions().iter() {
                 sums.set_counter(&families::DECISIONS, &[name, ("outcome", outcome.as_str())], count);
             }
@@ -132,12 +118,13 @@ impl RuleRegistry {
     }
 
     pub(super) fn decisions(&self) -> Vec<(Box<str>, DecisionCounts)> {
-        self.0.iter().map(|(name, rule)| (name.clone(), rule.decisions())).collect()
+        self.iter().map(|(name, rule)| (name.into(), rule.decisions())).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::by_rule::OTHER_RULES;
     use super::*;
 
     #[test]

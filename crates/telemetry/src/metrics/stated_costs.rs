@@ -1,15 +1,14 @@
 //! Costs that the bodies of responses state, by rule name, across reloads and workers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::by_rule::ByRule;
 use super::exporter::MetricRegistry;
 use super::families;
 use crate::atomic_counter::AtomicCounter;
 
 /// Maximum number of rules that are counted separately. Further rules are counted together.
 const MAX_RULES: usize = 1000;
-const OTHER_RULES: &str = "other";
 
 /// How the cost of a response became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,21 +58,12 @@ impl StatedCostMetrics {
 }
 
 /// Metrics of every rule with such a cost since the start, by name.
-#[derive(Debug, Default)]
-pub(super) struct StatedCostRegistry(BTreeMap<Box<str>, Arc<StatedCostMetrics>>);
+pub(super) type StatedCostRegistry = ByRule<Arc<StatedCostMetrics>, MAX_RULES>;
 
 impl StatedCostRegistry {
-    pub(super) fn get_or_insert(&mut self, name: &str) -> Arc<StatedCostMetrics> {
-        if let Some(known) = self.0.get(name) {
-            return Arc::clone(known);
-        }
-        let name = if self.0.len() < MAX_RULES { name } else { OTHER_RULES };
-        Arc::clone(self.0.entry(name.into()).or_default())
-    }
-
     /// Sets the counters of all rules.
     pub(super) fn fill(&self, sums: &MetricRegistry) {
-        for (name, rule) in &self.0 {
+        for (name, rule) in self.iter() {
             sums.set_labelled_counters(
                 &families::STATED_COSTS,
                 ("rule", name),

@@ -1,9 +1,9 @@
 //! Queues of rules whose requests wait for room, by rule name, across reloads and workers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::by_rule::ByRule;
 use super::exporter::{MetricRegistry, render_histograms};
 use super::families;
 use crate::atomic_counter::AtomicCounter;
@@ -11,7 +11,6 @@ use crate::histogram::Histogram;
 
 /// Maximum number of rules that are counted separately. Further rules are counted together.
 const MAX_RULES: usize = 1000;
-const OTHER_RULES: &str = "other";
 
 /// Why a request was rejected that would have had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,21 +86,12 @@ impl Drop for WaitingGuard {
 }
 
 /// Metrics of every rule with a queue since the start, by name.
-#[derive(Debug, Default)]
-pub(super) struct WaitRegistry(BTreeMap<Box<str>, Arc<WaitMetrics>>);
+pub(super) type WaitRegistry = ByRule<Arc<WaitMetrics>, MAX_RULES>;
 
 impl WaitRegistry {
-    pub(super) fn get_or_insert(&mut self, name: &str) -> Arc<WaitMetrics> {
-        if let Some(known) = self.0.get(name) {
-            return Arc::clone(known);
-        }
-        let name = if self.0.len() < MAX_RULES { name } else { OTHER_RULES };
-        Arc::clone(self.0.entry(name.into()).or_default())
-    }
-
     /// Sets the gauges and counters of all rules.
     pub(super) fn fill(&self, sums: &MetricRegistry) {
-        for (name, rule) in &self.0 {
+        for (name, rule) in self.iter() {
             sums.set_gauge(&families::WAITING, &[("rule", name)], rule.waiting() as f64);
             sums.set_labelled_counters(
                 &families::WAIT_REJECTIONS,
@@ -115,10 +105,10 @@ impl WaitRegistry {
 
     /// Renders the histograms of all rules; empty without rules.
     pub(super) fn render_waits(&self) -> String {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return String::new();
         }
-        let waits = self.0.iter().map(|(name, rule)| (&**name, &rule.waits));
+        let waits = self.iter().map(|(name, rule)| (name, &rule.waits));
         render_histograms(&families::WAIT_TIME, "rule", waits)
     }
 }
