@@ -1,5 +1,6 @@
 //! Fields of bodies: the section `bodies`, and `json` and `form` in matchers and keys.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -104,6 +105,16 @@ pub(super) fn register(
         );
         return None;
     }
+    add_used(field, &context.used_fields.requests, "bodies", at)
+}
+
+/// Adds a field to those that are `used` of requests or responses.
+pub(super) fn add_used(
+    field: Result<FieldName, ValueError>,
+    used: &RefCell<Vec<FieldName>>,
+    of: &str,
+    at: At<'_>,
+) -> Option<BodyField> {
     let field = match field {
         Ok(field) => field,
         Err(error) => {
@@ -111,10 +122,10 @@ pub(super) fn register(
             return None;
         }
     };
-    let mut used = context.used_fields.requests.borrow_mut();
+    let mut used = used.borrow_mut();
     let index = used.iter().position(|known| *known == field).unwrap_or(used.len());
     if index == MAX_FIELDS {
-        at.key_error(format!("rules read at most {MAX_FIELDS} fields of bodies"));
+        at.key_error(format!("rules read at most {MAX_FIELDS} fields of {of}"));
         return None;
     }
     if index == used.len() {

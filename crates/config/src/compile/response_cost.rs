@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use super::bodies::{json_field, register};
+use super::bodies::{add_used, json_field, register};
 use super::context::CompileContext;
 use super::map_items;
 use crate::at::At;
@@ -11,7 +11,7 @@ use crate::defaults::REQUEST_COST;
 use crate::diagnostic::ValueError;
 use crate::raw;
 use crate::raw::TokenFormat;
-use weir_bodies::fields::{FieldName, FieldSet, MAX_FIELDS};
+use weir_bodies::fields::{FieldName, FieldSet};
 use weir_policy::identify::body::BodyField;
 use weir_policy::rules::cost::{
     CostEstimate, ResponseFieldsCost, UsageOptionFields, WEIGHT_SCALE, WeightedFields,
@@ -215,21 +215,5 @@ fn compile_injection(
 
 /// Registers a field of responses as used.
 fn register_response(path: &str, at: At<'_>, context: &CompileContext<'_>) -> Option<BodyField> {
-    let field = match json_field(path) {
-        Ok(field) => field,
-        Err(error) => {
-            at.key_error(error);
-            return None;
-        }
-    };
-    let mut used = context.used_fields.responses.borrow_mut();
-    let index = used.iter().position(|known| *known == field).unwrap_or(used.len());
-    if index == MAX_FIELDS {
-        at.key_error(format!("rules read at most {MAX_FIELDS} fields of responses"));
-        return None;
-    }
-    if index == used.len() {
-        used.push(field.clone());
-    }
-    Some(BodyField { field, index })
+    add_used(json_field(path), &context.used_fields.responses, "responses", at)
 }
