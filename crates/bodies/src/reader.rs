@@ -39,10 +39,8 @@ impl BodyReader {
         content_type: Option<&[u8]>,
     ) -> Result<Self, Unreadable> {
         let media_type = media_type(content_type.unwrap_or_default());
-        let is_json =
-            media_type == b"application/json" || media_type.ends_with(b"+json") && !is_grpc(&media_type);
         let format = match media_type.as_slice() {
-            _ if is_json && fields.has_json(wanted) => FormatReader::Json(Box::default()),
+            json if is_json(json) && fields.has_json(wanted) => FormatReader::Json(Box::default()),
             // A GraphQL request in a form is not measured.
             b"application/x-www-form-urlencoded"
                 if fields.has_forms(wanted) && !fields.has_graphql(wanted) =>
@@ -121,6 +119,11 @@ impl BodyReader {
         computed::compute(fields, self.wanted, &mut records, url)?;
         Ok(records)
     }
+}
+
+/// Whether bodies of this type are JSON documents.
+pub(crate) fn is_json(media_type: &[u8]) -> bool {
+    media_type == b"application/json" || media_type.ends_with(b"+json") && !is_grpc(media_type)
 }
 
 /// Whether bodies of this type are the messages of a gRPC call, whatever their own format is.

@@ -8,19 +8,18 @@ mod lines;
 
 use std::sync::Arc;
 
-use self::document::Document;
+use self::document::Documents;
 use self::event_stream::EventStreamReader;
 use self::lines::LineReader;
 use crate::Unreadable;
+use crate::coding::Coding;
 use crate::fields::{FieldIndex, FieldSet, Value};
-use crate::reader::media_type;
+use crate::reader::{is_json, media_type};
 
 /// Reads the fields of one response.
 #[derive(Debug)]
 pub struct ResponseReader {
-    fields: Arc<FieldSet>,
-    latest: LatestValues,
-    document: Document,
+    documents: Documents,
     format: ResponseFormat,
     failed: Option<Unreadable>,
 }
@@ -53,8 +52,7 @@ impl ResponseReader {
         content_type: Option<&[u8]>,
         content_encoding: Option<&[u8]>,
     ) -> Result<Self, Unreadable> {
-        let coding = content_encoding.unwrap_or_default().trim_ascii();
-        if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
+        if Coding::from_values(content_encoding.into_iter())?.is_some() {
             return Err(Unreadable::Coding);
         }
         let format = match media_type(content_type.unwrap_or_default()).as_slice() {
@@ -65,27 +63,25 @@ impl ResponseReader {
             b"application/vnd.amazon.eventstream" => {
                 ResponseFormat::EventStream(EventStreamReader::default())
             }
-            json if json == b"application/json" || json.ends_with(b"+json") => ResponseFormat::Json,
+            media_type if is_json(media_type) => ResponseFormat::Json,
             _ => return Err(Unreadable::ContentType),
         };
-        let latest = LatestValues { values: vec![None; fields.fields().len()].into(), documents: 0 };
-        let (fields, document) = (Arc::clone(fields), Document::default());
-        Ok(Self { fields, latest, document, format, failed: None })
+        Ok(Self { documents: Documents::new(fields), format, failed: None })
     }
 
     /// Reads the next piece of the body.
     pub fn read(&mut self, piece: &[u8]) {
-        let Self { fields, latest, document, format, failed } = self;
+        let Self { documents, format, failed } = self;
         if failed.is_some() {
             return;
         }
         let read = match format {
-            ResponseFormat::Json => document.read(fields, piece),
+            ResponseFormat::Json => documents.read(piece),
             ResponseFormat::Lines(lines) => {
-                lines.read(fields, piece, document, latest);
+                lines.read(piece, documents);
                 Ok(())
             }
-            ResponseFormat::EventStream(messages) => messages.read(fields, piece, document, latest),
+            ResponseFormat::EventStream(messages) => messages.read(piece, documents),
         };
         *failed = read.err();
     }
@@ -95,22 +91,21 @@ impl ResponseReader {
     /// # Errors
     /// Why values are unknown. Documents of a stream that are not JSON are passed over.
     pub fn end(&mut self) -> Result<&LatestValues, Unreadable> {
-        let ended = self.document.end(&self.fields, &mut self.latest);
+        let ended = self.documents.end();
+        let latest = self.documents.latest();
         match (self.failed, &self.format) {
             (Some(reason), _) => Err(reason),
-            (None, ResponseFormat::Json) => ended.map(|()| &self.latest),
-            (None, ResponseFormat::Lines(_) | ResponseFormat::EventStream(_)) => Ok(&self.latest),
+            (None, ResponseFormat::Json) => ended.map(|()| latest),
+            (None, ResponseFormat::Lines(_) | ResponseFormat::EventStream(_)) => Ok(latest),
         }
     }
 
     /// Returns the values that have been read so far, of a body that ends before its end.
     pub fn latest(&mut self) -> &LatestValues {
-        if let (ResponseFormat::Json, Document::Reading(reader)) = (&self.format, &self.document)
-            && let Some(record) = reader.last_record()
-        {
-            self.latest.replace(record.iter().cloned());
+        match self.format {
+            ResponseFormat::Json => self.documents.latest_so_far(),
+            ResponseFormat::Lines(_) | ResponseFormat::EventStream(_) => self.documents.latest(),
         }
-        &self.latest
     }
 }
 

@@ -2,10 +2,8 @@
 //!
 //! Checksums are not checked: what reads the response does that, and a broken message has no valid document.
 
-use super::LatestValues;
-use super::document::Document;
+use super::document::Documents;
 use crate::Unreadable;
-use crate::fields::FieldSet;
 
 /// Total length, length of the headers, and a checksum, of 32 bits each.
 const PRELUDE_SIZE: usize = 12;
@@ -31,13 +29,7 @@ impl EventStreamReader {
     ///
     /// # Errors
     /// [`Unreadable::Invalid`] if the lengths in a prelude contradict each other.
-    pub(super) fn read(
-        &mut self,
-        fields: &FieldSet,
-        mut piece: &[u8],
-        document: &mut Document,
-        latest: &mut LatestValues,
-    ) -> Result<(), Unreadable> {
+    pub(super) fn read(&mut self, mut piece: &[u8], documents: &mut Documents) -> Result<(), Unreadable> {
         while !piece.is_empty() {
             if self.in_prelude < PRELUDE_SIZE {
                 let part = take(&mut piece, PRELUDE_SIZE - self.in_prelude);
@@ -53,11 +45,11 @@ impl EventStreamReader {
             self.payload -= payload.len();
             if !payload.is_empty() {
                 // A payload that is not JSON has no values.
-                let _ = document.read(fields, payload);
+                let _ = documents.read(payload);
             }
             self.trailer -= take(&mut piece, self.trailer).len();
             if self.trailer == 0 {
-                let _ = document.end(fields, latest);
+                let _ = documents.end();
                 self.in_prelude = 0;
             }
         }

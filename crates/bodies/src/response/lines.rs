@@ -1,8 +1,6 @@
 //! Documents in lines: server-sent events (HTML standard, section 9.2.6), and one document per line.
 
-use super::LatestValues;
-use super::document::Document;
-use crate::fields::FieldSet;
+use super::document::Documents;
 
 /// Beginning of a line of an event that has a part of its data.
 const DATA: &[u8] = b"data:";
@@ -40,20 +38,14 @@ impl LineReader {
     }
 
     /// Reads the next piece of the body. What is not JSON is passed over, such as `[DONE]` at the end of a stream.
-    pub(super) fn read(
-        &mut self,
-        fields: &FieldSet,
-        mut piece: &[u8],
-        document: &mut Document,
-        latest: &mut LatestValues,
-    ) {
+    pub(super) fn read(&mut self, mut piece: &[u8], documents: &mut Documents) {
         while let Some((byte, after)) = piece.split_first() {
             let is_second = std::mem::take(&mut self.after_return) && *byte == b'\n';
             piece = match (self.state, *byte) {
                 _ if is_second => after,
                 (state, b'\n' | b'\r') => {
                     self.after_return = *byte == b'\r';
-                    self.end_line(state, fields, document, latest);
+                    self.end_line(state, documents);
                     after
                 }
                 (LineState::Name(matched), byte) => {
@@ -73,7 +65,7 @@ impl LineReader {
                     let (line, rest) = piece.split_at(end);
                     if self.state == LineState::Data {
                         // An error is kept by the document.
-                        let _ = document.read(fields, line);
+                        let _ = documents.read(line);
                     }
                     rest
                 }
@@ -81,18 +73,12 @@ impl LineReader {
         }
     }
 
-    fn end_line(
-        &mut self,
-        state: LineState,
-        fields: &FieldSet,
-        document: &mut Document,
-        latest: &mut LatestValues,
-    ) {
+    fn end_line(&mut self, state: LineState, documents: &mut Documents) {
         if self.is_document || state == LineState::Name(0) {
-            let _ = document.end(fields, latest);
-        } else if state == LineState::Data && !document.is_empty() {
+            let _ = documents.end();
+        } else if state == LineState::Data && !documents.is_empty() {
             // Lines of data are joined with a line feed.
-            let _ = document.read(fields, b"\n");
+            let _ = documents.read(b"\n");
         }
         self.state = if self.is_document { LineState::Data } else { LineState::Name(0) };
     }
