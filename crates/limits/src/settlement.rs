@@ -131,10 +131,7 @@ impl Settlement {
         }
         for open in &mut self.open {
             let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
-            let due = match request_end {
-                RequestEnd::Unanswered => tariff.max_stated_charge(open.is_guess),
-                _ => tariff.final_charge(request_end, call),
-            };
+            let due = tariff.final_charge(request_end, call, open.is_guess);
             open.awaits_fields = matches!(request_end, RequestEnd::Responded { .. })
                 && due != FinalCharge::Nothing
                 && tariff.response_fields().is_some();

@@ -262,7 +262,7 @@ impl DecidedRequest<'_> {
         let headers = Headers::default();
         let logged = self.arrival.request;
         let end = request_end(logged.recorded_end, logged.status, &headers);
-        limiting.cost_model.final_charge(&end, CallStatus::None) != FinalCharge::Nothing
+        limiting.cost_model.final_charge(&end, CallStatus::None, false) != FinalCharge::Nothing
     }
 
     /// Returns the request's key under a rule as text.

@@ -267,11 +267,11 @@ impl CostModel {
     }
 
     /// Returns what a request with this ending is charged, apart from costs by body size. While the status of a `call`
-    /// is awaited, it is assumed to change nothing.
-    pub fn final_charge(&self, end: &RequestEnd<'_>, call: CallStatus) -> FinalCharge {
+    /// is awaited, it is assumed to change nothing. `is_guess`: what was reserved is, see [`Self::is_guess`].
+    pub fn final_charge(&self, end: &RequestEnd<'_>, call: CallStatus, is_guess: bool) -> FinalCharge {
         let (status, headers) = match *end {
             RequestEnd::Abandoned => return FinalCharge::AsReserved,
-            RequestEnd::Unanswered => return self.max_stated_charge(true),
+            RequestEnd::Unanswered => return self.max_stated_charge(is_guess),
             RequestEnd::Rejected => return FinalCharge::Nothing,
             RequestEnd::Failed { failure, .. } if self.refunds.cover(failure) => return FinalCharge::Nothing,
             RequestEnd::Responded { status, headers } => (status, headers),

@@ -32,7 +32,8 @@ fn charge_for_call(tariff: &CostModel, status: u16, headers: &HeaderMap, call: C
     let status = StatusCode::from_u16(status).unwrap();
     let mut raw = RawHeaders::default();
     headers.iter().for_each(|(name, value)| raw.push(name.as_str().as_bytes(), value.as_bytes()));
-    let due = |headers| tariff.final_charge(&RequestEnd::Responded { status, headers: &headers }, call);
+    let due =
+        |headers| tariff.final_charge(&RequestEnd::Responded { status, headers: &headers }, call, false);
     let charged = due(raw.into());
     assert_eq!(charged, due(headers.clone().into()), "raw headers and a map give the same result");
     charged
@@ -47,6 +48,7 @@ fn charge_for_failure(tariff: &CostModel, status: u16, failure: UpstreamFailure)
     tariff.final_charge(
         &RequestEnd::Failed { status: StatusCode::from_u16(status).unwrap(), failure },
         CallStatus::None,
+        false,
     )
 }
 
@@ -139,7 +141,7 @@ fn only_counted_response_statuses_are_charged() {
     assert_eq!(charge_for_response(&tariff, 403, &[]), FinalCharge::AsReserved);
     assert_eq!(charge_for_response(&tariff, 200, &[]), FinalCharge::Nothing);
     assert_eq!(charge_for_failure(&tariff, 503, UpstreamFailure::Connect), FinalCharge::Nothing);
-    assert_eq!(tariff.final_charge(&RequestEnd::Abandoned, CallStatus::None), FinalCharge::AsReserved);
+    assert_eq!(tariff.final_charge(&RequestEnd::Abandoned, CallStatus::None, false), FinalCharge::AsReserved);
 }
 
 #[test]
@@ -177,7 +179,7 @@ fn refund_applies_only_to_configured_statuses_and_failures() {
         FinalCharge::Nothing,
         "a local 503 is a 5xx"
     );
-    assert_eq!(tariff.final_charge(&RequestEnd::Abandoned, CallStatus::None), FinalCharge::AsReserved);
+    assert_eq!(tariff.final_charge(&RequestEnd::Abandoned, CallStatus::None, false), FinalCharge::AsReserved);
     let tariff = CostModel { refunds: Refunds { statuses: Statuses::default(), ..refunds }, ..tariff };
     assert_eq!(charge_for_failure(&tariff, 504, UpstreamFailure::Timeout), FinalCharge::Nothing);
     assert_eq!(charge_for_failure(&tariff, 503, UpstreamFailure::Connect), FinalCharge::AsReserved);
@@ -295,7 +297,7 @@ fn request_whose_response_is_not_known_costs_the_maximum() {
         }),
         ..CostModel::fixed(1)
     };
-    let charge = |model: &CostModel, end| model.final_charge(&end, CallStatus::None);
+    let charge = |model: &CostModel, end| model.final_charge(&end, CallStatus::None, false);
     assert_eq!(charge(&stated(Some(70)), RequestEnd::Unanswered), FinalCharge::Units(70));
     assert_eq!(charge(&stated(None), RequestEnd::Unanswered), FinalCharge::AsReserved);
     assert_eq!(charge(&stated(Some(70)), RequestEnd::Abandoned), FinalCharge::AsReserved, "it was not sent");
