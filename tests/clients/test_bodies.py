@@ -1,14 +1,12 @@
 """Clients of services whose bodies rules read, with the configurations of config/: MCP, GraphQL, logins.
 
-WEIR_BIN is the binary. The services and the proxy are on loopback, on ports of the system's choice.
+The services and the proxy are on loopback, on ports of the system's choice.
 """
 
 import asyncio
 import http.server
 import json
-import os
 import pathlib
-import subprocess
 import threading
 import time
 
@@ -22,10 +20,9 @@ from gql.transport import exceptions
 from gql.transport.httpx import HTTPXTransport
 from graphql import get_introspection_query
 from mcp.server.mcpserver import MCPServer
+from weir_process import DEADLINE, Weir
 
 CONFIG = pathlib.Path(__file__).parents[2] / "config"
-WEIR = os.environ["WEIR_BIN"]
-DEADLINE = 20
 
 
 class Service(http.server.BaseHTTPRequestHandler):
@@ -81,29 +78,20 @@ def tools():
 @pytest.fixture
 def proxy(tmp_path):
     """Starts Weir with a configuration of config/ in front of a port, and returns its URL."""
-    processes = []
+    started = []
 
     def start(name, port):
         text = (CONFIG / name).read_text()
         for given, replacement in [("127.0.0.1:8080", "127.0.0.1:0"), ("127.0.0.1:3000", f"127.0.0.1:{port}")]:
             lines = [line if line.startswith("#") else line.replace(given, replacement) for line in text.splitlines()]
             text = "\n".join(lines)
-        file = tmp_path / name
-        file.write_text(text + "\nworkers: 1\n")
-        command = [WEIR, "--log-format", "json", "run", "-c", file]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        processes.append(process)
-        for line in process.stdout:
-            entry = json.loads(line)
-            if entry.get("message") == "listening":
-                threading.Thread(target=process.stdout.read, daemon=True).start()
-                return "http://" + entry["address"]
-        raise AssertionError("Weir did not start")
+        weir = Weir(tmp_path / name, text + "\nworkers: 1")
+        started.append(weir)
+        return "http://" + weir.address
 
     yield start
-    for process in processes:
-        process.terminate()
-        assert process.wait(DEADLINE) == 0
+    for weir in started:
+        assert weir.stop() == 0
 
 
 def test_mcp_client_calls_tools_within_their_limits(proxy, tools):

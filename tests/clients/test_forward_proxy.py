@@ -1,6 +1,6 @@
 """Client programs and libraries through the forward proxy, each with its own proxy settings.
 
-WEIR_BIN is the binary. The origins and the proxy are on loopback, on ports of the system's choice.
+The origins and the proxy are on loopback, on ports of the system's choice.
 """
 
 import http.server
@@ -11,16 +11,14 @@ import shutil
 import ssl
 import subprocess
 import threading
-import urllib.request
 from concurrent import futures
 
 import grpc
 import pytest
 import requests
+from weir_process import DEADLINE, Weir
 
 HERE = pathlib.Path(__file__).parent
-WEIR = os.environ["WEIR_BIN"]
-DEADLINE = 20
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -86,32 +84,20 @@ class Peers:
         self.grpc_port = self.grpc.add_insecure_port("127.0.0.1:0")
         self.grpc.start()
         ports = [self.port(self.plain), self.port(self.secure), self.grpc_port]
-        config = directory / "weir.yaml"
-        config.write_text(
+        self.weir = Weir(
+            directory / "weir.yaml",
             f"""
 listeners:
   - name: egress
     address: 127.0.0.1:0
     forward_proxy: {{ connect_ports: {ports}, tls: {{ ca: {certificate[0]} }} }}
-admin: {{ address: 127.0.0.1:0 }}
 workers: 1
 rules:
   - {{ name: tunnels, match: {{ method: CONNECT }}, key: [host], limit: 1000/d }}
   - {{ name: by-host, key: [host], limit: 1000/d }}
-"""
+""",
         )
-        command = [WEIR, "--log-format", "json", "run", "-c", config]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        addresses = {}
-        for line in self.process.stdout:
-            entry = json.loads(line)
-            if "listening" in entry.get("message", ""):
-                addresses[entry.get("listener", "admin")] = entry["address"]
-            if "admin" in addresses:
-                break
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
-        self.proxy = "http://" + addresses["egress"]
-        self.admin = "http://" + addresses["admin"]
+        self.proxy = "http://" + self.weir.address
 
     @staticmethod
     def port(server):
@@ -125,14 +111,10 @@ rules:
 
     def admitted(self, rule):
         """Requests that a rule has admitted so far."""
-        text = urllib.request.urlopen(self.admin + "/metrics", timeout=DEADLINE).read().decode()
-        lines = [line for line in text.splitlines() if line.startswith("weir_decisions_total{")]
-        lines = [line for line in lines if f'rule="{rule}"' in line and 'outcome="allowed"' in line]
-        return sum(int(float(line.split()[-1])) for line in lines)
+        return self.weir.metric("weir_decisions_total", rule=rule, outcome="allowed")
 
     def close(self):
-        self.process.terminate()
-        code = self.process.wait(DEADLINE)
+        code = self.weir.stop()
         self.grpc.stop(None)
         return code
 
@@ -273,4 +255,4 @@ def test_grpc_tunnels_calls(peers, monkeypatch, by_option):
 
 def test_rules_count_hosts_of_all_clients(peers):
     assert peers.admitted("by-host") > 0
-    assert shutil.which("curl") and peers.process.poll() is None
+    assert shutil.which("curl") and peers.weir.process.poll() is None

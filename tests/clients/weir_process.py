@@ -43,5 +43,6 @@ class Weir:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self):
+        """Ends the process after it has drained. Returns its exit status."""
         self.process.terminate()
-        self.process.wait(DEADLINE)
+        return self.process.wait(DEADLINE)
