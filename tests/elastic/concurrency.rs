@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_limiter::adaptive::AdaptiveRange;
 use weir_limiter::adaptive::controller::{LimitController, Reading};
 use weir_limiter::algorithm::conversion::OnChange;
-use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied, WithoutRoom};
+use weir_limiter::check_options::{CheckOptions, CounterRole};
 use weir_limiter::control::samples::Samples;
 use weir_limiter::decision::Enforcement;
 use weir_limiter::quota::Quota;
@@ -218,13 +218,7 @@ fn request_is_admitted_exactly_if_fewer_than_the_limit_in_force_are_in_flight() 
     let mut permits = Vec::new();
     for _ in 0..20_000 {
         let limit = random.u32(1..=50);
-        let options = CheckOptions {
-            group: 0,
-            role: CounterRole::Adaptive(limit),
-            on_denied: OnDenied::Free,
-            without_room: WithoutRoom::Reject,
-            request_limit: None,
-        };
+        let options = CheckOptions::new(0, CounterRole::Adaptive(limit));
         let check = Check {
             handle,
             key: limiter.hasher().hash_u32(7),

@@ -26,6 +26,19 @@ pub struct CheckOptions {
     pub request_limit: Option<RequestLimit>,
 }
 
+impl CheckOptions {
+    /// Returns the options of a check that rejects requests for which it has no room, and charges nothing for them.
+    pub const fn new(group: u32, role: CounterRole) -> Self {
+        Self {
+            group,
+            role,
+            on_denied: OnDenied::Free,
+            without_room: WithoutRoom::Reject,
+            request_limit: None,
+        }
+    }
+}
+
 /// What becomes of a request for which a group of checks has no room. It is the same for all checks of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WithoutRoom {

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 pub use self::admitted::{Admitted, RetryAfter};
 use crate::algorithm::CounterUsage;
 use crate::algorithm::conversion::OnChange;
-use crate::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
+use crate::check_options::{CheckOptions, CounterRole, DelayPolicy};
 use crate::decision::Enforcement;
 use crate::key::KeyHash;
 use crate::quota::Quota;
@@ -273,13 +273,7 @@ impl Limits {
         now: Timestamp,
     ) -> Result<Admitted<'_>, RetryAfter> {
         let role = CounterRole::Delay(DelayPolicy::new(max_delay, None));
-        let options = CheckOptions {
-            group: 0,
-            role,
-            on_denied: OnDenied::Free,
-            without_room: WithoutRoom::Reject,
-            request_limit: None,
-        };
+        let options = CheckOptions::new(0, role);
         self.decide(key, cost, Some(options), now)
     }
 

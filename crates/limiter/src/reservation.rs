@@ -200,9 +200,9 @@ impl Limiter {
         let state = shard.state(slot, handle.id, now);
         let (back, at) = (reservation.charged.saturating_sub(due), reservation.reserved_at);
         reservation.charged -= back;
+        let charge = if more > 0 { reservation.charge(more, state, &quota, now) } else { 0 };
+        let charge = if is_reserved { shard.spend_covered(key, handle.id, charge, now) } else { charge };
         let next = if more > 0 {
-            let charge = reservation.charge(more, state, &quota, now);
-            let charge = if is_reserved { shard.spend_covered(key, handle.id, charge, now) } else { charge };
             let next = algorithm::charge(state, &quota, charge.into(), now);
             if quota.is_leased() {
                 self.record_debt(&mut shard, SharedCounter { limit: handle.id, key }, charge, state, now);
@@ -220,9 +220,6 @@ impl Limiter {
             // A counter that was removed is whole again.
             shard.refund(slot, key, handle.id, back, at, now)
         } else {
-            if is_reserved {
-                shard.spend_covered(key, handle.id, 0, now);
-            }
             state
         };
         let held = shard.held_of(key, handle.id);

@@ -45,3 +45,19 @@ pub fn limiter() -> (Limiter, Check) {
     };
     (limiter, check)
 }
+
+/// A limiter with one limit of this quota, installed at `now`, and a check of one unit.
+pub fn limiter_of(quota: Quota, now: Timestamp) -> (Limiter, Check) {
+    let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [1, 2] });
+    let identity = LimitIdentity { rule: "rule".into(), key: "[]".into() };
+    let spec = LimitSpec { identity, quota, on_change: OnChange::Keep, lease_policy: None };
+    let check = Check {
+        handle: limiter.install(&[spec], now)[0],
+        key: limiter.hasher().hash(b"a"),
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+        charge_timing: ChargeTiming::OnArrival,
+        options: None,
+    };
+    (limiter, check)
+}

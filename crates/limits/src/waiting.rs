@@ -20,7 +20,7 @@ use self::room::Room;
 use self::turn::{Turn, TurnEvent};
 use super::progress::{HeldDelay, HeldProgress, NotAdmitted, Wait};
 use super::{AppliedLimits, LimitsView, leases};
-use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, WithoutRoom};
 use weir_limiter::decision::{Enforcement, Verdict};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
@@ -356,13 +356,7 @@ impl AppliedLimits {
             let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
             let ahead = CHARGE_AHEAD.min(waiting.time_left(one.rule, now));
             let role = CounterRole::Delay(DelayPolicy::new(ahead, None));
-            one.check.options = Some(CheckOptions {
-                group,
-                role,
-                on_denied: OnDenied::Free,
-                without_room: WithoutRoom::Reject,
-                request_limit: None,
-            });
+            one.check.options = Some(CheckOptions::new(group, role));
         }
     }
 

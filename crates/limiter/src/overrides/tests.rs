@@ -10,7 +10,8 @@ use crate::decision::Enforcement;
 use crate::leases::LeasePolicy;
 use crate::quota::{BoostFactor, Limit, Period, TimeUnit};
 use crate::reservation::ChargeTiming;
-use crate::{Check, LimitIdentity, LimitSpec, LimiterSettings};
+use crate::testing;
+use crate::{Check, LimitIdentity, LimitSpec};
 
 const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -27,16 +28,7 @@ fn spec(quota: Quota) -> LimitSpec {
 
 /// A limiter with one limit, and a check of it.
 fn limiter(quota: Quota) -> (Limiter, Check) {
-    let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [1, 2] });
-    let check = Check {
-        handle: limiter.install(&[spec(quota)], NOW)[0],
-        key: limiter.hasher().hash(b"a"),
-        cost: 1,
-        enforcement: Enforcement::Enforced,
-        charge_timing: ChargeTiming::OnArrival,
-        options: None,
-    };
-    (limiter, check)
+    testing::limiter_of(quota, NOW)
 }
 
 fn after(duration: Duration) -> Timestamp {

@@ -5,10 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::algorithm::Algorithm;
 use crate::algorithm::conversion::OnChange;
-use crate::check_options::{CheckOptions, CounterRole, OnDenied, WithoutRoom};
-use crate::decision::{Enforcement, Verdict};
+use crate::check_options::{CheckOptions, CounterRole, OnDenied};
+use crate::decision::Verdict;
 use crate::quota::{BoostFactor, Period, QuotaChange, TimeUnit};
 use crate::reservation::{ChargeTiming, Reservation};
+use crate::testing;
 use crate::timestamp::Timestamp;
 use crate::{Check, LimitIdentity, LimitSpec, LimiterSettings};
 
@@ -33,31 +34,12 @@ fn spec(quota: Quota) -> LimitSpec {
 
 /// A limiter with one limit, and a check of it.
 fn limiter_of(algorithm: Algorithm, default: Limit) -> (Limiter, Check) {
-    let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [1, 2] });
-    let quota = Quota::new(algorithm, default, None).unwrap();
-    let check = Check {
-        handle: limiter.install(&[spec(quota)], START)[0],
-        key: limiter.hasher().hash(b"a"),
-        cost: 1,
-        enforcement: Enforcement::Enforced,
-        charge_timing: ChargeTiming::OnArrival,
-        options: None,
-    };
-    (limiter, check)
+    testing::limiter_of(Quota::new(algorithm, default, None).unwrap(), START)
 }
 
 fn with_limit(check: Check, request_limit: Option<RequestLimit>) -> Check {
     let (role, on_denied) = (CounterRole::Limit, OnDenied::Free);
-    Check {
-        options: Some(CheckOptions {
-            group: 0,
-            role,
-            on_denied,
-            without_room: WithoutRoom::Reject,
-            request_limit,
-        }),
-        ..check
-    }
+    Check { options: Some(CheckOptions { on_denied, request_limit, ..CheckOptions::new(0, role) }), ..check }
 }
 
 fn decide(limiter: &Limiter, check: Check, now: Timestamp) -> Verdict {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::algorithm::conversion::OnChange;
-use crate::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
+use crate::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
 use crate::decision::{Decision, Enforcement};
 use crate::quota::{Ban, Limit, Period, Quota, TimeUnit};
 use crate::reservation::{ChargeTiming, Reservation};
@@ -63,13 +63,7 @@ impl TransactionFixture {
             cost: 1,
             enforcement: Enforcement::Enforced,
             charge_timing: ChargeTiming::OnArrival,
-            options: Some(CheckOptions {
-                group: 0,
-                role,
-                on_denied: OnDenied::Free,
-                without_room: WithoutRoom::Reject,
-                request_limit: None,
-            }),
+            options: Some(CheckOptions::new(0, role)),
         }
     }
 
@@ -226,13 +220,8 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
         per_second(Algorithm::FixedWindow, 9, 0),
     ]);
     let charging = |index, group| {
-        let options = CheckOptions {
-            group,
-            role: CounterRole::Limit,
-            on_denied: OnDenied::Charge,
-            without_room: WithoutRoom::Reject,
-            request_limit: None,
-        };
+        let options =
+            CheckOptions { on_denied: OnDenied::Charge, ..CheckOptions::new(group, CounterRole::Limit) };
         Check { options: Some(options), ..bench.check_without_options(index) }
     };
     let (rejecting, other) = (charging(0, 0), charging(1, 1));
@@ -250,13 +239,8 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
         per_second(Algorithm::FixedWindow, 9, 0),
     ]);
     let rule_checks = [0, 1].map(|index| {
-        let options = CheckOptions {
-            group: 0,
-            role: CounterRole::Limit,
-            on_denied: OnDenied::Charge,
-            without_room: WithoutRoom::Reject,
-            request_limit: None,
-        };
+        let options =
+            CheckOptions { on_denied: OnDenied::Charge, ..CheckOptions::new(0, CounterRole::Limit) };
         Check { options: Some(options), ..bench.check_without_options(index) }
     });
     (0..3).for_each(|_| drop(bench.decide(&rule_checks, 0)));
@@ -267,13 +251,8 @@ fn rejected_request_is_charged_when_on_denied_is_charge() {
 fn denied_charges_delay_a_client_by_at_most_one_refill() {
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
         let bench = TransactionFixture::new(&[per_second(algorithm, 10, 10)]);
-        let options = CheckOptions {
-            group: 0,
-            role: CounterRole::Limit,
-            on_denied: OnDenied::Charge,
-            without_room: WithoutRoom::Reject,
-            request_limit: None,
-        };
+        let options =
+            CheckOptions { on_denied: OnDenied::Charge, ..CheckOptions::new(0, CounterRole::Limit) };
         let check = Check { options: Some(options), ..bench.check_without_options(0) };
         let passed = (0..1000).filter(|_| !bench.decide(&[check], 0).is_rejected()).count();
         assert_eq!(passed, 10, "{algorithm}");

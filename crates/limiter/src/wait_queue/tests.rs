@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::conversion::OnChange;
-use crate::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
+use crate::check_options::{CheckOptions, CounterRole, DelayPolicy};
 use crate::decision::Enforcement;
 use crate::quota::Quota;
 use crate::reservation::ChargeTiming;
@@ -23,13 +23,7 @@ pub(super) fn charged_ahead(quota: Quota, now: Timestamp) -> (Limiter, Check) {
     };
     let handle = limiter.install(&[spec], now)[0];
     let role = CounterRole::Delay(DelayPolicy::new(CHARGE_AHEAD, None));
-    let delay = CheckOptions {
-        group: 0,
-        role,
-        on_denied: OnDenied::Free,
-        without_room: WithoutRoom::Reject,
-        request_limit: None,
-    };
+    let delay = CheckOptions::new(0, role);
     let check = Check {
         handle,
         key: limiter.hasher().hash(b"client"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use weir_limiter::algorithm::{self, Algorithm};
-use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied, WithoutRoom};
+use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied};
 use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, LimitHandle, Limiter};
@@ -26,13 +26,8 @@ fn quotas(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
 
 /// Whether a request at `now` is admitted. A rejected one is charged.
 fn is_admitted(limiter: &Limiter, handles: &[LimitHandle], cost: u32, now: u64) -> bool {
-    let options = Some(CheckOptions {
-        group: 0,
-        role: CounterRole::Limit,
-        on_denied: OnDenied::Charge,
-        without_room: WithoutRoom::Reject,
-        request_limit: None,
-    });
+    let options =
+        Some(CheckOptions { on_denied: OnDenied::Charge, ..CheckOptions::new(0, CounterRole::Limit) });
     let checks: Vec<_> = checks(limiter, handles, b"client", cost)
         .into_iter()
         .map(|check| Check { options, ..check })
@@ -98,7 +93,7 @@ proptest! {
         steps in prop::collection::vec(0_u64..400, 1..60),
     ) {
         let (limiter, handles) = limiter(&[quota], 100);
-        let options = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge, without_room: WithoutRoom::Reject , request_limit: None});
+        let options = Some(CheckOptions { on_denied: OnDenied::Charge, ..CheckOptions::new(0, CounterRole::Limit) });
         let check = Check { options, ..checks(&limiter, &handles, b"client", 1)[0] };
         let mut now = START;
         for step in steps {

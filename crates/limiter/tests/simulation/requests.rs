@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use weir_limiter::Check;
 use weir_limiter::algorithm::CounterUsage;
-use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied, WithoutRoom};
+use weir_limiter::check_options::{CheckOptions, CounterRole, OnDenied};
 use weir_limiter::decision::{Decision, Enforcement, Verdict};
 use weir_limiter::quota::Quota;
 use weir_limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
@@ -106,13 +106,8 @@ impl Simulation {
             let applies = self.rng.bool();
             for (limit, handle) in rule.limits_and_ban().zip(&mut handles) {
                 let ways = check_mode(rule, limit);
-                let options = CheckOptions {
-                    group,
-                    role: ways.role,
-                    on_denied: rule.on_denied,
-                    without_room: WithoutRoom::Reject,
-                    request_limit: None,
-                };
+                let options =
+                    CheckOptions { on_denied: rule.on_denied, ..CheckOptions::new(group, ways.role) };
                 let check = Check {
                     handle: *handle,
                     key,

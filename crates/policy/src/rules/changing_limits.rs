@@ -14,7 +14,7 @@ use crate::identify::Attributes;
 use weir_limiter::Check;
 use weir_limiter::adaptive::AdaptiveRange;
 use weir_limiter::adaptive::limits::AdaptiveLimits;
-use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, WithoutRoom};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy};
 use weir_limiter::decision::Enforcement;
 use weir_limiter::elastic::Headroom;
 use weir_limiter::feedback::LimitShare;
@@ -123,13 +123,11 @@ impl RuleSet {
             let can_delay = limit.is_some_and(|limit| limit.quota.algorithm().can_delay());
             if can_delay && !limiting.is_leased() {
                 let role = CounterRole::Delay(DelayPolicy::new(wait.max, Some(wait.max_queued)));
-                let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
                 one.check.options = Some(CheckOptions {
-                    group,
-                    role,
                     on_denied: limiting.on_denied,
-                    without_room: WithoutRoom::Reject,
                     request_limit: one.check.request_limit(),
+                    role,
+                    ..planned_checks::default_options(one.rule.0)
                 });
             }
         }

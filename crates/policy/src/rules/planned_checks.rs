@@ -363,11 +363,5 @@ fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Opt
 /// Returns options without additional behaviour. With options, a check takes reserved units into account.
 pub(super) fn default_options(index: usize) -> CheckOptions {
     let group = u32::try_from(index).unwrap_or(u32::MAX);
-    CheckOptions {
-        group,
-        role: CounterRole::Limit,
-        on_denied: OnDenied::Free,
-        without_room: WithoutRoom::Reject,
-        request_limit: None,
-    }
+    CheckOptions::new(group, CounterRole::Limit)
 }

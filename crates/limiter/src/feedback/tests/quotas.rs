@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use super::super::LimitShare;
 use crate::algorithm::Algorithm;
-use crate::algorithm::conversion::OnChange;
-use crate::decision::Enforcement;
 use crate::quota::{Limit, Period, Quota, TimeUnit};
-use crate::reservation::{ChargeTiming, DebtLimit, Reservation};
+use crate::reservation::{DebtLimit, Reservation};
+use crate::testing;
 use crate::timestamp::Timestamp;
-use crate::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
+use crate::{Check, Limiter};
 
 const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
@@ -20,18 +19,7 @@ fn quota(algorithm: Algorithm, count: u32, unit: TimeUnit, burst: Option<u32>) -
 }
 
 fn limiter(quota: Quota) -> (Limiter, Check) {
-    let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [1, 2] });
-    let identity = LimitIdentity { rule: "rule".into(), key: "[]".into() };
-    let spec = LimitSpec { identity, quota, on_change: OnChange::Keep, lease_policy: None };
-    let check = Check {
-        handle: limiter.install(&[spec], NOW)[0],
-        key: limiter.hasher().hash(b"a"),
-        cost: 1,
-        enforcement: Enforcement::Enforced,
-        charge_timing: ChargeTiming::OnArrival,
-        options: None,
-    };
-    (limiter, check)
+    testing::limiter_of(quota, NOW)
 }
 
 /// Sends a request every millisecond for some time at a share, as rules do, and returns how many are admitted.

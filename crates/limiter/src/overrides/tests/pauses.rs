@@ -1,7 +1,7 @@
 //! Pauses that a provider has signalled.
 
 use super::*;
-use crate::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
+use crate::check_options::{CheckOptions, CounterRole, DelayPolicy};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -9,16 +9,7 @@ const fn seconds(seconds: u64) -> Duration {
 
 fn delaying(check: Check, max_delay: Duration) -> Check {
     let role = CounterRole::Delay(DelayPolicy::new(max_delay, None));
-    Check {
-        options: Some(CheckOptions {
-            group: 0,
-            role,
-            on_denied: OnDenied::Free,
-            without_room: WithoutRoom::Reject,
-            request_limit: None,
-        }),
-        ..check
-    }
+    Check { options: Some(CheckOptions::new(0, role)), ..check }
 }
 
 #[test]

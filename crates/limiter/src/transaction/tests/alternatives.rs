@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{TransactionFixture, at, ban, per_second};
 use crate::Check;
 use crate::algorithm::Algorithm;
-use crate::check_options::{AlternativePlace, CheckOptions, CounterRole, OnDenied, WithoutRoom};
+use crate::check_options::{AlternativePlace, CheckOptions, CounterRole, WithoutRoom};
 use crate::decision::{Decision, Enforcement};
 use crate::quota::Quota;
 use crate::reservation::{ChargeTiming, Reservation};
@@ -20,7 +20,7 @@ fn window(count: u32) -> Quota {
 /// Returns `check` in `group`.
 fn in_group(check: Check, group: u32, without_room: WithoutRoom) -> Check {
     let role = check.options.map_or(CounterRole::Limit, |options| options.role);
-    let options = CheckOptions { group, role, on_denied: OnDenied::Free, without_room, request_limit: None };
+    let options = CheckOptions { without_room, ..CheckOptions::new(group, role) };
     Check { options: Some(options), ..check }
 }
 
