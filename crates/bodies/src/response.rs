@@ -8,7 +8,7 @@ mod lines;
 
 use std::sync::Arc;
 
-use self::document::Documents;
+use self::document::ResponseDocuments;
 use self::event_stream::EventStreamReader;
 use self::lines::LineReader;
 use crate::Unreadable;
@@ -19,7 +19,7 @@ use crate::reader::{is_json, media_type};
 /// Reads the fields of one response.
 #[derive(Debug)]
 pub struct ResponseReader {
-    documents: Documents,
+    documents: ResponseDocuments,
     format: ResponseFormat,
     failed: Option<Unreadable>,
 }
@@ -28,9 +28,9 @@ pub struct ResponseReader {
 enum ResponseFormat {
     /// One JSON document, or an array of them.
     Json,
-    /// Documents in lines.
+    /// ResponseDocuments in lines.
     Lines(LineReader),
-    /// Documents in binary messages.
+    /// ResponseDocuments in binary messages.
     EventStream(EventStreamReader),
 }
 
@@ -66,7 +66,7 @@ impl ResponseReader {
             media_type if is_json(media_type) => ResponseFormat::Json,
             _ => return Err(Unreadable::ContentType),
         };
-        Ok(Self { documents: Documents::new(fields), format, failed: None })
+        Ok(Self { documents: ResponseDocuments::new(fields), format, failed: None })
     }
 
     /// Reads the next piece of the body.
@@ -89,7 +89,7 @@ impl ResponseReader {
     /// Reads the end of a complete body.
     ///
     /// # Errors
-    /// Why values are unknown. Documents of a stream that are not JSON are passed over.
+    /// Why values are unknown. ResponseDocuments of a stream that are not JSON are passed over.
     pub fn end(&mut self) -> Result<&LatestValues, Unreadable> {
         let ended = self.documents.end();
         let latest = self.documents.latest();

@@ -12,7 +12,7 @@ const MAX_VALUE: usize = 64;
 
 /// The fields of documents.
 #[derive(Debug)]
-pub(super) struct Documents {
+pub(super) struct ResponseDocuments {
     fields: Arc<FieldSet>,
     latest: LatestValues,
     current: Document,
@@ -28,7 +28,7 @@ enum Document {
     Failed(Unreadable),
 }
 
-impl Documents {
+impl ResponseDocuments {
     pub(super) fn new(fields: &Arc<FieldSet>) -> Self {
         let latest = LatestValues { values: vec![None; fields.fields().len()].into(), documents: 0 };
         Self { fields: Arc::clone(fields), latest, current: Document::Empty }

@@ -2,7 +2,7 @@
 //!
 //! Checksums are not checked: what reads the response does that, and a broken message has no valid document.
 
-use super::document::Documents;
+use super::document::ResponseDocuments;
 use crate::Unreadable;
 
 /// Total length, length of the headers, and a checksum, of 32 bits each.
@@ -29,7 +29,11 @@ impl EventStreamReader {
     ///
     /// # Errors
     /// [`Unreadable::Invalid`] if the lengths in a prelude contradict each other.
-    pub(super) fn read(&mut self, mut piece: &[u8], documents: &mut Documents) -> Result<(), Unreadable> {
+    pub(super) fn read(
+        &mut self,
+        mut piece: &[u8],
+        documents: &mut ResponseDocuments,
+    ) -> Result<(), Unreadable> {
         while !piece.is_empty() {
             if self.in_prelude < PRELUDE_SIZE {
                 let part = take(&mut piece, PRELUDE_SIZE - self.in_prelude);

@@ -1,6 +1,6 @@
 //! Documents in lines: server-sent events (HTML standard, section 9.2.6), and one document per line.
 
-use super::document::Documents;
+use super::document::ResponseDocuments;
 
 /// Beginning of a line of an event that has a part of its data.
 const DATA: &[u8] = b"data:";
@@ -38,7 +38,7 @@ impl LineReader {
     }
 
     /// Reads the next piece of the body. What is not JSON is passed over, such as `[DONE]` at the end of a stream.
-    pub(super) fn read(&mut self, mut piece: &[u8], documents: &mut Documents) {
+    pub(super) fn read(&mut self, mut piece: &[u8], documents: &mut ResponseDocuments) {
         while let Some((byte, after)) = piece.split_first() {
             let is_second = std::mem::take(&mut self.after_return) && *byte == b'\n';
             piece = match (self.state, *byte) {
@@ -73,7 +73,7 @@ impl LineReader {
         }
     }
 
-    fn end_line(&mut self, state: LineState, documents: &mut Documents) {
+    fn end_line(&mut self, state: LineState, documents: &mut ResponseDocuments) {
         if self.is_document || state == LineState::Name(0) {
             let _ = documents.end();
         } else if state == LineState::Data && !documents.is_empty() {
