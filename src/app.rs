@@ -292,6 +292,7 @@ fn build_app(
         overload: Arc::new(overload),
         warned_of_untrusted_proxy: AtomicBool::new(false),
         warned_of_header_twins: AtomicBool::new(false),
+        noted_client_headers: AtomicBool::new(false),
     });
     let rls_runtime = RlsRuntime::from_config(config, &generations, &shared)?.map(Arc::new);
     let state_saver = config.state_file.as_ref().zip(state_file);

@@ -103,6 +103,8 @@ pub struct ProxyState {
     pub warned_of_untrusted_proxy: AtomicBool,
     /// Whether a warning about removed header names has been logged.
     pub warned_of_header_twins: AtomicBool,
+    /// Whether a removed header of an untrusted peer has been logged.
+    pub noted_client_headers: AtomicBool,
 }
 
 /// What requests need of one generation of the configuration, replaced as a whole.

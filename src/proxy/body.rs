@@ -150,6 +150,8 @@ pub(super) struct ResponseBody {
 #[derive(Debug)]
 enum ResponseContent {
     Local(Option<Bytes>),
+    /// There is no response: the connection is closed.
+    Withheld,
     Upstream(UpstreamResponseBody<RequestBody>),
     /// An upstream's response of which some frames have been read already.
     Prefetched(Box<PrefetchedBody>),
@@ -181,6 +183,17 @@ impl ResponseBody {
     pub(super) fn local(content: Bytes, context: Box<RequestContext>) -> Self {
         let content = (!content.is_empty()).then_some(content);
         Self::new(ResponseContent::Local(content), context)
+    }
+
+    /// Ends a request without a response, whose connection is to be closed.
+    pub(super) fn withheld(mut context: Box<RequestContext>) -> Self {
+        finish::response_complete(&mut context);
+        Self { content: ResponseContent::Withheld, context: Some(context) }
+    }
+
+    /// Whether the connection is to be closed without a response.
+    pub(super) const fn is_withheld(&self) -> bool {
+        matches!(self.content, ResponseContent::Withheld)
     }
 
     /// Creates the body of an upstream's response.
@@ -266,7 +279,7 @@ impl ResponseBody {
     /// upstream.
     fn waive_min_rate_once_received(&self) {
         let is_in_flight = match &self.content {
-            ResponseContent::Local(_) => false,
+            ResponseContent::Local(_) | ResponseContent::Withheld => false,
             ResponseContent::Upstream(answer) => answer.is_in_flight(),
             ResponseContent::Prefetched(ahead) => ahead.remainder.is_in_flight(),
         };
@@ -313,6 +326,7 @@ impl Body for ResponseBody {
             ResponseContent::Local(content) => {
                 Poll::Ready(content.take().map(|content| Ok(Frame::data(content))))
             }
+            ResponseContent::Withheld => Poll::Ready(None),
             ResponseContent::Upstream(answer) => Pin::new(answer).poll_frame(cx),
             ResponseContent::Prefetched(ahead) => ahead.poll_frame(cx),
         };
@@ -341,6 +355,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             ResponseContent::Local(content) => content.is_none(),
+            ResponseContent::Withheld => true,
             ResponseContent::Upstream(answer) => answer.is_end_stream(),
             ResponseContent::Prefetched(ahead) => ahead.frames.is_empty() && ahead.remainder.is_end_stream(),
         }
@@ -351,6 +366,7 @@ impl Body for ResponseBody {
             ResponseContent::Local(content) => {
                 SizeHint::with_exact(content.as_ref().map_or(0, |all| all.len() as u64))
             }
+            ResponseContent::Withheld => SizeHint::with_exact(0),
             ResponseContent::Upstream(answer) => answer.size_hint(),
             ResponseContent::Prefetched(ahead) => {
                 let rest = ahead.remainder.size_hint().exact();

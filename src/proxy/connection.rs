@@ -7,7 +7,7 @@ mod parked;
 mod protocol_detect;
 mod transport_setup;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -62,6 +62,8 @@ pub(super) struct DownstreamConnection {
     pub(super) stored: Option<Box<StoredRequest>>,
     /// Interim responses to the current request; over HTTP/2, to the request whose future is being polled.
     pub(super) interims: InterimResponses,
+    /// HTTP/2: whether no further stream is to be served, because a request got no response.
+    close_after_streams: Cell<bool>,
     /// Upgrade that takes effect after the head of the current response; over HTTP/2, until its stream takes it.
     upgraded: RefCell<Option<Box<UpgradedRequest>>>,
 }
@@ -87,6 +89,7 @@ impl DownstreamConnection {
             newest_stream: RefCell::default(),
             stored: None,
             interims: InterimResponses::default(),
+            close_after_streams: Cell::new(false),
             upgraded: RefCell::default(),
         }
     }

@@ -18,7 +18,7 @@ use http::{HeaderName, HeaderValue, Version, request};
 
 pub(super) use self::flags::{Expectation, RequestHeaderFlags};
 pub(super) use self::forwarded::{address_value, request_details};
-pub(super) use self::identity::remove_lookalikes;
+pub(super) use self::identity::{remove_client_headers, remove_lookalikes};
 use self::overrides::RequestOverrides;
 pub(super) use self::sanitize::{
     decrement_max_forwards, join_cookies, prepare_for_store, sanitize_certificate, upgrade_protocol,

@@ -7,8 +7,8 @@ mod rate_limited;
 mod unread;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 pub(super) use self::causes::{AcceptedCall, StoreRejection};
 pub(super) use self::failures::response_broken_off;
@@ -18,6 +18,7 @@ use super::request_context::{RequestContext, ResponseFlag};
 use weir_http::headers::{Headers, Response};
 use weir_policy::response::dynamic_reply::{ConfiguredParts, ReplyDraft};
 use weir_policy::response::grpc_reply;
+use weir_policy::response::problem::{GRPC_STATUS_DETAILS, ProblemReply};
 use weir_policy::response::rejection::RejectionResponse;
 use weir_policy::rules::cost::RequestEnd;
 
@@ -83,6 +84,11 @@ impl<'a> LocalReply<'a> {
     /// Sends the reply to the request, of whose body this part is unread.
     pub(super) fn send(self, mut context: Box<RequestContext>, unread: UnreadBody) -> DownstreamResponse {
         let Self { draft, flag, rule, is_last } = self;
+        if rule.is_some_and(|(rule, parts)| rule.closes && parts != ConfiguredParts::None) {
+            return withheld(context, flag);
+        }
+        let problem = rule.filter(|(_, parts)| *parts == ConfiguredParts::All);
+        let problem = problem.and_then(|(rule, _)| rule.problem.as_deref());
         let ReplyDraft { mut status, mut headers, body } = match (rule, context.details.take()) {
             (Some((rule, parts)), Some(request)) => rule.complete(&request, parts, draft),
             _ => draft,
@@ -96,6 +102,9 @@ impl<'a> LocalReply<'a> {
         let is_last = closes_for_drain(&context) | unread.discard(&context) | is_last;
         if context.is_grpc {
             // Headers express what the status code and the text mean.
+            if let Some(problem) = problem {
+                write_grpc_details(problem, status, headers.map_mut());
+            }
             grpc_reply::write_trailers_only(status, &body, headers.map_mut());
             context.status = Some(StatusCode::OK);
             let body = ResponseBody::local(Bytes::new(), context);
@@ -103,6 +112,22 @@ impl<'a> LocalReply<'a> {
         }
         announce_close(is_last && context.owns_connection(), &mut headers);
         Response { status, headers, body: ResponseBody::local(body, context) }
+    }
+}
+
+/// Ends a request whose connection is closed without a response.
+fn withheld(mut context: Box<RequestContext>, flag: ResponseFlag) -> DownstreamResponse {
+    (context.status, context.flag) = (None, flag);
+    context.timer.response_started();
+    let body = ResponseBody::withheld(context);
+    Response { status: StatusCode::NO_CONTENT, headers: Headers::default(), body }
+}
+
+/// Adds the error details of a call that a limit rejects.
+fn write_grpc_details(problem: &ProblemReply, status: StatusCode, headers: &mut HeaderMap) {
+    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    if let Some(details) = problem.grpc_details(status, retry_after.unwrap_or(1)) {
+        headers.insert(GRPC_STATUS_DETAILS, details);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use http::{Method, request};
+use http::{HeaderMap, Method, request};
 
 use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
@@ -163,6 +163,7 @@ fn validate(
     }
     let believed = || connection.may_forward_certificates(&view.policy.identify);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
+    remove_claims(&connection, &mut head.headers, flags, view);
     headers::join_cookies(head);
     let twins = &view.policy.header_twins;
     if flags.underscores || twins.includes_dashes() {
@@ -172,6 +173,28 @@ fn validate(
         }
     }
     Ok(flags)
+}
+
+/// Removes headers in which an untrusted peer names a client or a target, before rules read them. Those of a forward
+/// proxy's clients are meant for the destination, and a stored call has lost them already.
+fn remove_claims(
+    connection: &DownstreamConnection,
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+    view: &GenerationView,
+) {
+    let settings = &view.policy.identify;
+    let may_have_some = flags.client_names || settings.reads_other_headers;
+    if !may_have_some || settings.keeps_client_headers || connection.stored.is_some() {
+        return;
+    }
+    if settings.trusted_proxies.contains(connection.peer) || connection.is_forward_proxy() {
+        return;
+    }
+    let removed = headers::remove_client_headers(headers, &settings.address_headers);
+    if removed > 0 {
+        connection.worker.client_headers_removed(removed);
+    }
 }
 
 /// Marks a request as one for a tunnel. It is no gRPC call, whatever its content type is: a reply to a call has the

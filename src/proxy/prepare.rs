@@ -94,24 +94,27 @@ fn prepare(
     let rewrite = upstream.map(|upstream| &upstream.settings().rewrite);
     context.hides_client |= rewrite.is_some_and(|rewrite| rewrite.hides_client);
     let hop = &Hop { hides_client: context.hides_client, ..*hop };
+    let changes = rewrite.map(|rewrite| &rewrite.headers).filter(|changes| !changes.is_empty());
+    let details = changes.filter(|changes| changes.has_templates());
+    let details = details.map(|_| headers::request_details(head, flags, hop));
     let mut added_headers = FieldLines::default();
-    // A rate limit service that has yet to decide may change headers of the request.
-    let added = (!pending.is_pending()).then_some(&mut added_headers);
+    // A rate limit service that has yet to decide may change headers of the request, and so may the upstream's settings.
+    let added = (!pending.is_pending() && changes.is_none()).then_some(&mut added_headers);
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
     if !context.hides_client {
         add_marks(&mut head.headers, pending, view);
     }
-    if pending.response_states_cost(&view.policy) {
-        // A compressed response could not be read as it passes.
-        head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    }
     if let Some(log) = &mut context.log {
         log.copy_headers(&head.headers, &added_headers);
     }
     if let Some(rewrite) = rewrite {
-        headers::rewrite::rewrite_head(head, rewrite);
+        headers::rewrite::rewrite_head(head, rewrite, details.as_ref());
+    }
+    if pending.response_states_cost(&view.policy) {
+        // A compressed response could not be read as it passes.
+        head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     (OutgoingRequest { head: take_head(head), added_headers }, asked.overrides)
 }

@@ -86,6 +86,18 @@ impl Worker {
         }
     }
 
+    /// Counts headers in which an untrusted peer named a client or a target, and which were removed.
+    pub(super) fn client_headers_removed(&self, count: usize) {
+        self.metrics.record_removed_client_headers(count);
+        if !self.shared.noted_client_headers.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                "removed a request header such as x-real-ip or x-forwarded-host of a peer that is not in \
+                 client_ip.trusted_proxies; `forwarded_headers: keep` forwards them; counted in \
+                 weir_untrusted_headers_removed_total, not logged again"
+            );
+        }
+    }
+
     /// Warns, once, of a private peer that forwards requests but is not trusted. It is most likely an ingress, and
     /// limits per address would then count the ingress.
     pub(super) fn warn_of_untrusted_proxy(&self, hop: &Hop<'_>, flags: RequestHeaderFlags) {

@@ -1,6 +1,7 @@
 //! Forwarding of requests and responses, in every form that HTTP/1.1 allows.
 
 mod bodies;
+mod client_headers;
 mod content_length;
 mod faults;
 mod header_twins;

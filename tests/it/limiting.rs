@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod any_of;
+mod closed_connections;
 mod counts;
 mod keys;
 mod local_replies;

@@ -238,6 +238,11 @@ const TABLE: &[ApplicabilityRow] = &[
     ),
     key_row(&["on_limit"], |given| given.rule.on_limit.is_some(), &[excluded_in(RuleKind::Allow)]),
     key_row(
+        &["on_limit", "action"],
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.action.is_some()),
+        RESPONSE_EXCLUSIONS,
+    ),
+    key_row(
         &["on_limit", "status"],
         |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.status.is_some()),
         RESPONSE_EXCLUSIONS,

@@ -49,6 +49,7 @@ mod throttle;
 mod tls;
 mod tracing;
 mod trailing_slash;
+mod upstream_headers;
 mod upstream_tls;
 mod upstreams;
 mod wait;
@@ -75,6 +76,8 @@ use weir_net::drain;
 use weir_policy::engine::PolicySpec;
 use weir_policy::identify;
 use weir_policy::identify::cidr::CidrSet;
+use weir_policy::identify::client_headers::{AddressHeader, names_client_or_target};
+use weir_policy::identify::forwarded::X_FORWARDED_FOR;
 use weir_policy::identify::via::Via;
 use weir_policy::rules::rule::Rule;
 
@@ -253,15 +256,41 @@ fn compile_identify(
         "client_certificate_proxies",
         "the certificate that upstreams receive",
     );
+    let address_headers = compile_address_headers(raw, at);
     let geo = geo::load_databases(root.geo.as_ref(), report.section("geo"), files);
     identify::IdentifySettings {
         trusted_proxies,
+        reads_other_headers: address_headers
+            .iter()
+            .map(AddressHeader::name)
+            .any(|name| *name != X_FORWARDED_FOR && !names_client_or_target(name.as_str())),
+        address_headers,
+        keeps_client_headers: root.forwarded_headers == Some(raw::ForwardedHeaders::Keep),
         client_certificate_proxies,
         ipv6_prefix: raw.ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX),
         geo,
         jwt: None,
         via: compile_via(root.via.as_ref(), report),
     }
+}
+
+/// Returns the headers from which the address of the client is read.
+fn compile_address_headers(raw: &raw::ClientIp, at: At<'_>) -> Box<[AddressHeader]> {
+    let Some(names) = &raw.header else { return Box::new([AddressHeader::default()]) };
+    let mut headers: Vec<AddressHeader> = Vec::new();
+    map_items(names, at.key("header"), |name, at| {
+        let header = AddressHeader::new(at.ok(matching::parse_header_name(name))?);
+        if headers.contains(&header) {
+            at.error(format!("`{}` is listed twice", header.name()));
+        }
+        headers.push(header);
+        Some(())
+    });
+    if raw.trusted_proxies.is_none() && headers != [AddressHeader::default()] {
+        let note = ValueError::new("has no effect without `trusted_proxies`");
+        at.key("header").note(note.with_hint("add the networks of the proxies that set it"));
+    }
+    headers.into()
 }
 
 /// Returns how this hop names itself in `Via`.

@@ -48,7 +48,7 @@ pub use self::forward_proxy::{ForwardProxy, ForwardProxyMap, ForwardProxyTls};
 pub use self::in_flight::{InFlight, InFlightBounds, InFlightMap};
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
 pub use self::limit_value::{LimitValue, NamedRateSource, RateSource, StatedRate};
-pub use self::on_limit::{Body, Cors, Fallback, OnLimit};
+pub use self::on_limit::{Body, BodyContent, BodyFormat, Cors, Fallback, LimitAction, OnLimit};
 pub use self::plans::{Member, MemberAttribute, Members, NamedMemberAttribute, PlainMemberAttribute, Plans};
 pub use self::respond::{Respond, RespondMap};
 pub use self::rls::{
@@ -65,7 +65,8 @@ pub use self::store_settings::{Redis, RedisUrl, Sentinel, SentinelAddress, Store
 pub use self::throttle::{Enforce, Throttle, ThrottleMap, WaitHeader, WaitOrder};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
-    Backoff, HealthCheck, OutlierMap, PerClient, Retries, Upstream, UpstreamLimits, UpstreamMap,
+    Backoff, HealthCheck, OutlierMap, PerClient, Retries, Upstream, UpstreamHeaders, UpstreamLimits,
+    UpstreamMap,
 };
 pub use self::values::{
     Address, Asn, CollectorAddress, Continent, Country, Destination, Duration, Factor, FileName,
@@ -79,6 +80,8 @@ use super::defaults;
 use super::parse::format_duration as shown;
 use weir_limiter::elastic::signal::Signal;
 use weir_net::listener::ProxyProtocol;
+#[cfg(test)]
+use weir_policy::identify::forwarded::X_FORWARDED_FOR;
 use weir_policy::response::{LimitForm, Visibility};
 use weir_telemetry::access_log::RequestKind;
 use weir_telemetry::observe::key_writer::LogKeys;
@@ -126,6 +129,11 @@ pub struct Root {
     pub overload: Option<Overload>,
     /// Trusted proxies, and the network that counts as one client, as a map.
     pub client_ip: Option<ClientIp>,
+    /// What becomes of headers in which a peer names a client, a host or an original target, such as `x-real-ip` and
+    /// `x-forwarded-host`, if it is not in `client_ip.trusted_proxies`: they are removed (`sanitize`), or forwarded
+    /// (`keep`). See [Headers of untrusted peers](client-ip.md#headers-of-untrusted-peers).
+    #[cfg_attr(test, schemars(extend("default" = "sanitize")))]
+    pub forwarded_headers: Option<ForwardedHeaders>,
     /// Databases of IP addresses, in MaxMind's format, as a map.
     pub geo: Option<Geo>,
     /// JSON Web Tokens of clients, for keys such as `{jwt: CLAIM}`, as a map.
@@ -327,9 +335,13 @@ pub struct Drain {
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClientIp {
-    /// Trusted proxies: IP addresses and networks of peers whose `X-Forwarded-For` is used, one or a list. An item
-    /// may be a file of networks. Default: none.
+    /// Trusted proxies: IP addresses and networks of peers whose `X-Forwarded-For`, or `client_ip.header`, is used, one
+    /// or a list. An item may be a file of networks. Default: none.
     pub trusted_proxies: Option<ZeroOrMany<Networks>>,
+    /// Header in which trusted proxies name the client, such as `cf-connecting-ip` or `forwarded`; of a list, the first
+    /// that a request has. Valid with `trusted_proxies` only.
+    #[cfg_attr(test, schemars(extend("default" = X_FORWARDED_FOR.as_str())))]
+    pub header: Option<OneOrMany<String>>,
     /// IP addresses and networks of peers whose `x-forwarded-client-cert` is forwarded, one or a list. From all other
     /// peers the header is removed. An item may be a file of networks. Default: none.
     pub client_certificate_proxies: Option<ZeroOrMany<Networks>>,
@@ -337,6 +349,18 @@ pub struct ClientIp {
     /// `match`.
     #[cfg_attr(test, schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX)))]
     pub ipv6_prefix: Option<u8>,
+}
+
+/// What becomes of headers in which an untrusted peer names a client or a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(test, schemars(inline))]
+pub enum ForwardedHeaders {
+    /// They are removed.
+    Sanitize,
+    /// They are forwarded.
+    Keep,
 }
 
 /// Databases of the countries, continents and autonomous systems of IP addresses, in MaxMind's format.

@@ -76,7 +76,7 @@ impl SchemaCheck<'_, '_> {
         if let Value::String(text) = value
             && let Some(error) = alternatives.check_word(text)
         {
-            return self.reject(at, error);
+            return self.reject(at, with_structure_hint(error, value, at));
         }
         match (alternatives.of_type(type_name(value)), value) {
             (None, value) => self.reject(at, mismatch_error(&alternatives, value, at)),
@@ -250,7 +250,11 @@ impl SchemaCheck<'_, '_> {
 
 /// Describes the problem of a value of a kind that is not allowed at `at`.
 fn mismatch_error(alternatives: &Alternatives<'_>, value: &Value, at: ConfigPath<'_>) -> ValueError {
-    let error = alternatives.mismatch_error(value);
+    with_structure_hint(alternatives.mismatch_error(value), value, at)
+}
+
+/// Adds what the key of an invalid value suggests, unless the error has a hint.
+fn with_structure_hint(error: ValueError, value: &Value, at: ConfigPath<'_>) -> ValueError {
     match at.last_segment() {
         ConfigPathSegment::Key(key) if error.hint.is_none() => match foreign::structure_hint(key, value) {
             Some(hint) => error.with_hint(hint),
@@ -260,7 +264,8 @@ fn mismatch_error(alternatives: &Alternatives<'_>, value: &Value, at: ConfigPath
     }
 }
 
-/// Adds notes on valid texts that are probably not what was meant, except those of bodies, which may have any letter.
+/// Adds notes on valid texts that are probably not what was meant, except those of bodies and of headers, which may
+/// have any letter.
 pub(super) fn note_odd_texts(value: &Value, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
     match value {
         Value::String(text) => {
@@ -274,7 +279,7 @@ pub(super) fn note_odd_texts(value: &Value, at: ConfigPath<'_>, report: &mut Dia
         Value::Mapping(map) => {
             let texts = map.iter().filter_map(|(key, value)| Some((key.as_str()?, value)));
             texts
-                .filter(|(key, _)| *key != "body")
+                .filter(|(key, _)| !matches!(*key, "body" | "set"))
                 .for_each(|(key, value)| note_odd_texts(value, at.key(key), report));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tagged(_) => {}

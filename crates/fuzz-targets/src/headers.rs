@@ -17,6 +17,7 @@ use weir_limits::ProviderSignals;
 use weir_net::listener::proxy_protocol::{ParseOutcome, Version, parse};
 use weir_policy::identify::body::RequestFields;
 use weir_policy::identify::cidr::CidrSet;
+use weir_policy::identify::client_headers::AddressHeader;
 use weir_policy::identify::forwarded::{X_FORWARDED_FOR, appended, hops_from_nearest, write_ip};
 use weir_policy::identify::jwt::claim::ClaimName;
 use weir_policy::identify::jwt::keys::{KeySet, VerificationKey};
@@ -42,14 +43,14 @@ pub fn forwarded(data: &[u8]) {
     let with_peer: Vec<_> = hops_from_nearest(&appended_headers).collect();
     assert_eq!(with_peer.split_first(), Some((&Some(PEER), &hops[..])));
 
-    let untrusted = client_ip::resolve(PEER, &headers, &CidrSet::default());
+    let untrusted = client_ip::resolve(PEER, &headers, &CidrSet::default(), &[AddressHeader::default()]);
     assert_eq!(
         (untrusted.ip, untrusted.peer_is_trusted),
         (PEER, false),
         "an untrusted peer sets its own address"
     );
     let trusted: CidrSet = "192.0.2.0/24".parse().ok().into_iter().collect();
-    let client = client_ip::resolve(PEER, &headers, &trusted);
+    let client = client_ip::resolve(PEER, &headers, &trusted, &[AddressHeader::default()]);
     let nearest_untrusted = hops.iter().map_while(|hop| *hop).find(|hop| !trusted.contains(*hop));
     assert!(client.peer_is_trusted && (trusted.contains(client.ip) || Some(client.ip) == nearest_untrusted));
 }

@@ -6,6 +6,7 @@
 pub mod body;
 pub mod certificate;
 pub mod cidr;
+pub mod client_headers;
 pub mod client_ip;
 pub mod cookie;
 pub mod descriptor;
@@ -29,6 +30,7 @@ use http::{HeaderMap, Method, Uri};
 use self::body::RequestFields;
 use self::certificate::ClientCertificate;
 use self::cidr::CidrSet;
+use self::client_headers::AddressHeader;
 use self::client_ip::ClientAddress;
 use self::descriptor::Entries;
 use self::geo::{Asn, GeoDatabases, GeoLocation, GeoLookup};
@@ -42,8 +44,14 @@ use weir_limiter::timestamp::Timestamp;
 /// Settings of attribute extraction: trusted proxies, prefix lengths, databases and tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IdentifySettings {
-    /// Peers whose X-Forwarded-For header is trusted.
+    /// Peers that are believed what they state about clients.
     pub trusted_proxies: CidrSet,
+    /// Headers in which they name the client; the first that is present is read.
+    pub address_headers: Box<[AddressHeader]>,
+    /// Whether one of them is none of the known headers that name a client.
+    pub reads_other_headers: bool,
+    /// Whether headers of other peers that name a client or a target are forwarded.
+    pub keeps_client_headers: bool,
     /// Peers whose X-Forwarded-Client-Cert header is trusted.
     pub client_certificate_proxies: CidrSet,
     /// Prefix length of the network that counts as one IPv6 client, in bits, from 1 to 128.
@@ -60,12 +68,22 @@ impl Default for IdentifySettings {
     fn default() -> Self {
         Self {
             trusted_proxies: CidrSet::default(),
+            address_headers: Box::new([AddressHeader::default()]),
+            reads_other_headers: false,
+            keeps_client_headers: false,
             client_certificate_proxies: CidrSet::default(),
             ipv6_prefix: 64,
             geo: GeoDatabases::default(),
             jwt: None,
             via: Via::new(Via::DEFAULT_NAME),
         }
+    }
+}
+
+impl IdentifySettings {
+    /// Returns the client on whose behalf `peer` has sent a request with these headers.
+    pub fn client_behind(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
+        client_ip::resolve(peer, headers, &self.trusted_proxies, &self.address_headers)
     }
 }
 
@@ -165,7 +183,7 @@ pub fn identify<'a>(
     settings: &'a IdentifySettings,
     now: Timestamp,
 ) -> Result<Attributes<'a>, MalformedPath> {
-    let client = client_ip::resolve(peer, headers, &settings.trusted_proxies);
+    let client = settings.client_behind(peer, headers);
     Ok(Attributes {
         method: Some(method),
         host: RequestHost::from_request(uri, headers),

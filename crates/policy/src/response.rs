@@ -5,6 +5,7 @@ pub mod dynamic_reply;
 pub mod fallback;
 pub mod grpc_reply;
 pub mod ietf;
+pub mod problem;
 pub mod rate_limit_headers;
 pub mod rejection;
 pub mod request_details;

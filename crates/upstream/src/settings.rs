@@ -4,10 +4,11 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_policy::response::template::Template;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamSettings {
@@ -54,6 +55,37 @@ pub struct HeadRewrite {
     pub strip_prefix: Option<Box<str>>,
     /// Whether headers about the client are left out.
     pub hides_client: bool,
+    /// Headers that are set or removed.
+    pub headers: HeaderChanges,
+}
+
+/// Headers that are set or removed before a request is sent to an upstream, after all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderChanges {
+    /// Headers that are removed.
+    pub remove: Box<[HeaderName]>,
+    /// Headers that replace those of the same name.
+    pub set: Box<[(HeaderName, HeaderText)]>,
+}
+
+/// Value of a header that is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderText {
+    Fixed(HeaderValue),
+    /// It has placeholders.
+    Template(Template),
+}
+
+impl HeaderChanges {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.set.is_empty()
+    }
+
+    /// Whether any value depends on the request.
+    pub fn has_templates(&self) -> bool {
+        self.set.iter().any(|(_, text)| matches!(text, HeaderText::Template(_)))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -82,6 +82,10 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
         if let Some(streams) = serving.take_malformed() {
             malformed_streams::record(MalformedSide::Client, connection.peer, &streams);
         }
+        if connection.close_after_streams.take() {
+            serving.graceful_shutdown();
+            timer.goaway_sent();
+        }
         timer.receiving(serving.incomplete());
         polled.map_err(ConnectionFailure::Ended)
     })

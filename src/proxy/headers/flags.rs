@@ -20,6 +20,8 @@ pub(in crate::proxy) struct RequestHeaderFlags {
     /// `Max-Forwards` of an OPTIONS request.
     pub(super) max_forwards: bool,
     pub(super) client_cert: bool,
+    /// Headers in which proxies name the client or a target.
+    pub(in crate::proxy) client_names: bool,
     pub(super) overrides: bool,
     /// Headers whose names have an underscore.
     pub(in crate::proxy) underscores: bool,

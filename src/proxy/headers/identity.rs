@@ -4,25 +4,16 @@
 use http::{HeaderMap, HeaderName};
 
 use weir_http::headers;
+use weir_policy::identify::client_headers::{AddressHeader, names_client_or_target};
+use weir_policy::identify::forwarded::X_FORWARDED_FOR;
 use weir_policy::rules::header_twins::HeaderTwins;
 
 /// Whether a header identifies the client, the request or its original target, or overrides how it is handled.
 pub(in crate::proxy) fn is_identity_header(name: &str) -> bool {
     ["x-forwarded-", "x-envoy-", "x-weir-"].iter().any(|prefix| name.starts_with(prefix))
-        || matches!(name, "x-request-id" | "x-real-ip" | "x-original-url" | "x-rewrite-url" | "forwarded")
+        || name == "x-request-id"
+        || names_client_or_target(name)
 }
-
-/// Headers that other proxies set about the client, in addition to [`is_identity_header`].
-const CLIENT_HEADERS: [&str; 8] = [
-    "true-client-ip",
-    "cf-connecting-ip",
-    "fastly-client-ip",
-    "x-client-ip",
-    "x-cluster-client-ip",
-    "x-original-forwarded-for",
-    "x-original-host",
-    "x-http-method-override",
-];
 
 /// Removes headers whose names differ only in `-` and `_` from one that identifies the client, frames the message, or is
 /// read by rules (`twins`). Returns their number.
@@ -39,10 +30,26 @@ pub(in crate::proxy) fn remove_lookalikes(headers: &mut HeaderMap, twins: &Heade
         }
         let meant = name.as_str().replace('_', "-");
         is_identity_header(&meant)
-            || CLIENT_HEADERS.contains(&&*meant)
-            || matches!(&*meant, "content-length" | "transfer-encoding")
+            || matches!(&*meant, "content-length" | "transfer-encoding" | "x-http-method-override")
     };
     let doomed: Vec<HeaderName> = headers.keys().filter(imitates).cloned().collect();
+    for name in &doomed {
+        headers.remove(name);
+    }
+    doomed.len()
+}
+
+/// Removes headers in which an untrusted peer names a client or a target, and those of `address_headers`, which the
+/// service believes too. Returns their number.
+pub(in crate::proxy) fn remove_client_headers(
+    headers: &mut HeaderMap,
+    address_headers: &[AddressHeader],
+) -> usize {
+    let is_claim = |name: &&HeaderName| {
+        names_client_or_target(name.as_str())
+            || (**name != X_FORWARDED_FOR && address_headers.iter().any(|known| known.name() == *name))
+    };
+    let doomed: Vec<HeaderName> = headers.keys().filter(is_claim).cloned().collect();
     for name in &doomed {
         headers.remove(name);
     }

@@ -1,12 +1,19 @@
 //! Changes to the head of a request that an upstream's settings demand.
 
 use http::header::HOST;
-use http::{Uri, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, request};
 
-use weir_upstream::settings::HeadRewrite;
+use weir_policy::response::request_details::RequestDetails;
+use weir_policy::response::template::Template;
+use weir_upstream::settings::{HeadRewrite, HeaderText};
 
-/// Changes `Host` and the path of a request in origin-form.
-pub(in crate::proxy) fn rewrite_head(head: &mut request::Parts, rewrite: &HeadRewrite) {
+/// Changes `Host`, the path of a request in origin-form, and other headers. `details` are required for values with
+/// placeholders.
+pub(in crate::proxy) fn rewrite_head(
+    head: &mut request::Parts,
+    rewrite: &HeadRewrite,
+    details: Option<&RequestDetails>,
+) {
     if let Some(host) = &rewrite.host {
         head.headers.insert(HOST, host.clone());
     }
@@ -14,6 +21,29 @@ pub(in crate::proxy) fn rewrite_head(head: &mut request::Parts, rewrite: &HeadRe
         && let Some(target) = stripped(&head.uri, prefix)
     {
         head.uri = target;
+    }
+    for name in &rewrite.headers.remove {
+        head.headers.remove(name);
+    }
+    for (name, text) in &rewrite.headers.set {
+        match text {
+            HeaderText::Fixed(value) => drop(head.headers.insert(name, value.clone())),
+            HeaderText::Template(template) => set_expanded(&mut head.headers, name, template, details),
+        }
+    }
+}
+
+/// Sets a header to the text for a request. One that consists of a value which the request lacks is removed.
+fn set_expanded(
+    headers: &mut HeaderMap,
+    name: &HeaderName,
+    template: &Template,
+    details: Option<&RequestDetails>,
+) {
+    let text = details.map(|details| template.expand(details, "", "")).unwrap_or_default();
+    match HeaderValue::from_bytes(text.trim_ascii()) {
+        Ok(value) if !value.is_empty() => drop(headers.insert(name, value)),
+        _ => drop(headers.remove(name)),
     }
 }
 

@@ -8,6 +8,7 @@ use super::overrides;
 use weir_http::headers::is_hop_by_hop;
 use weir_http::http1::content_length;
 use weir_http::http1::head::list_elements;
+use weir_policy::identify::client_headers::names_client_or_target;
 use weir_policy::identify::{forwarded, host, is_forwarded_method};
 
 /// Reason why a request cannot be forwarded.
@@ -74,6 +75,7 @@ pub(in crate::proxy) fn validate(
             name if name == forwarded::X_FORWARDED_FOR.as_str() => flags.forwarded_for = true,
             name => {
                 flags.overrides |= overrides::is_override(name);
+                flags.client_names |= names_client_or_target(name);
                 flags.underscores |= name.contains('_');
             }
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::LocalReply;
@@ -10,6 +11,7 @@ use weir_http::headers::Headers;
 use weir_limits::{LimitRejection, LimitsView, RejectionReason};
 use weir_policy::response::dynamic_reply::ConfiguredParts;
 use weir_policy::response::fallback::CachedResponse;
+use weir_policy::response::problem::PROBLEM_JSON;
 
 impl<'a> LocalReply<'a> {
     /// Replies to a request that a limit rejects: with the `cached` response, the degraded response for its method, the
@@ -25,7 +27,12 @@ impl<'a> LocalReply<'a> {
         if let RejectionReason::NoResponse = rejected.reason {
             // It is unknown whether the request exceeds the limit (fail closed).
             let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::RateLimitServiceError);
-            return Self::plain(status, flag, "service unavailable\n").of_rule(rule, ConfiguredParts::None);
+            let mut reply = Self::plain(status, flag, "service unavailable\n");
+            if let Some(problem) = &rule.problem {
+                reply.draft.headers.set(&CONTENT_TYPE, &PROBLEM_JSON);
+                reply.draft.body = problem.unavailable.clone();
+            }
+            return reply.of_rule(rule, ConfiguredParts::None);
         }
         if let Some(cached) = cached {
             let mut headers = rejected.headers_with(limits, &rule.headers);

@@ -294,3 +294,58 @@ fn reload_changes_the_reply_of_a_denial() {
     weir.assert_reload_rejected(&rules("\"{pth}\""));
     assert_eq!(text(&get(weir.address(), "/c")), "/c");
 }
+
+#[test]
+fn problem_details_name_the_violated_policy() {
+    let weir = start_with_rules(
+        "  - { name: per-ip, match: { path: /a }, limit: 1/d, on_limit: { status: 503, body: problem } }\n  \
+         - { name: no, match: { path: /no }, action: deny, on_limit: { body: problem, headers: { x-rule: \"{rule}\" } } }\n  \
+         - { name: keyed, match: { path: /k }, key: { header: x }, on_missing: deny, limit: 1/d, on_limit: { body: problem } }",
+    );
+    let limited = second(&weir, &Request::get("/a"));
+    assert_eq!((limited.status, limited.header("content-type")), (503, "application/problem+json"));
+    let problem = json(&limited);
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(
+        (&problem["status"], &problem["violated-policies"]),
+        (&503.into(), &serde_json::json!(["per-ip"]))
+    );
+    for path in ["/no", "/k"] {
+        let denied = get(weir.address(), path);
+        assert_eq!(
+            (denied.status, denied.header("content-type")),
+            (403, "application/problem+json"),
+            "{path}"
+        );
+        let expected = serde_json::json!({ "type": "about:blank", "title": "Forbidden", "status": 403 });
+        assert_eq!(json(&denied), expected, "{path}");
+    }
+}
+
+#[test]
+fn problem_of_a_grpc_call_is_in_its_details() {
+    use envoy_types::pb::google::rpc::Status;
+    use prost::Message as _;
+
+    let weir = start_with_rules("  - { name: per-ip, limit: 2/h, burst: 1, on_limit: { body: problem } }");
+    let mut h2 = H2Client::connect(weir.address());
+    let call = |h2: &mut H2Client| h2.fetch(h2.call().header("te", "trailers"));
+    call(&mut h2);
+    let limited = call(&mut h2);
+    assert_eq!(limited.header("grpc-status"), "8");
+    let encoded = limited.header("grpc-status-details-bin");
+    let decoded = base64::Engine::decode(&base64::engine::general_purpose::STANDARD_NO_PAD, encoded).unwrap();
+    let status = Status::decode(&decoded[..]).unwrap();
+    assert_eq!((status.code, status.details.len()), (8, 2));
+    let types: Vec<_> =
+        status.details.iter().map(|detail| detail.type_url.rsplit('.').next().unwrap()).collect();
+    assert_eq!(types, ["RetryInfo", "QuotaFailure"]);
+    // Field 1 of RetryInfo is a duration, whose field 1 are the seconds.
+    let retry = &status.details[0].value;
+    assert_eq!((&retry[..1], &retry[2..3]), (&[0x0a][..], &[0x08][..]));
+    let (seconds, _) = retry[3..]
+        .iter()
+        .fold((0_u64, 0), |(sum, shift), byte| (sum | u64::from(byte & 0x7f) << shift, shift + 7));
+    assert_eq!(seconds.to_string(), limited.header("retry-after"));
+    assert!(status.details[1].value.windows(11).any(|part| part == b"rule:per-ip"));
+}

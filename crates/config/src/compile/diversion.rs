@@ -93,6 +93,7 @@ fn conflict(raw: &raw::Rule, rule: &Rule, limiting: &LimitAction) -> Option<(&'s
 fn check_reply(on_limit: &raw::OnLimit, on_missing: OnMissing, at: At<'_>) {
     let denies = on_missing == OnMissing::Deny;
     let keys = [
+        ("action", on_limit.action.is_some() && !denies),
         ("status", on_limit.status.is_some() && !denies),
         ("body", on_limit.body.is_some() && !denies),
         ("headers", on_limit.headers.is_some() && !denies),

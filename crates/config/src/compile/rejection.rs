@@ -1,7 +1,7 @@
 //! The local reply of a rule that rejects a request (`on_limit`).
 
 mod cors;
-mod placeholders;
+pub(super) mod placeholders;
 
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use crate::diagnostic::ValueError;
 use crate::{defaults, parse, raw};
 use weir_policy::response::cors::CORS_HEADERS;
 use weir_policy::response::fallback::{DEGRADED, FallbackCacheSettings};
+use weir_policy::response::problem::{self, PROBLEM_JSON, ProblemReply};
 use weir_policy::response::rejection::{DegradedResponse, RejectionResponse, X_ENVOY_RATELIMITED};
 use weir_policy::rules::rule::OnMissing;
 
@@ -47,6 +48,9 @@ pub(super) fn compile(
 ) -> RejectionResponse {
     let Some(raw) = rule.on_limit.as_deref() else { return RejectionResponse::default() };
     let at = at.key("on_limit");
+    if raw.action == Some(raw::LimitAction::Close) {
+        check_unsent_reply(raw, at);
+    }
     if rule.action == Some(raw::Action::Deny) {
         let context = ReplyContext { rule: name, kind: ReplyKind::Denial, context };
         let denied = compile_reply(raw, context, at);
@@ -63,6 +67,21 @@ pub(super) fn compile(
     rejection
 }
 
+/// Reports what describes a response of a rule that closes the connection instead.
+fn check_unsent_reply(raw: &raw::OnLimit, at: At<'_>) {
+    let keys = [
+        ("status", raw.status.is_some()),
+        ("body", raw.body.is_some()),
+        ("headers", raw.headers.is_some()),
+        ("cors", raw.cors.is_some()),
+        ("fallback", raw.fallback.is_some()),
+    ];
+    for key in given_keys(keys) {
+        let condition = ValueError::new("with `action: close`");
+        at.inapplicable_key(key, condition.with_hint("the connection is closed without a response"));
+    }
+}
+
 /// Returns the reply to a request whose key is missing: that of a rejection, with other defaults.
 fn reply_to_missing_key(raw: &raw::OnLimit, rejection: &RejectionResponse) -> RejectionResponse {
     let default = RejectionResponse::denied();
@@ -70,8 +89,12 @@ fn reply_to_missing_key(raw: &raw::OnLimit, rejection: &RejectionResponse) -> Re
     if raw.status.is_none() {
         denied.status = default.status;
     }
-    if raw.body.as_ref().is_none_or(|body| body.fallback.is_some()) {
-        denied.body = default.body;
+    match &raw.body {
+        Some(body) if body.content().is_none_or(|content| content.fallback.is_none()) => {}
+        _ => denied.body = default.body,
+    }
+    if denied.problem.take().is_some() {
+        denied.body = problem::about_blank(denied.status);
     }
     denied
 }
@@ -91,8 +114,13 @@ fn compile_reply(raw: &raw::OnLimit, reply: ReplyContext<'_, '_>, at: At<'_>) ->
         ReplyKind::Limit | ReplyKind::LimitOrDenial => RejectionResponse::default(),
     };
     rejection.status = status_code(raw.status, rejection.status.as_u16());
-    if let Some(body) = &raw.body {
-        set_body(body, kind, &mut rejection, at.key("body"), context.files);
+    rejection.closes = raw.action == Some(raw::LimitAction::Close);
+    match &raw.body {
+        Some(raw::Body::Format(raw::BodyFormat::Problem)) => set_problem(rule, kind, &mut rejection),
+        Some(raw::Body::Content(body)) => {
+            set_body(body, kind, &mut rejection, at.key("body"), context.files);
+        }
+        None => {}
     }
     if let Some(fallback) = &raw.fallback
         && kind != ReplyKind::Denial
@@ -101,7 +129,7 @@ fn compile_reply(raw: &raw::OnLimit, reply: ReplyContext<'_, '_>, at: At<'_>) ->
     }
     let mut templates = TemplateContext::new(rule, kind, raw);
     set_headers(raw, &mut templates, &mut rejection, at.key("headers"));
-    if let Some(body) = &raw.body {
+    if let Some(body) = raw.body.as_ref().and_then(raw::Body::content) {
         templates.set_body(body, &mut rejection, at.key("body"));
     }
     rejection.templates = templates.finish();
@@ -170,8 +198,20 @@ pub(super) fn status_code(raw: Option<u16>, default: u16) -> StatusCode {
     StatusCode::from_u16(raw.unwrap_or(default)).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
+/// Sets the body to problem details.
+fn set_problem(rule: &str, kind: ReplyKind, rejection: &mut RejectionResponse) {
+    rejection.headers.insert(CONTENT_TYPE, PROBLEM_JSON);
+    rejection.body = match kind {
+        ReplyKind::Denial => problem::about_blank(rejection.status),
+        ReplyKind::Limit | ReplyKind::LimitOrDenial => {
+            rejection.problem = Some(Box::new(ProblemReply::new(rule)));
+            problem::quota_exceeded(rule, rejection.status)
+        }
+    };
+}
+
 fn set_body(
-    raw: &raw::Body,
+    raw: &raw::BodyContent,
     kind: ReplyKind,
     rejection: &mut RejectionResponse,
     at: At<'_>,

@@ -2,7 +2,7 @@
 
 use super::context::CompileContext;
 use super::listeners::UsedAddresses;
-use super::{diversion, endpoints, map_items, matching, retries, rules, upstream_tls};
+use super::{diversion, endpoints, map_items, matching, retries, rules, upstream_headers, upstream_tls};
 use crate::at::At;
 use crate::data_files::DataFiles;
 use http::HeaderValue;
@@ -180,6 +180,7 @@ fn compile_settings(
                 .as_ref()
                 .and_then(|prefix| at.key("strip_prefix").ok(parse_prefix(prefix))),
             hides_client: !raw.client_headers.unwrap_or(true),
+            headers: upstream_headers::compile(raw.headers.as_ref(), at.key("headers")),
         },
         server_name_from_host: raw.tls.as_ref().is_some_and(|tls| upstream_tls::is_name_from_host(tls)),
         name: name.or_else(|| Some(addresses.first()?.to_string().into())).unwrap_or_default(),

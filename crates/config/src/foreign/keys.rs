@@ -296,7 +296,7 @@ const CLIENT_IP: &[(&str, &str, &str)] = &[
         "",
         "hops are not counted: write the networks of the proxies, as in `trusted_proxies: [10.0.0.0/8]`",
     ),
-    ("real_ip_header forwarded_header", "", "`x-forwarded-for` of `trusted_proxies` is read"),
+    ("real_ip_header forwarded_header headers", "header", "did you mean `header`?"),
     ("ipv6_subnet ipv6_mask ipv6_prefix_length", "", "did you mean `ipv6_prefix`?"),
 ];
 

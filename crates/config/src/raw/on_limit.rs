@@ -19,12 +19,16 @@ use crate::parse::format_duration as shown;
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OnLimit {
+    /// What becomes of a request that the rule rejects: it gets a response (`respond`), or its connection is closed
+    /// without one (`close`). See [Close the connection](fallback.md#close-the-connection).
+    #[cfg_attr(test, schemars(extend("default" = "respond")))]
+    pub action: Option<LimitAction>,
     /// Status code of the rejection, 400 to 599. With `action: deny` and `on_missing: deny` it is 403 unless given.
     #[cfg_attr(test, schemars(range(min = 400, max = 599), extend("default" = defaults::REJECTION_STATUS)))]
     pub status: Option<u16>,
-    /// Body of the rejection: a map with exactly one of `text`, `json`, `file` and `fallback`. May have
-    /// [placeholders](fallback.md#placeholders). Default: `too many requests`, and `forbidden` for `action: deny` and
-    /// `on_missing: deny`.
+    /// Body of the rejection: a map with exactly one of `text`, `json`, `file` and `fallback`, or `problem` for [problem
+    /// details](fallback.md#problem-details). May have [placeholders](fallback.md#placeholders). Default: `too many
+    /// requests`, and `forbidden` for `action: deny` and `on_missing: deny`.
     pub body: Option<Body>,
     /// Headers of the rejection by name; values may have [placeholders](fallback.md#placeholders). Not headers that
     /// Weir sets itself or that belong to the connection: `connection`, `content-length`, `keep-alive`, `te`,
@@ -61,12 +65,56 @@ pub struct Cors {
     pub credentials: Option<bool>,
 }
 
-/// Body of a rejection; exactly one of these fields.
+/// What becomes of a request that a rule rejects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(test, schemars(inline))]
+pub enum LimitAction {
+    /// It gets a response.
+    Respond,
+    /// Its connection is closed without a response.
+    Close,
+}
+
+/// Body of a rejection.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+#[cfg_attr(test, schemars(inline))]
+pub enum Body {
+    /// Format of a body that Weir generates.
+    Format(BodyFormat),
+    /// Configured body.
+    Content(Box<BodyContent>),
+}
+
+/// Format of a body that Weir generates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(test, schemars(inline))]
+pub enum BodyFormat {
+    /// Problem details (RFC 9457).
+    Problem,
+}
+
+impl Body {
+    /// Returns the configured body.
+    pub fn content(&self) -> Option<&BodyContent> {
+        match self {
+            Self::Format(BodyFormat::Problem) => None,
+            Self::Content(content) => Some(content),
+        }
+    }
+}
+
+/// Configured body of a rejection; exactly one of these fields.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(test, schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
-pub struct Body {
+pub struct BodyContent {
     /// Text of the rejection's body.
     pub text: Option<String>,
     /// JSON value of the rejection's body, sent with the content type `application/json`.

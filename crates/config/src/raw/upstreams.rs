@@ -1,5 +1,6 @@
 //! Upstreams, as written in the configuration.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 #[cfg(test)]
@@ -9,6 +10,7 @@ use serde::Deserialize;
 use super::Auto;
 use super::cost::OutcomePattern;
 use super::rules::Matcher;
+use super::secret::Secret;
 use super::tls::UpstreamTls;
 use super::values::{Duration, OneOrMany, OrOff, Percentage, Size, UpstreamAddress};
 #[cfg(test)]
@@ -62,6 +64,9 @@ pub struct UpstreamMap {
     /// `x-request-id`. Set it to `false` for services of others.
     #[cfg_attr(test, schemars(extend("default" = true)))]
     pub client_headers: Option<bool>,
+    /// Headers of requests that are set or removed for this upstream, as a map with `set` and `remove`. See [Request
+    /// headers](upstream.md#request-headers).
+    pub headers: Option<UpstreamHeaders>,
     /// Protocols that a client may request with `upgrade`, such as `spdy/3.1`: one or a list, or `false` for none.
     /// Protocols that carry HTTP are not valid. With `upstream.http2`, an upgrade needs an upstream that offers
     /// extended CONNECT (RFC 8441).
@@ -133,6 +138,19 @@ pub struct Retries {
     /// there is no retry.
     #[cfg_attr(test, schemars(extend("default" = shown(defaults::MAX_RETRY_WAIT))))]
     pub max_wait: Option<Duration>,
+}
+
+/// Headers of requests that are set or removed for an upstream, after all others.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UpstreamHeaders {
+    /// Headers by name that replace those of the request; values may have the
+    /// [placeholders](fallback.md#placeholders) `{client_ip}`, `{request_id}`, `{method}` and `{path}`. Not `host` and
+    /// headers that belong to the connection.
+    pub set: Option<BTreeMap<String, Secret<String>>>,
+    /// Names of headers that the upstream does not receive, one or a list.
+    pub remove: Option<OneOrMany<String>>,
 }
 
 /// Range of durations as `FIRST..MAX`; `MAX` must be at least `FIRST`.

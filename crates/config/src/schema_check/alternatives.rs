@@ -56,7 +56,7 @@ impl<'a> Alternatives<'a> {
         if known.is_empty() || known.contains(&text) {
             return None;
         }
-        let expected = if self.of_type("integer").is_some() {
+        let expected = if self.of_type("integer").is_some() || known.len() == 1 {
             format!("expected {}", self.describe_all())
         } else {
             format!("expected one of {}", known.join(", "))

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::HeaderMap;
 
 use super::cidr::CidrSet;
+use super::client_headers::AddressHeader;
 use super::forwarded;
 
 /// Maximum number of hops that are examined, more than any real chain has.
@@ -21,28 +22,47 @@ pub struct ClientAddress {
     pub ip: IpAddr,
     /// Whether the peer is a trusted proxy.
     pub peer_is_trusted: bool,
-    /// Whether the request is internal: the peer and every address in X-Forwarded-For are trusted.
+    /// Whether the request is internal: the peer, and every address in X-Forwarded-For and in the header that names
+    /// the client, are trusted.
     pub is_internal: bool,
 }
 
-/// Returns the address of the client behind `peer`, as recorded by `trusted` proxies.
-pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &CidrSet) -> ClientAddress {
+/// Returns the address of the client behind `peer`, as recorded by `trusted` proxies in the first of the headers `named`
+/// that is present.
+pub fn resolve(
+    peer: IpAddr,
+    headers: &HeaderMap,
+    trusted: &CidrSet,
+    named: &[AddressHeader],
+) -> ClientAddress {
     let peer = peer.to_canonical();
     if trusted.is_empty() || !trusted.contains(peer) {
         return ClientAddress { ip: peer, peer_is_trusted: false, is_internal: false };
     }
+    let forwarded_for = || walk(peer, forwarded::hops_from_nearest(headers), trusted);
+    let (ip, is_internal) = match named.iter().find(|named| headers.contains_key(named.name())) {
+        Some(named) if *named.name() != forwarded::X_FORWARDED_FOR => {
+            let (ip, is_trusted) = walk(peer, named.hops_from_nearest(headers), trusted);
+            (ip, is_trusted && forwarded_for().1)
+        }
+        Some(_) => forwarded_for(),
+        None => (peer, forwarded_for().1),
+    };
+    ClientAddress { ip, peer_is_trusted: true, is_internal }
+}
+
+/// Returns the first of `hops` that is not trusted, or the last one before an unreadable hop, and whether all are trusted.
+fn walk(peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>, trusted: &CidrSet) -> (IpAddr, bool) {
     let mut client = peer;
     // A hop that is untrusted or unreadable is external; hops beyond the maximum are assumed to be.
-    let mut is_internal = true;
-    for (index, hop) in forwarded::hops_from_nearest(headers).enumerate() {
+    for (index, hop) in hops.enumerate() {
         let hop = hop.filter(|_| index < MAX_HOPS);
         client = hop.unwrap_or(client);
-        is_internal = hop.is_some_and(|hop| trusted.contains(hop));
-        if !is_internal {
-            break;
+        if !hop.is_some_and(|hop| trusted.contains(hop)) {
+            return (client, false);
         }
     }
-    ClientAddress { ip: client, peer_is_trusted: true, is_internal }
+    (client, true)
 }
 
 /// Whether X-Forwarded-For contains nothing that the client may have written: every hop is an address, and only
@@ -77,7 +97,7 @@ mod tests {
             headers.append(forwarded::X_FORWARDED_FOR, line.parse().unwrap());
         }
         let trusted = trusted.iter().map(|net| net.parse::<ipnet::IpNet>().unwrap()).collect();
-        resolve(peer.parse().unwrap(), &headers, &trusted).ip.to_string()
+        resolve(peer.parse().unwrap(), &headers, &trusted, &[AddressHeader::default()]).ip.to_string()
     }
 
     #[test]
@@ -92,6 +112,33 @@ mod tests {
         assert_eq!(client("10.0.0.1", &["6.6.6.6, 1.1.1.1, 10.0.0.2"], &trusted), "1.1.1.1");
         assert_eq!(client("10.0.0.1", &["6.6.6.6", "1.1.1.1", "10.0.0.2"], &trusted), "1.1.1.1");
         assert_eq!(client("::ffff:10.0.0.1", &["1.1.1.1"], &trusted), "1.1.1.1");
+    }
+
+    #[test]
+    fn client_ip_is_in_the_first_header_that_is_present() {
+        let trusted: CidrSet = ["10.0.0.0/8".parse::<ipnet::IpNet>().unwrap()].into_iter().collect();
+        let named = ["cf-connecting-ip", "x-real-ip"].map(|name| AddressHeader::new(name.parse().unwrap()));
+        let client = |peer: &str, fields: &[(&'static str, &str)]| {
+            let fields = fields
+                .iter()
+                .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
+            let client = resolve(peer.parse().unwrap(), &fields.collect(), &trusted, &named);
+            (client.ip.to_string(), client.is_internal)
+        };
+        let (peer, both) = ("10.0.0.1", [("x-real-ip", "192.0.2.2"), ("cf-connecting-ip", "192.0.2.1")]);
+        assert_eq!(client(peer, &both), ("192.0.2.1".into(), false));
+        assert_eq!(client(peer, &both[..1]), ("192.0.2.2".into(), false));
+        assert_eq!(client("192.0.2.9", &both), ("192.0.2.9".into(), false), "an untrusted peer");
+        assert_eq!(client(peer, &[("cf-connecting-ip", "unknown")]), (peer.into(), false));
+        let forwarded = ("x-forwarded-for", "192.0.2.7");
+        assert_eq!(
+            client(peer, &[forwarded]),
+            (peer.into(), false),
+            "the header is not read, and makes it external"
+        );
+        let inner = [("cf-connecting-ip", "10.0.0.5"), forwarded];
+        assert_eq!(client(peer, &inner), ("10.0.0.5".into(), false));
+        assert_eq!(client(peer, &inner[..1]), ("10.0.0.5".into(), true));
     }
 
     #[test]
@@ -120,7 +167,7 @@ mod tests {
             if !forwarded.is_empty() {
                 headers.append(forwarded::X_FORWARDED_FOR, forwarded.parse().unwrap());
             }
-            resolve(peer.parse().unwrap(), &headers, &trusted).is_internal
+            resolve(peer.parse().unwrap(), &headers, &trusted, &[AddressHeader::default()]).is_internal
         };
         assert!(is_internal("10.0.0.1", ""));
         assert!(is_internal("10.0.0.1", "10.0.0.3, 10.0.0.2"));
@@ -149,7 +196,11 @@ mod tests {
         let is_trusted = |peer: &str, value: &str| {
             let headers = HeaderMap::from_iter([(forwarded::X_FORWARDED_FOR, value.parse().unwrap())]);
             let trusted = ["10.0.0.0/8".parse::<ipnet::IpNet>().unwrap()].into_iter().collect();
-            is_chain_trusted(resolve(peer.parse().unwrap(), &headers, &trusted), &headers, &trusted)
+            is_chain_trusted(
+                resolve(peer.parse().unwrap(), &headers, &trusted, &[AddressHeader::default()]),
+                &headers,
+                &trusted,
+            )
         };
         for chain in ["1.1.1.1", "1.1.1.1, 10.0.0.2", "10.0.0.3, 10.0.0.2"] {
             assert!(is_trusted("10.0.0.1", chain) && !is_trusted("192.0.2.1", chain), "{chain}");

@@ -10,16 +10,22 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Returns the hops in all header lines, nearest first; `None` for a hop that is not an address. Empty elements are
-/// ignored (RFC 9110 section 5.6.1.2).
+/// Returns the hops in all header lines, nearest first; `None` for a hop that is not an address.
 pub fn hops_from_nearest(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+    elements_from_nearest(headers, &X_FORWARDED_FOR).map(parse_hop)
+}
+
+/// Returns the elements of all lines of a header, last first. Empty elements are ignored (RFC 9110 section 5.6.1.2).
+pub(super) fn elements_from_nearest<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+) -> impl Iterator<Item = &'h [u8]> + use<'h> {
     headers
-        .get_all(X_FORWARDED_FOR)
+        .get_all(name)
         .iter()
         .rev()
         .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','))
         .filter(|element| !element.trim_ascii().is_empty())
-        .map(parse_hop)
 }
 
 /// Returns the header for the next hop: the existing value with `peer` appended.

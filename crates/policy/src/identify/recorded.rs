@@ -55,7 +55,7 @@ impl<'a> RecordedRequest<'a> {
                 ClientAddress { peer_is_trusted: true, ..direct(Ipv4Addr::UNSPECIFIED.into()) }
             }
             RecordedAddress::Client(ip) => ClientAddress { peer_is_trusted: true, ..direct(ip) },
-            RecordedAddress::Peer(peer) => client_ip::resolve(peer, self.headers, &settings.trusted_proxies),
+            RecordedAddress::Peer(peer) => settings.client_behind(peer, self.headers),
         };
         Ok(Attributes {
             method: self.method,

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use super::cors::CorsSettings;
 use super::dynamic_reply::ReplyTemplates;
 use super::fallback::FallbackCacheSettings;
+use super::problem::ProblemReply;
 use super::rate_limit_headers::{Notation, number, whole_seconds};
 use super::{LimitForm, LimitHeaderNames};
 use weir_http::headers::{RawHeaders, write_field};
@@ -33,6 +34,10 @@ pub struct RejectionResponse {
     pub headers: HeaderMap,
     /// Headers and a body with placeholders, if there are some.
     pub templates: Option<Box<ReplyTemplates>>,
+    /// Problem details in place of a configured body, if configured.
+    pub problem: Option<Box<ProblemReply>>,
+    /// Whether the connection is closed without a response.
+    pub closes: bool,
     /// Which pages may read the reply, if configured.
     pub cors: Option<Box<CorsSettings>>,
     /// The reply to requests that the rule rejects before any limit: by `action: deny`, or because their key is
@@ -80,6 +85,8 @@ impl RejectionResponse {
             body: Bytes::from_static(body.as_bytes()),
             headers,
             templates: None,
+            problem: None,
+            closes: false,
             cors: None,
             denied: None,
             cached_fallback: None,

@@ -116,11 +116,16 @@ enum Part {
 }
 
 impl Template {
-    /// Parses `text`, in which `{rule}` stands for `rule`.
+    /// Parses `text`, in which `{rule}` stands for `rule`, if there is one.
     ///
     /// # Errors
     /// The first placeholder that is invalid.
-    pub fn parse(text: &str, syntax: Syntax, escaping: Escaping, rule: &str) -> Result<Self, TemplateError> {
+    pub fn parse(
+        text: &str,
+        syntax: Syntax,
+        escaping: Escaping,
+        rule: Option<&str>,
+    ) -> Result<Self, TemplateError> {
         let (mut parts, mut plain, mut rest) = (Vec::new(), Vec::new(), text);
         while let Some(at) = rest.find('{') {
             plain.extend_from_slice(&rest.as_bytes()[..at]);
@@ -130,11 +135,13 @@ impl Template {
             match found {
                 Brace::Text(length) => plain.extend_from_slice(&rest.as_bytes()[..length]),
                 Brace::Escaped(length) => plain.extend_from_slice(&rest.as_bytes()[1..length - 1]),
-                Brace::Value(Placeholder::Rule) => escaping.push(&mut plain, rule),
-                Brace::Value(value) => {
-                    push_text(&mut parts, &mut plain);
-                    parts.push(Part::Value(value));
-                }
+                Brace::Value(value) => match rule.filter(|_| value == Placeholder::Rule) {
+                    Some(rule) => escaping.push(&mut plain, rule),
+                    None => {
+                        push_text(&mut parts, &mut plain);
+                        parts.push(Part::Value(value));
+                    }
+                },
             }
             rest = &rest[found.length()..];
         }
@@ -179,7 +186,7 @@ fn value_of<'a>(
     origin: &'a str,
 ) -> Cow<'a, str> {
     match value {
-        // Part of the text already.
+        // Part of the text already, if there is a rule.
         Placeholder::Rule => Cow::Borrowed(""),
         Placeholder::RetryAfter => retry_after.into(),
         Placeholder::RequestId => (&*request.request_id).into(),

@@ -120,13 +120,8 @@ impl PrometheusExporter {
         let durations = totals.listeners().map(|(name, listener)| (name, &listener.request_duration));
         families.push(render_histograms(&families::REQUEST_DURATION, "listener", durations));
         let mut delays = render_header(&families::REQUEST_DELAY);
-        write_histogram(
-            &mut delays,
-            families::REQUEST_DELAY.name,
-            "",
-            &totals.counts.delay_duration,
-            SECONDS,
-        );
+        let durations = &totals.counts.delay_duration;
+        write_histogram(&mut delays, families::REQUEST_DELAY.name, "", durations, SECONDS);
         families.push(delays);
         let durations = totals.upstreams.iter().map(|(name, upstream)| (&**name, &upstream.response_time));
         families.push(render_histograms(&families::UPSTREAM_DURATION, "upstream", durations));
@@ -248,8 +243,9 @@ impl MetricRegistry {
             let labels = [("peer", peer), ("reason", reason)];
             self.set_counter(&families::HTTP2_MALFORMED_STREAMS, &labels, count);
         }
-        let removed = totals.counts.removed_headers.get();
-        self.set_counter(&families::REQUEST_HEADERS_REMOVED, &[], removed);
+        self.set_counter(&families::REQUEST_HEADERS_REMOVED, &[], totals.counts.removed_headers.get());
+        let of_clients = totals.counts.removed_client_headers.get();
+        self.set_counter(&families::UNTRUSTED_HEADERS_REMOVED, &[], of_clients);
         for (reason, count) in Unreadable::ALL.iter().zip(&totals.counts.unreadable_bodies) {
             self.set_counter(&families::UNREADABLE_BODIES, &[("reason", reason.as_str())], count.get());
         }

@@ -95,6 +95,10 @@ pub(super) static REQUEST_HEADERS_REMOVED: Family = counter(
     "weir_request_headers_removed_total",
     "Request headers removed because their names differ only in - and _ from headers that are trusted or read by rules.",
 );
+pub(super) static UNTRUSTED_HEADERS_REMOVED: Family = counter(
+    "weir_untrusted_headers_removed_total",
+    "Request headers removed because an untrusted peer named a client or a target in them.",
+);
 pub(super) static UNREADABLE_BODIES: Family = counter(
     "weir_unreadable_bodies_total",
     "Request bodies whose fields rules need and cannot be read, by reason; also with on_unreadable: missing.",

@@ -119,6 +119,8 @@ pub(super) struct WorkerCounts {
     pub(super) listeners: Box<[ListenerCounts]>,
     pub(super) malformed_requests: AtomicCounter,
     pub(super) removed_headers: AtomicCounter,
+    /// Headers of untrusted peers that were removed.
+    pub(super) removed_client_headers: AtomicCounter,
     pub(super) load_shed: [AtomicCounter; LOAD_SHED_LABELS.len()],
     pub(super) unreadable_bodies: [AtomicCounter; Unreadable::ALL.len()],
     pub(super) accept_failures: AtomicCounter,
@@ -136,6 +138,7 @@ impl WorkerCounts {
         self.listeners.iter_mut().zip(&other.listeners).for_each(|(sum, one)| sum.merge(one));
         self.malformed_requests.merge(&other.malformed_requests);
         self.removed_headers.merge(&other.removed_headers);
+        self.removed_client_headers.merge(&other.removed_client_headers);
         merge_all(&mut self.load_shed, &other.load_shed);
         merge_all(&mut self.unreadable_bodies, &other.unreadable_bodies);
         self.accept_failures.merge(&other.accept_failures);
@@ -236,6 +239,11 @@ impl WorkerMetrics {
     /// Records request headers that were removed because their names imitate others.
     pub fn record_removed_headers(&self, count: usize) {
         self.counts.removed_headers.add_exclusive(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+
+    /// Records headers in which an untrusted peer named a client or a target, and which were removed.
+    pub fn record_removed_client_headers(&self, count: usize) {
+        self.counts.removed_client_headers.add_exclusive(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// Records a connection or request that was rejected by load shedding.

@@ -62,6 +62,9 @@ pub(super) fn respond(
     reply: DownstreamResponse,
     cx: &mut Context<'_>,
 ) -> AfterResponse {
+    if reply.body.is_withheld() {
+        return AfterResponse::Close;
+    }
     let is_tunnel = info.is_connect || connection.is_upgraded();
     let keep_alive = match send_at_once(connection, conn, info, reply, is_tunnel, cx) {
         Ok(keep_alive) => keep_alive,

@@ -22,7 +22,7 @@ use crate::proxy::unanswered;
 use weir_http::headers::remove_hop_by_hop;
 use weir_http::http1::head::{ReceivedHead, has_token};
 use weir_http::http1::interim::InterimRoom;
-use weir_http::http2::{Http2Error, ReceiveStream, Responder};
+use weir_http::http2::{Http2Error, Reason, ReceiveStream, Responder};
 use weir_net::overload::LoadShed;
 use weir_net::transport::{Http2Body, Http2Stream};
 
@@ -116,6 +116,11 @@ impl ServedStream {
     fn respond(&mut self, reply: DownstreamResponse, cx: &mut Context<'_>) -> Option<StartedResponse> {
         // Taken before anything can fail, because the next stream uses the same slot.
         self.upgraded = self.connection.upgraded.take();
+        if reply.body.is_withheld() {
+            self.connection.close_after_streams.set(true);
+            self.responder.send_reset(Reason::ENHANCE_YOUR_CALM);
+            return None;
+        }
         let is_tunnel = self.upgraded.is_some();
         let worker = &self.connection.worker;
         let started =

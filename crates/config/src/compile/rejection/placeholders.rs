@@ -73,7 +73,7 @@ impl<'a> TemplateContext<'a> {
     }
 
     /// Compiles the body, whose content type is in the headers of `rejection`.
-    pub(super) fn set_body(&mut self, raw: &raw::Body, rejection: &mut RejectionResponse, at: At<'_>) {
+    pub(super) fn set_body(&mut self, raw: &raw::BodyContent, rejection: &mut RejectionResponse, at: At<'_>) {
         let content_type = rejection.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let escaping = escaping_of(content_type.unwrap_or_default());
         let template = if let Some(text) = &raw.text {
@@ -103,7 +103,7 @@ impl<'a> TemplateContext<'a> {
     }
 
     fn parse(&self, text: &str, escaping: Escaping) -> Result<Template, ValueError> {
-        let template = Template::parse(text, Syntax::Strict, escaping, self.rule).map_err(describe)?;
+        let template = Template::parse(text, Syntax::Strict, escaping, Some(self.rule)).map_err(describe)?;
         self.check_values(&template).map(|()| template)
     }
 
@@ -114,7 +114,7 @@ impl<'a> TemplateContext<'a> {
             let note = ValueError::new(format!("the file has `{{{name}}}`, which is sent as it is"));
             at.note(note.with_hint(format!("did you mean `{{{meant}}}`?")));
         }
-        let template = Template::parse(text, Syntax::Lenient, escaping, self.rule).ok()?;
+        let template = Template::parse(text, Syntax::Lenient, escaping, Some(self.rule)).ok()?;
         // Of a value that cannot be known, the placeholder is text.
         self.check_values(&template).is_ok().then_some(template)
     }
@@ -154,7 +154,8 @@ impl<'a> TemplateContext<'a> {
     }
 }
 
-fn describe(error: TemplateError) -> ValueError {
+/// Describes an invalid placeholder.
+pub(in crate::compile) fn describe(error: TemplateError) -> ValueError {
     let described = ValueError::new(error.to_string());
     match error {
         TemplateError::Unknown(name) => {

@@ -16,12 +16,12 @@ fn details(path: &str) -> RequestDetails {
 }
 
 fn expanded(text: &str, escaping: Escaping, path: &str) -> String {
-    let template = Template::parse(text, Syntax::Strict, escaping, "per-ip").unwrap();
+    let template = Template::parse(text, Syntax::Strict, escaping, Some("per-ip")).unwrap();
     String::from_utf8(template.expand(&details(path), "7", "https://app.example")).unwrap()
 }
 
 fn error(text: &str) -> TemplateError {
-    Template::parse(text, Syntax::Strict, Escaping::Text, "per-ip").unwrap_err()
+    Template::parse(text, Syntax::Strict, Escaping::Text, Some("per-ip")).unwrap_err()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn unknown_placeholders_are_errors() {
 #[test]
 fn files_keep_all_braces_except_known_placeholders() {
     let text = "const {path, a} = {b}; {{path}} {{ rule }} {retry_afer} {retry_after}";
-    let template = Template::parse(text, Syntax::Lenient, Escaping::Markup, "per-ip").unwrap();
+    let template = Template::parse(text, Syntax::Lenient, Escaping::Markup, Some("per-ip")).unwrap();
     let written = String::from_utf8(template.expand(&details("/"), "7", "")).unwrap();
     assert_eq!(written, "const {path, a} = {b}; {{path}} {{ rule }} {retry_afer} 7");
     let near = |name: &str| (name == "retry_afer").then_some("retry_after");
@@ -101,7 +101,7 @@ fn values_are_cut() {
 
 #[test]
 fn text_without_values_is_fixed() {
-    let parse = |text| Template::parse(text, Syntax::Strict, Escaping::Header, "a").unwrap();
+    let parse = |text| Template::parse(text, Syntax::Strict, Escaping::Header, Some("a")).unwrap();
     assert_eq!(parse("x-{rule}").fixed_text(), Some(&b"x-a"[..]));
     assert_eq!(parse("").fixed_text(), Some(&b""[..]));
     assert_eq!(parse("{path}").fixed_text(), None);
