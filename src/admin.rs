@@ -34,18 +34,19 @@ mod top;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 pub use self::audit::RejectionAudit;
-pub use self::events::EventHub;
+pub use self::events::{EventHub, run as run_events};
 pub use self::recent::RecentSamples;
 pub use self::response::FullResponse;
 pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
-use weir_config::AdminToken;
 use weir_config::reload::ReloadStatus;
+use weir_config::{AdminSettings, AdminToken};
 use weir_limiter::elastic::controller::Assessment;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{LimitId, Limiter};
@@ -149,8 +150,6 @@ pub struct AdminState {
     pub metrics: Arc<Metrics>,
     /// The limiter, which contains the counters.
     pub limiter: Arc<Limiter>,
-    /// Maximum number of counters.
-    pub max_keys: usize,
     /// Graceful-shutdown state.
     pub drain: Arc<DrainManager>,
     pub overload: Arc<OverloadManager>,
@@ -163,24 +162,56 @@ pub struct AdminState {
     pub start_time: Timestamp,
     /// Number of worker threads.
     pub workers: usize,
-    /// Host names accepted in `Host`, in lower case, in addition to IP addresses and `localhost`.
-    pub allowed_hosts: Box<[Box<str>]>,
-    /// Token that requests to the full interface need, if configured. A reload replaces it.
-    pub token: Arc<ArcSwapOption<AdminToken>>,
-    /// Whether the full interface is on loopback.
-    pub is_loopback: bool,
+    /// Who may use the interface.
+    pub access: Arc<AdminAccess>,
     /// Rejected requests that are not in the audit log yet; initially empty.
     pub rejections: RejectionAudit,
     /// Overrides of single keys.
     pub overrides: Arc<OverrideBook>,
     /// Listeners for clients.
-    pub listeners: Vec<ListenerInfo>,
+    pub listeners: Arc<ArcSwap<Vec<ListenerInfo>>>,
     /// Open streams of events.
     pub events: EventHub,
     /// Totals of the last two minutes; initially empty.
     pub recent: RecentSamples,
     /// Cached numbers of counters per limit; initially empty.
     pub key_counts: KeyCounts,
+}
+
+/// Who may use the admin interface. A reload changes it.
+#[derive(Debug)]
+pub struct AdminAccess {
+    /// Host names accepted in `Host`, in lower case, in addition to IP addresses and `localhost`.
+    allowed_hosts: ArcSwap<Box<[Box<str>]>>,
+    /// Token that requests to the full interface need, if configured.
+    token: ArcSwapOption<AdminToken>,
+    /// Whether the full interface is on loopback.
+    is_loopback: AtomicBool,
+}
+
+impl Default for AdminAccess {
+    fn default() -> Self {
+        Self {
+            allowed_hosts: ArcSwap::from_pointee(Box::default()),
+            token: ArcSwapOption::empty(),
+            is_loopback: AtomicBool::new(true),
+        }
+    }
+}
+
+impl AdminAccess {
+    /// Applies the settings of a configuration.
+    pub fn apply(&self, settings: &AdminSettings) {
+        let is_loopback = settings.address.ip().is_loopback();
+        let before = self.token.swap(settings.token.clone().map(Arc::new));
+        if before.is_some() && settings.token.is_none() && !is_loopback {
+            tracing::warn!(
+                "the admin port has no token any more, and it is not on loopback: anyone who reaches it can read it"
+            );
+        }
+        self.is_loopback.store(is_loopback, Ordering::Relaxed);
+        self.allowed_hosts.store(Arc::new(settings.allowed_hosts.clone()));
+    }
 }
 
 impl AdminState {
@@ -196,7 +227,7 @@ impl AdminState {
 
 impl fmt::Debug for AdminState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("listeners", &self.listeners).finish_non_exhaustive()
+        f.debug_struct("State").field("listeners", &self.listeners.load()).finish_non_exhaustive()
     }
 }
 

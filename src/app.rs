@@ -2,65 +2,66 @@
 
 mod admin_port;
 mod alerts;
+mod bind_error;
 mod central;
 mod deferred_thread;
 mod generation;
 mod instances;
 mod key_expiry;
+mod listeners;
 mod reload;
 mod resource_limits;
 mod rls_runtime;
 mod shutdown;
+mod sockets;
 mod state_saver;
 mod store_thread;
 mod table_full_alert;
 mod thread;
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arc_swap::ArcSwapOption;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use self::admin_port::AdminPort;
 use self::alerts::AlertSettingsSender;
 use self::central::CentralSource;
 use self::deferred_thread::DeferredThread;
-use self::generation::Generations;
+use self::generation::{Generations, PartResources};
 use self::instances::InstanceResolver;
 use self::reload::ReloadSignals;
 use self::rls_runtime::{RlsRuntime, RlsSockets};
 use self::shutdown::TerminationSignals;
+use self::sockets::Sockets;
 use self::state_saver::StateSaver;
-use crate::admin;
 use crate::proxy::adaptive::run_adaptive_limits;
 use crate::proxy::elastic::HeadroomState;
 use crate::proxy::elastic::control::run_headroom_controller;
-use crate::proxy::{self, ProxyState};
+use crate::proxy::{self, ListenerUpdates, ProxyState};
 use weir_config::environment::attribute_to_variables;
-use weir_config::reload::{ReloadHandle, Reloader};
-use weir_config::{AdminToken, Config, Diagnostic, ListenerConfig, load_bootstrap};
-use weir_http::unsent;
+use weir_config::reload::{ReloadHandle, Reloader, UnusableSetting};
+use weir_config::{Config, Diagnostic, load_bootstrap};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{self as limiter, Limiter};
 use weir_net::clock::Clock;
 use weir_net::drain::DrainManager;
 use weir_net::listener;
 use weir_net::listener::balance;
-use weir_net::listener::socket::{self, Socket};
+use weir_net::listener::socket::Socket;
 use weir_net::overload::OverloadManager;
 use weir_net::worker::{ThreadGroup, WorkerFailed};
 use weir_rls as rls;
 use weir_store as store;
 use weir_store::deferred::handle::DeferredHandle;
 use weir_store::state_file::StateFile;
-use weir_telemetry::access_log::{AccessLog, AccessLogManager};
+use weir_telemetry::access_log::AccessLogManager;
 use weir_telemetry::logging::LevelHandle;
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::panics;
-use weir_telemetry::spans::{self, Tracer};
 use weir_upstream::forward_proxy::identity::ProxyIdentity;
 
 /// Why the process cannot serve.
@@ -69,35 +70,34 @@ pub enum AppError {
     /// Every problem of the configuration.
     Configuration(Vec<Diagnostic>),
     /// A failed system operation: what was attempted, and the error.
-    System(String, std::io::Error),
+    System(String, io::Error),
     /// A thread of this name has failed. The others have been drained.
     Thread(Box<str>),
 }
 
-impl AppError {
-    fn system(context: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
-        move |error| Self::System(context.into(), error)
+impl From<UnusableSetting> for AppError {
+    fn from(UnusableSetting { key, message }: UnusableSetting) -> Self {
+        Self::System(format!("cannot use `{key}`"), io::Error::other(message))
     }
 }
 
-/// A listener and its sockets, one per worker.
-type BoundListener = (listener::ListenerSettings, Vec<Socket>);
+impl AppError {
+    fn system(context: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::System(context.into(), error)
+    }
+}
 
 /// Everything that is started once and lives until the process ends.
 struct RunningApp {
     shared: Arc<ProxyState>,
     generations: Arc<Generations>,
+    sockets: Arc<Sockets>,
     rls_runtime: Option<Arc<RlsRuntime>>,
     reload: ReloadHandle,
     alert_settings: Arc<AlertSettingsSender>,
     state_saver: Option<StateSaver>,
     /// The thread for deferred calls, if there is a store.
     deferred_thread: Option<Arc<DeferredThread>>,
-    /// Token of the admin port, which a reload replaces.
-    admin_token: Arc<ArcSwapOption<AdminToken>>,
-    /// Whether the admin port, which needs a restart to move, is on loopback.
-    is_admin_on_loopback: bool,
-    tracer_guard: Option<spans::TracerGuard>,
 }
 
 /// The source of the configuration.
@@ -123,18 +123,16 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let _guard = main.enter();
     let signals = TerminationSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
     let reload_signals = ReloadSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
-    let mut bound = bind_listeners(&config)?;
+    let metrics = Metrics::new(&[]);
     let mut rls_sockets = RlsSockets::bind(&config)?;
-    let admin = AdminPort::bind(&config.admin)?;
-    let addresses = report_listeners(&bound);
-    let listening = addresses.iter().filter_map(|listener| tcp_address(&listener.address));
-    let of_rls = rls_sockets.iter().flat_map(RlsSockets::addresses);
-    let own_addresses = listening.chain(admin.addresses()).chain(of_rls);
-    let running = build_app(&config, clock, reloader.handle(), proxy_identity(own_addresses)?)?;
+    let (sockets, updates) = Sockets::new(config.workers.get(), rls_sockets.as_ref(), &metrics);
+    let plan = sockets.prepare(&config)?;
+    sockets.apply(plan, &config);
+    let running = build_app(&config, clock, reloader.handle(), metrics, sockets)?;
     let mut instances = InstanceResolver::new(&running.shared, &running.generations);
     main.block_on(instances.resolve_at_startup());
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
-    let workers = start_workers(config.workers.get(), &mut bound, grpc_sockets, &running)?;
+    let workers = start_workers(updates, grpc_sockets, &running)?;
     let auxiliary = Arc::new(ThreadGroup::default());
     // Before the admin port: once it is ready, changes of the rate limit service's rules are noticed.
     if let (Some(running), Some(sockets), Some(options)) = (&running.rls_runtime, rls_sockets, &config.rls) {
@@ -142,18 +140,19 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     }
     // Also before the admin port: once it is ready, the metrics have the outcome of the first fetch.
     let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
-    admin.serve(&config, addresses, levels, &running, &auxiliary)?;
+    running.sockets.admin.serve(levels, config.workers.get(), &running, &auxiliary)?;
     reload::start(reloader, &running, central_handle)?;
     let ended = main.block_on(async {
         let drain = &running.shared.drain;
-        let serving = shutdown::serve_and_drain(drain, config.drain, signals, &workers, &auxiliary);
+        let settings = || running.shared.generation.load().drain;
+        let serving = shutdown::serve_and_drain(drain, settings, signals, &workers, &auxiliary);
         tokio::select! {
             ended = serving => ended,
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
             () = run_headroom_controller(&running.shared) => Ok(()),
             () = run_adaptive_limits(&running.shared) => Ok(()),
             () = reload::handle_signals(&running, reload_signals) => Ok(()),
-            () = table_full_alert::watch(&running.shared, config.max_keys) => Ok(()),
+            () = table_full_alert::watch(&running.shared) => Ok(()),
             () = key_expiry::run(&running.shared) => Ok(()),
             () = resource_limits::watch_memory(&running.shared.overload) => Ok(()),
             () = instances.run() => Ok(()),
@@ -165,7 +164,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     running.deferred_thread.iter().for_each(|thread| thread.finish());
     running.state_saver.iter().for_each(StateSaver::finish);
     running.shared.access_logs.finish();
-    drop(running.tracer_guard);
+    running.shared.generation.load().tracer.iter().for_each(|tracer| tracer.finish());
     ended.map_err(AppError::Thread)
 }
 
@@ -194,12 +193,6 @@ fn load_config(origin: ConfigOrigin<'_>) -> Result<(Config, Reloader, Option<Cen
     }
 }
 
-fn open_access_log(logs: &AccessLogManager, config: &Config) -> Result<Option<AccessLog>, AppError> {
-    let Some(settings) = &config.access_log else { return Ok(None) };
-    logs.open(Some(settings))
-        .map_err(AppError::system(format!("cannot open the access log {}", settings.sink)))
-}
-
 /// Logs what is started, and the notes on its configuration.
 fn report_start(origin: ConfigOrigin<'_>, config: &Config) {
     let file = match origin {
@@ -214,26 +207,6 @@ fn report_start(origin: ConfigOrigin<'_>, config: &Config) {
     }
 }
 
-/// Binds every listener, so that a port in use is found before anything is served.
-fn bind_listeners(config: &Config) -> Result<Vec<BoundListener>, AppError> {
-    let bind_one = |ListenerConfig { settings, .. }: &ListenerConfig| {
-        let sockets = socket::bind(&settings.address, config.workers.get())
-            .map_err(AppError::system(format!("cannot listen on {}", settings.address)))?;
-        Ok((settings.clone(), sockets))
-    };
-    config.listeners.iter().map(bind_one).collect()
-}
-
-fn report_listeners(bound: &[BoundListener]) -> Vec<admin::ListenerInfo> {
-    let address_of = |(settings, sockets): &BoundListener| {
-        let address = sockets.first().and_then(|socket| socket.address().ok());
-        let address = address.unwrap_or_else(|| settings.address.clone());
-        tracing::info!(listener = %settings.name, %address, "listening");
-        admin::ListenerInfo { name: settings.name.clone(), address }
-    };
-    bound.iter().map(address_of).collect()
-}
-
 fn tcp_address(address: &listener::ListenAddress) -> Option<SocketAddr> {
     match address {
         listener::ListenAddress::Tcp(address) => Some(*address),
@@ -241,44 +214,33 @@ fn tcp_address(address: &listener::ListenAddress) -> Option<SocketAddr> {
     }
 }
 
-/// Returns the names of this process as a forward proxy, which accepts connections at `addresses`.
-fn proxy_identity(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<ProxyIdentity, AppError> {
-    let [random, _] = generate_secret()?;
-    Ok(ProxyIdentity::new(addresses, random))
-}
-
 fn build_app(
     config: &Config,
     clock: Arc<Clock>,
     reload: ReloadHandle,
-    identity: ProxyIdentity,
+    metrics: Arc<Metrics>,
+    sockets: Sockets,
 ) -> Result<RunningApp, AppError> {
     let mut state_file = config.state_file.as_ref().map(StateFile::new);
     let limiter = Arc::new(create_limiter(config, state_file.as_mut(), clock.now())?);
-    let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.settings.name).collect();
-    let metrics = Metrics::new(&names);
     let access_logs = Arc::new(AccessLogManager::default());
-    let access_log = open_access_log(&access_logs, config)?;
     let top_keys = Arc::default();
-    let generations =
-        Generations::new(config, &limiter, &clock, &metrics, &top_keys, access_log.as_ref(), identity)
-            .map(Arc::new)
-            .map_err(AppError::system("cannot set up TLS"))?;
-    let tracing =
-        config.tracing.as_ref().map(|settings| Tracer::start(settings, metrics.spans())).transpose();
-    let (tracer, tracer_guard) =
-        tracing.map_err(AppError::system("cannot start a thread for spans"))?.unzip();
+    let [random, _] = generate_secret()?;
+    let resources = PartResources {
+        metrics: Arc::clone(&metrics),
+        access_logs: Arc::clone(&access_logs),
+        runtime: Handle::try_current().ok(),
+        identity: Arc::new(ProxyIdentity::new(sockets.addresses(), random)),
+    };
+    let generations = Arc::new(Generations::new(config, &limiter, &clock, &top_keys, resources)?);
     metrics.record_initial_config(1, clock.now());
     let memory = resource_limits::available_memory();
     let overload = OverloadManager::new(&config.overload, resource_limits::raise_descriptor_limit(), memory);
-    unsent::set_max(config.overload.unsent.unwrap_or_else(|| memory.default_budget()));
-    limiter.queues().memory().set_max(config.overload.waiting.unwrap_or_else(|| memory.default_budget()));
-    tracing::info!(connections = overload.max_connections(), "maximum number of downstream connections");
+    resource_limits::apply(&config.overload, &overload, &limiter);
     let (store_handle, queue) =
         config.store.as_ref().map(|_| store::handle::StoreHandle::new(&limiter)).unzip();
     let shared = Arc::new(ProxyState {
         generation: Arc::clone(generations.engine.current()),
-        listeners: config.listeners.iter().map(|listener| listener.settings.name.clone()).collect(),
         limiter,
         store: store_handle,
         deferred: config.store.as_ref().map(|_| DeferredHandle::default()),
@@ -287,7 +249,6 @@ fn build_app(
         metrics,
         access_logs,
         top_keys,
-        tracer,
         elastic: HeadroomState::default(),
         overload: Arc::new(overload),
         warned_of_untrusted_proxy: AtomicBool::new(false),
@@ -311,18 +272,15 @@ fn build_app(
     }
     let deferred_thread = DeferredThread::new(config.store.as_ref(), &shared).map(Arc::new);
     deferred_thread.iter().try_for_each(|thread| thread.apply(config))?;
-    let admin_token = Arc::new(ArcSwapOption::from(config.admin.token.clone().map(Arc::new)));
     Ok(RunningApp {
         shared,
         generations,
+        sockets: Arc::new(sockets),
         rls_runtime,
         reload,
         alert_settings: Arc::new(alerts::settings_sender(config)),
         state_saver,
         deferred_thread,
-        admin_token,
-        is_admin_on_loopback: config.admin.address.ip().is_loopback(),
-        tracer_guard,
     })
 }
 
@@ -345,7 +303,7 @@ fn create_limiter(
 fn generate_secret() -> Result<[u64; 2], AppError> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).map_err(|error| {
-        AppError::System("cannot generate a random secret".to_owned(), std::io::Error::other(error))
+        AppError::System("cannot generate a random secret".to_owned(), io::Error::other(error))
     })?;
     let (low, high) = secret.split_at(8);
     let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -367,26 +325,23 @@ async fn serve_all<S, F: Future<Output = ()> + 'static>(
     Ok(())
 }
 
-/// Starts the workers, each with its share of the sockets: of the listeners, and of the rate limit service
-/// (`grpc_sockets`).
+/// Starts a worker for each of `updates`, with its share of the sockets of the rate limit service (`grpc_sockets`).
 fn start_workers(
-    workers: usize,
-    bound: &mut [BoundListener],
+    updates: Vec<ListenerUpdates>,
     mut grpc_sockets: Option<&mut Vec<Socket>>,
     running: &RunningApp,
 ) -> Result<Arc<ThreadGroup>, AppError> {
     let threads = Arc::new(ThreadGroup::default());
+    let workers = updates.len();
     let balances = balance::members(workers).into_iter().zip(balance::members(workers));
     let ids: Vec<_> = (0..workers).map(|_| running.shared.top_keys.add_worker()).collect();
     running.rls_runtime.iter().for_each(|service| service.handler.update_workers());
-    for ((index, (balance, grpc_balance)), id) in balances.enumerate().zip(ids) {
-        let own_listeners =
-            bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
-        let (own_listeners, shared) = (own_listeners.collect(), Arc::clone(&running.shared));
+    for (((index, (balance, grpc_balance)), id), updates) in balances.enumerate().zip(ids).zip(updates) {
+        let shared = Arc::clone(&running.shared);
         let port = running.rls_runtime.as_ref().map(|service| Arc::clone(&service.grpc_port));
         let grpc_socket = port.zip(grpc_sockets.as_mut().and_then(|sockets| sockets.pop()));
         let work = move || async move {
-            let proxying = proxy::run(shared, own_listeners, balance, id);
+            let proxying = proxy::run(shared, updates, balance, id);
             match grpc_socket {
                 None => proxying.await,
                 Some((port, socket)) => {

@@ -47,7 +47,7 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 
-pub use self::accept::ListenerPermit;
+pub use self::accept::{ListenerPermit, ListenerUpdates, WorkerListener};
 use self::elastic::HeadroomState;
 use self::fallback::Fallbacks;
 pub use self::run::run;
@@ -56,7 +56,7 @@ use weir_limiter::Limiter;
 use weir_limiter::elastic::signal::SignalSet;
 use weir_limits::LimitTables;
 use weir_net::clock::Clock;
-use weir_net::drain::DrainManager;
+use weir_net::drain::{DrainManager, DrainSettings};
 use weir_net::overload::OverloadManager;
 use weir_net::tls::server::TlsServer;
 use weir_policy::engine::Policy;
@@ -75,8 +75,6 @@ use weir_upstream::forward_proxy::ForwardProxy;
 pub struct ProxyState {
     /// The generation of the configuration in force.
     pub generation: Arc<ArcSwap<Generation>>,
-    /// Names of the listeners.
-    pub listeners: Box<[Box<str>]>,
     /// The rate limit counters.
     pub limiter: Arc<Limiter>,
     /// The store that counts shared limits, if one is configured.
@@ -93,8 +91,6 @@ pub struct ProxyState {
     pub access_logs: Arc<AccessLogManager>,
     /// Heaviest keys of each rule.
     pub top_keys: Arc<TopKeys>,
-    /// The tracer, if tracing is configured.
-    pub tracer: Option<Arc<Tracer>>,
     /// Headroom of elastic limits.
     pub elastic: HeadroomState,
     /// Limits on concurrent connections and requests, and on memory.
@@ -121,12 +117,18 @@ pub struct Generation {
     pub fallbacks: Arc<Fallbacks>,
     /// The load signals of elastic limits.
     pub elastic: SignalSet,
+    /// Durations of a graceful shutdown.
+    pub drain: DrainSettings,
+    /// Names of the listeners, by their positions. A position keeps its name, also when the listener is gone.
+    pub listeners: Box<[Box<str>]>,
     /// TLS configuration by listener.
     pub tls: Box<[Option<Arc<TlsServer>>]>,
     /// Forward proxies by listener.
     pub forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
     /// The access log, if one is configured.
     pub access_log: Option<AccessLog>,
+    /// The tracer, if tracing is configured.
+    pub tracer: Option<Arc<Tracer>>,
     /// Rate limit services that count limits of rules.
     pub rate_limit_services: Box<[remote::service::RemoteServiceSettings]>,
 }

@@ -7,6 +7,7 @@
 //! limits.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -96,7 +97,7 @@ pub(super) fn check_command<B>(
     peer: Option<SocketAddr>,
 ) -> Result<(), AdminRejection> {
     let changes_limits = request.uri().path().starts_with(LIMITS_PREFIX);
-    if !state.is_loopback && state.token.load().is_none() {
+    if !state.access.is_loopback.load(Ordering::Relaxed) && state.access.token.load().is_none() {
         if changes_limits {
             return Err(AdminRejection::LimitsNeedToken);
         }

@@ -13,6 +13,7 @@ pub(super) fn dump(state: &AdminState, _: &Query<'_>) -> FullResponse {
     let rules: Vec<Value> = policy.rules.rules().iter().map(|rule| limits::summary(rule).into()).collect();
     let listeners: Vec<Value> = state
         .listeners
+        .load()
         .iter()
         .map(|listener| json!({ "name": listener.name, "address": listener.envoy_address() }))
         .collect();
@@ -39,7 +40,7 @@ pub(super) fn dump(state: &AdminState, _: &Query<'_>) -> FullResponse {
         "workers": state.workers,
         "listeners": listeners,
         "upstreams": upstreams,
-        "max_keys": state.max_keys,
+        "max_keys": state.limiter.max_keys(),
         "rules": rules,
     });
     let configs: Vec<_> = [file].into_iter().chain(fetched).chain([compiled]).collect();

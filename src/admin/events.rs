@@ -105,7 +105,7 @@ pub(super) fn check_site<B>(request: &Request<B>) -> Option<FullResponse> {
 }
 
 /// Samples the process every second until it ends, and sends a snapshot to the open streams.
-pub(super) async fn run(state: Arc<AdminState>) {
+pub async fn run(state: Arc<AdminState>) {
     let _ending = StreamsGuard(Arc::clone(&state));
     let ended = state.drain.wait_for_phase(DrainPhase::Terminated);
     tokio::pin!(ended);

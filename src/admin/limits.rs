@@ -57,7 +57,7 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
         "config": status::config_status(&state.process.configuration()),
         "table": {
             "live": state.limiter.live_keys(),
-            "capacity": state.max_keys,
+            "capacity": state.limiter.max_keys(),
             "overflows": state.limiter.overflows(),
             "shards": shards,
             "crowded_shards": overflowing,

@@ -142,7 +142,7 @@ fn table(state: &AdminState, now: &Sample, before: Option<&Sample>) -> Option<St
     let then = before.map_or(0, |before| before.table_overflows);
     let count = now.table_overflows.saturating_sub(then);
     (count > 0).then(|| {
-        let (live, capacity) = (state.limiter.live_keys(), state.max_keys);
+        let (live, capacity) = (state.limiter.live_keys(), state.limiter.max_keys());
         format!(
             "The counter table is full ({live} of {capacity}, `limiter.max_keys`): new keys share counters, \
              {count} charges in the last seconds."

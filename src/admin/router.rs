@@ -127,9 +127,6 @@ const PROBE_PATHS: [&str; 2] = ["/ready", "/metrics"];
 /// that heavy traffic or a stuck worker does not block operators and probes.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, surface: Surface) {
     let drain = Arc::clone(&state.drain);
-    if surface == Surface::Full {
-        tokio::spawn(events::run(Arc::clone(&state)));
-    }
     let service = move |request: Request<Incoming>| {
         let response = handle_catching_panics(&request, &state, surface);
         std::future::ready(events::with_stream(response, &state))
@@ -191,12 +188,14 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
 fn check_access<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> Result<(), AdminRejection> {
     let path = request.uri().path();
     // Probes and scrapers use any host name, and these paths reveal nothing confidential.
-    if !PROBE_PATHS.contains(&path) && !host_check::are_hosts_allowed(request, &state.allowed_hosts) {
+    if !PROBE_PATHS.contains(&path)
+        && !host_check::are_hosts_allowed(request, &state.access.allowed_hosts.load())
+    {
         return Err(AdminRejection::Host);
     }
     match surface {
         Surface::Full if PATHS_WITHOUT_TOKEN.contains(&path) => Ok(()),
-        Surface::Full => authorization::check_token(request, state.token.load().as_deref()),
+        Surface::Full => authorization::check_token(request, state.access.token.load().as_deref()),
         Surface::Probes => Ok(()),
     }
 }

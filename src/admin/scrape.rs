@@ -58,7 +58,7 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
         is_live: state.drain.is_ready(),
         keys_per_rule: keys,
         table_entries: state.limiter.live_keys(),
-        table_capacity: state.max_keys,
+        table_capacity: state.limiter.max_keys(),
         table_overflows: state.limiter.overflows(),
         dropped_limits: state.limiter.request_limits_dropped(),
         access_log_dropped: state.access_logs.lost_lines(),

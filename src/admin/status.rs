@@ -70,6 +70,7 @@ pub(super) fn listeners(state: &AdminState, query: &Query<'_>) -> FullResponse {
     if query.is_json_requested() {
         let statuses: Vec<_> = state
             .listeners
+            .load()
             .iter()
             .map(|listener| {
                 let address = match &listener.address {
@@ -84,7 +85,7 @@ pub(super) fn listeners(state: &AdminState, query: &Query<'_>) -> FullResponse {
             .collect();
         return response::json(&json!({ "listener_statuses": statuses }));
     }
-    let lines =
-        state.listeners.iter().map(|listener| format!("{}::{}\n", listener.name, listener.envoy_address()));
+    let listeners = state.listeners.load();
+    let lines = listeners.iter().map(|listener| format!("{}::{}\n", listener.name, listener.envoy_address()));
     response::text(StatusCode::OK, lines.collect::<String>())
 }

@@ -147,6 +147,19 @@ impl Inspect for FakeProcess {
     }
 }
 
+/// Access through loopback, under one more name.
+fn access(token: Option<AdminToken>) -> Arc<AdminAccess> {
+    let access = AdminAccess::default();
+    access.apply(&AdminSettings {
+        address: ([127, 0, 0, 1], 9901).into(),
+        probe_address: None,
+        is_explicit: true,
+        allowed_hosts: Box::new(["weir.internal".into()]),
+        token,
+    });
+    access.into()
+}
+
 /// Returns a state with one listener and two rules, one of which has counted a request.
 fn state() -> AdminState {
     state_with(Arc::new(Mutex::new(NOW)), false)
@@ -172,7 +185,6 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         process: Box::new(FakeProcess { now, policy, is_broken }),
         metrics,
         limiter,
-        max_keys: 100,
         drain: Arc::default(),
         overload: Arc::new(OverloadManager::new(
             &OverloadSettings { memory: MemoryLimit::Bytes(1000), ..OverloadSettings::default() },
@@ -186,15 +198,13 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         recent: RecentSamples::default(),
         start_time: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
-        allowed_hosts: Box::new(["weir.internal".into()]),
-        token: Arc::default(),
-        is_loopback: true,
+        access: access(None),
         rejections: RejectionAudit::default(),
         overrides: Arc::default(),
-        listeners: vec![ListenerInfo {
+        listeners: Arc::new(ArcSwap::from_pointee(vec![ListenerInfo {
             name: "inbound".into(),
             address: ListenAddress::Tcp(([127, 0, 0, 1], 8080).into()),
-        }],
+        }])),
         key_counts: KeyCounts::default(),
     }
 }
@@ -453,7 +463,7 @@ async fn metrics_response_can_be_large() {
 async fn with_a_token_only_the_page_without_data_is_served_to_others() {
     let state = state();
     let open = get(&state, "/").await;
-    state.token.store(AdminToken::new("0123456789abcdef").ok().map(Arc::new));
+    let state = AdminState { access: access(AdminToken::new("0123456789abcdef").ok()), ..state };
     for endpoint in &router::ENDPOINTS {
         let method =
             if endpoint.effect == router::EndpointEffect::Command { Method::POST } else { Method::GET };

@@ -1,26 +1,33 @@
 //! The admin port: bound with the other sockets, served on a thread of its own.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
 
+use super::bind_error::BindError;
 use super::rls_runtime::RlsRuntime;
 use super::state_saver::StateSaver;
-use super::{AppError, RunningApp, serve_all, thread};
-use crate::admin::{self, AdminState, EventHub, Inspect, KeyCounts, RecentSamples, RejectionAudit, Surface};
+use super::{AppError, RunningApp, thread};
+use crate::admin::{
+    self, AdminAccess, AdminState, EventHub, Inspect, KeyCounts, RecentSamples, RejectionAudit, Surface,
+};
 use crate::explain_command::document_report;
 use crate::proxy::ProxyState;
+use weir_config::AdminSettings;
 use weir_config::reload::{ReloadHandle, ReloadStatus};
-use weir_config::{AdminSettings, Config};
 use weir_limiter::LimitId;
 use weir_limiter::elastic::controller::Assessment;
 use weir_limiter::timestamp::Timestamp;
+use weir_net::drain::DrainPhase;
 use weir_net::listener::socket;
 use weir_net::tls::client::TlsClient;
 use weir_net::tls::server::TlsServer;
-use weir_net::worker::ThreadGroup;
+use weir_net::worker::{ThreadGroup, WorkerFailed};
 use weir_policy::engine::Policy;
 use weir_replay::explain::DocumentReport;
 use weir_rls::handler::RlsHandler;
@@ -31,43 +38,96 @@ use weir_telemetry::logging::LevelHandle;
 use weir_telemetry::metrics::ClusterView;
 use weir_telemetry::observe::key_writer::LogKeys;
 
-/// The sockets of the admin port.
+/// The addresses of the admin port, which a reload may change.
+#[derive(Debug)]
 pub(super) struct AdminPort {
-    sockets: Vec<(TcpListener, Surface)>,
+    bound: Mutex<Vec<BoundAddress>>,
+    updates: mpsc::UnboundedSender<Vec<AdminSocket>>,
+    /// Taken by the thread.
+    receiver: Mutex<Option<mpsc::UnboundedReceiver<Vec<AdminSocket>>>>,
+    access: Arc<AdminAccess>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BoundAddress {
+    configured: SocketAddr,
+    surface: Surface,
+    /// With the port that the system chose.
+    address: SocketAddr,
+}
+
+/// The addresses of a configuration that is still to be applied.
+#[derive(Debug)]
+pub(super) struct AdminPlan(Vec<(BoundAddress, Option<TcpListener>)>);
+
+/// An address of the admin port, as its thread is told of it.
+#[derive(Debug)]
+struct AdminSocket {
+    bound: BoundAddress,
+    /// `None` if it is served already.
+    socket: Option<TcpListener>,
 }
 
 impl AdminPort {
-    /// Binds the configured addresses. Only an address in the configuration must be free: a second process on
-    /// the host should not fail because of a default.
-    pub(super) fn bind(settings: &AdminSettings) -> Result<Self, AppError> {
-        let mut sockets = Vec::new();
-        let mut bind = |address: SocketAddr, surface| match socket::bind_tcp(address, 1) {
-            Ok(bound) => {
-                sockets.extend(bound.into_iter().map(|socket| (socket, surface)));
-                Ok(())
-            }
-            Err(error) if surface == Surface::Full && !settings.is_explicit => {
-                tracing::warn!(%address, %error, "no admin port: its default address is in use");
-                Ok(())
-            }
-            Err(error) => Err(AppError::System(format!("cannot listen on {address}"), error)),
-        };
-        bind(settings.address, Surface::Full)?;
-        settings.probe_address.map_or(Ok(()), |address| bind(address, Surface::Probes))?;
-        Ok(Self { sockets })
+    /// Creates the port, without an address yet.
+    pub(super) fn new() -> Self {
+        let (updates, receiver) = mpsc::unbounded_channel();
+        let receiver = Mutex::new(Some(receiver));
+        Self { bound: Mutex::default(), updates, receiver, access: Arc::default() }
     }
 
     /// Returns the bound addresses.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.sockets.iter().filter_map(|(socket, _)| socket.local_addr().ok())
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.bound.lock().iter().map(|bound| bound.address).collect()
+    }
+
+    /// Binds the addresses that are not bound yet. Only an address in the configuration must be free: a second process on
+    /// the host should not fail because of a default.
+    ///
+    /// # Errors
+    /// If an address cannot be bound.
+    pub(super) fn prepare(&self, settings: &AdminSettings) -> Result<AdminPlan, BindError> {
+        let before = self.bound.lock();
+        let mut planned = Vec::new();
+        let probes = settings.probe_address.map(|address| ("admin.probes", address, Surface::Probes));
+        for (key, configured, surface) in
+            [("admin.address", settings.address, Surface::Full)].into_iter().chain(probes)
+        {
+            let is_kept = |bound: &&BoundAddress| (bound.configured, bound.surface) == (configured, surface);
+            if let Some(kept) = before.iter().find(is_kept) {
+                planned.push((*kept, None));
+                continue;
+            }
+            match bind(configured) {
+                Ok((address, socket)) => {
+                    planned.push((BoundAddress { configured, surface, address }, Some(socket)));
+                }
+                Err(error) if surface == Surface::Full && !settings.is_explicit => {
+                    tracing::warn!(address = %configured, %error, "no admin port: its default address is in use");
+                }
+                Err(error) => return Err(BindError::new(key, configured, error)),
+            }
+        }
+        Ok(AdminPlan(planned))
+    }
+
+    /// Serves the planned addresses, and no longer others. Their connections are closed.
+    pub(super) fn apply(&self, AdminPlan(planned): AdminPlan, settings: &AdminSettings) {
+        self.access.apply(settings);
+        for (bound, _) in planned.iter().filter(|(_, socket)| socket.is_some()) {
+            tracing::info!(address = %bound.address, surface = bound.surface.as_str(), "admin listening");
+        }
+        *self.bound.lock() = planned.iter().map(|(bound, _)| *bound).collect();
+        let sockets = planned.into_iter().map(|(bound, socket)| AdminSocket { bound, socket });
+        // Fails only if the thread has ended, and with it the process.
+        let _ = self.updates.send(sockets.collect());
     }
 
     /// Serves the admin port on a thread of `threads` until the process ends.
     pub(super) fn serve(
-        self,
-        config: &Config,
-        listeners: Vec<admin::ListenerInfo>,
+        &self,
         levels: LevelHandle,
+        workers: usize,
         running: &RunningApp,
         threads: &Arc<ThreadGroup>,
     ) -> Result<(), AppError> {
@@ -76,33 +136,68 @@ impl AdminPort {
             process: Box::new(ProcessInspector::new(running)),
             metrics: Arc::clone(&shared.metrics),
             limiter: Arc::clone(&shared.limiter),
-            max_keys: config.max_keys,
             drain: Arc::clone(&shared.drain),
             overload: Arc::clone(&shared.overload),
             log_levels: levels,
             access_logs: Arc::clone(&shared.access_logs),
             top_keys: Arc::clone(&shared.top_keys),
             start_time: shared.clock.now(),
-            workers: config.workers.get(),
-            allowed_hosts: config.admin.allowed_hosts.clone(),
-            token: Arc::clone(&running.admin_token),
-            is_loopback: running.is_admin_on_loopback,
+            workers,
+            access: Arc::clone(&self.access),
             rejections: RejectionAudit::default(),
             overrides: Arc::clone(running.generations.engine.overrides()),
-            listeners,
+            listeners: running.sockets.listeners.shown(),
             events: EventHub::default(),
             recent: RecentSamples::default(),
             key_counts: KeyCounts::default(),
         });
-        for (socket, surface) in &self.sockets {
-            if let Ok(address) = socket.local_addr() {
-                tracing::info!(%address, surface = surface.as_str(), "admin listening");
-            }
-        }
-        let serve_one = move |socket, surface| admin::serve(socket, Arc::clone(&state), surface);
-        let spawned = threads.spawn("admin", move || serve_all(self.sockets, serve_one));
+        let Some(updates) = self.receiver.lock().take() else { return Ok(()) };
+        let spawned = threads.spawn("admin", move || serve_updates(updates, state));
         spawned.map_err(thread::cannot_start("admin"))
     }
+}
+
+fn bind(address: SocketAddr) -> io::Result<(SocketAddr, TcpListener)> {
+    let socket = socket::bind_tcp(address, 1)?.pop().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((socket.local_addr()?, socket))
+}
+
+/// Serves the addresses of the last update until the process ends.
+async fn serve_updates(
+    mut updates: mpsc::UnboundedReceiver<Vec<AdminSocket>>,
+    state: Arc<AdminState>,
+) -> Result<(), WorkerFailed> {
+    let drain = Arc::clone(&state.drain);
+    let mut serving = JoinSet::new();
+    let mut served: Vec<(BoundAddress, AbortHandle)> = Vec::new();
+    serving.spawn_local(admin::run_events(Arc::clone(&state)));
+    let ended = drain.wait_for_phase(DrainPhase::Terminated);
+    tokio::pin!(ended);
+    loop {
+        let sockets = tokio::select! {
+            Some(sockets) = updates.recv() => sockets,
+            () = &mut ended => break,
+        };
+        let mut next = Vec::new();
+        for AdminSocket { bound, socket } in sockets {
+            let of_same = |(known, _): &(BoundAddress, AbortHandle)| known.address == bound.address;
+            match socket.map(tokio::net::TcpListener::from_std) {
+                None => next.extend(served.iter().position(of_same).map(|kept| served.swap_remove(kept))),
+                Some(Ok(socket)) => {
+                    let task = serving.spawn_local(admin::serve(socket, Arc::clone(&state), bound.surface));
+                    next.push((bound, task));
+                }
+                Some(Err(error)) => {
+                    tracing::error!(%error, address = %bound.address, "cannot serve the admin port")
+                }
+            }
+        }
+        for (_, removed) in std::mem::replace(&mut served, next) {
+            removed.abort();
+        }
+    }
+    while serving.join_next().await.is_some() {}
+    Ok(())
 }
 
 /// The running process, as the admin port presents it.

@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::central::CentralHandle;
-use super::{AppError, RunningApp, alerts, thread};
+use super::{AppError, RunningApp, alerts, resource_limits, thread};
 use weir_config::Config;
-use weir_config::reload::{Reload, Reloader, UnusableSetting};
-use weir_telemetry::access_log::{AccessLog, AccessLogManager};
+use weir_config::reload::{Reload, Reloader};
 
 /// Follows the configuration file on a thread of its own.
 pub(super) fn start(
@@ -18,17 +18,22 @@ pub(super) fn start(
     mut central: Option<CentralHandle>,
 ) -> Result<(), AppError> {
     let generations = Arc::clone(&running.generations);
+    let sockets = Arc::clone(&running.sockets);
+    // The connections of removed listeners are timed there.
+    let runtime = Handle::current();
     let shared = Arc::clone(&running.shared);
     let rls_runtime = running.rls_runtime.clone();
     let alert_settings = Arc::clone(&running.alert_settings);
     let deferred_thread = running.deferred_thread.clone();
-    let (admin_token, is_admin_on_loopback) =
-        (Arc::clone(&running.admin_token), running.is_admin_on_loopback);
     let follow = move || {
-        // The access log of the configuration that is applied next.
-        let access_log = Cell::new(None);
+        let _entered = runtime.enter();
+        // What the configuration that is applied next needs.
+        let prepared = Cell::new(None);
+        let mut overload = None;
         let prepare = |config: &Config| {
-            access_log.set(open_access_log(&shared.access_logs, config)?);
+            // Sockets come first: the parts of a generation have the positions of listeners.
+            let plan = sockets.prepare(config)?;
+            prepared.set(Some((plan, generations.prepare(config)?)));
             Ok(())
         };
         reloader.run(
@@ -38,21 +43,23 @@ pub(super) fn start(
                 let outcome = reload.outcome();
                 let generation = match reload {
                     Reload::Applied { config, document, restart_fields: needs_restart, .. } => {
+                        let Some((plan, parts)) = prepared.take() else { return };
                         shared.metrics.set_config_restart_pending(needs_restart.len());
-                        if let (Some(tracer), Some(settings)) = (&shared.tracer, &config.tracing) {
-                            tracer.set_sampling_ratio(settings.sampling_ratio);
-                        }
                         if let (Some(service), Some(options)) = (&rls_runtime, &config.rls) {
                             service.apply(options);
                         }
-                        alerts::apply(&alert_settings, config.alerts.clone());
-                        let before = admin_token.swap(config.admin.token.clone().map(Arc::new));
-                        if before.is_some() && config.admin.token.is_none() && !is_admin_on_loopback {
-                            tracing::warn!(
-                                "the admin port has no token any more, and it is not on loopback: anyone who reaches it can read it"
-                            );
+                        if Some(config.overload) != overload {
+                            resource_limits::apply(&config.overload, &shared.overload, &shared.limiter);
+                            overload = Some(config.overload);
                         }
-                        let generation = generations.apply(&config, access_log.take().as_ref());
+                        if config.max_keys != shared.limiter.max_keys() {
+                            shared.limiter.set_max_keys(config.max_keys);
+                        }
+                        alerts::apply(&alert_settings, config.alerts.clone());
+                        let generation = generations.apply(&config, parts);
+                        // The generation comes first: it has the TLS settings of new listeners.
+                        sockets.apply(plan, &config);
+                        generations.set_own_addresses(sockets.addresses());
                         if let Some(thread) = &deferred_thread
                             && let Err(error) = thread.apply(&config)
                         {
@@ -74,15 +81,6 @@ pub(super) fn start(
         );
     };
     thread::start("reload", follow).map(drop)
-}
-
-/// Opens the access log of a new configuration, which may still be rejected.
-fn open_access_log(logs: &AccessLogManager, config: &Config) -> Result<Option<AccessLog>, UnusableSetting> {
-    let settings = config.access_log.as_ref();
-    logs.open(settings).map_err(|error| {
-        let sink = settings.map(|settings| settings.sink.to_string()).unwrap_or_default();
-        UnusableSetting { key: "access_log", message: format!("cannot open {sink}: {error}") }
-    })
 }
 
 /// The signals that request a reload, or that the access log is opened again.

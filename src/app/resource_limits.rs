@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use weir_net::overload::{AvailableMemory, OverloadManager};
+use weir_http::unsent;
+use weir_limiter::Limiter;
+use weir_net::overload::{AvailableMemory, OverloadManager, OverloadSettings};
 use weir_telemetry::metrics::resident_memory;
 
 /// Interval between checks of memory use; memory does not grow by much in less time.
@@ -62,12 +64,19 @@ fn parse_total_memory(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
+/// Applies the settings of overload protection to the whole process.
+pub(super) fn apply(settings: &OverloadSettings, overload: &OverloadManager, limiter: &Limiter) {
+    let default_budget = || overload.available_memory().default_budget();
+    overload.apply(settings);
+    unsent::set_max(settings.unsent.unwrap_or_else(default_budget));
+    limiter.queues().memory().set_max(settings.waiting.unwrap_or_else(default_budget));
+    tracing::info!(connections = overload.max_connections(), "maximum number of downstream connections");
+}
+
 /// Watches memory use for as long as it is polled.
 pub(super) async fn watch_memory(overload: &OverloadManager) {
-    if !overload.limits_memory() {
-        return std::future::pending().await;
-    }
     loop {
+        overload.until_memory_limited().await;
         tokio::time::sleep(CHECK_INTERVAL).await;
         let Some(bytes) = resident_memory() else { continue };
         match overload.record_memory(bytes) {

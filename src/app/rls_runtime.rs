@@ -48,7 +48,7 @@ impl RlsSockets {
         };
         let cannot =
             |address: &dyn std::fmt::Display| AppError::system(format!("cannot listen on {address}"));
-        let workers = socket::bind(grpc, config.workers.get()).map_err(cannot(grpc))?;
+        let workers = socket::bind(grpc, config.workers.get(), &[]).map_err(cannot(grpc))?;
         if let Some(address) = workers.first().and_then(|socket| socket.address().ok()) {
             tracing::info!(%address, door = "grpc", "rate limit service listening");
         }

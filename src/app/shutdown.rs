@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use weir_net::clock::{Clock, ClockComparison};
-use weir_net::drain::{self, DrainManager, DrainPhase};
+use weir_net::drain::{DrainManager, DrainPhase, DrainSettings};
 use weir_net::worker::ThreadGroup;
 
 /// Time for threads to notice that the process ends.
@@ -36,7 +36,7 @@ impl TerminationSignals {
     }
 }
 
-/// Serves until shutdown is requested, then drains; returns when all workers have ended or the time is over.
+/// Serves until shutdown is requested, then drains as `settings` say at that time; returns when all workers have ended or the time is over.
 ///
 /// A failed thread also triggers shutdown. The other threads could serve on, but clients would wait in vain
 /// on the failed thread's sockets. The process is expected to be restarted by its supervisor.
@@ -45,7 +45,7 @@ impl TerminationSignals {
 /// Returns the name of the thread that has failed.
 pub(super) async fn serve_and_drain(
     drain: &DrainManager,
-    settings: drain::DrainSettings,
+    settings: impl Fn() -> DrainSettings,
     mut signals: TerminationSignals,
     workers: &ThreadGroup,
     auxiliary: &ThreadGroup,
@@ -59,7 +59,7 @@ pub(super) async fn serve_and_drain(
     tracing::info!(cause, "draining");
     drain.advance(DrainPhase::NotReady);
     let outcome = tokio::select! {
-        outcome = run_drain_phases(drain, settings, workers) => outcome,
+        outcome = run_drain_phases(drain, settings(), workers) => outcome,
         signal = signals.recv() => {
             tracing::warn!(signal, "exiting immediately");
             "cut short"
@@ -78,7 +78,7 @@ fn log_failed_thread(thread: &str) -> &'static str {
 
 async fn run_drain_phases(
     drain: &DrainManager,
-    settings: drain::DrainSettings,
+    settings: DrainSettings,
     workers: &ThreadGroup,
 ) -> &'static str {
     // The admin port may have closed the listeners already; then the delay has no purpose.
@@ -138,7 +138,7 @@ mod tests {
         };
         workers.spawn("worker-0", last).unwrap();
         let signals = TerminationSignals::listen().unwrap();
-        let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
+        let settings = DrainSettings::default;
         let serving = serve_and_drain(&drain, settings, signals, &workers, &auxiliary);
         let dying = async {
             assert!(drain.is_ready());
@@ -161,7 +161,7 @@ mod tests {
         workers.spawn("worker-0", work).unwrap();
         drain.request_exit();
         let signals = TerminationSignals::listen().unwrap();
-        let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
+        let settings = DrainSettings::default;
         assert_eq!(serve_and_drain(&drain, settings, signals, &workers, &auxiliary).await, Ok(()));
     }
 }

@@ -62,7 +62,7 @@ impl TableFullAlert {
 }
 
 /// Watches the table for as long as it is polled.
-pub(super) async fn watch(shared: &ProxyState, capacity: usize) {
+pub(super) async fn watch(shared: &ProxyState) {
     let mut alert =
         TableFullAlert { last_overflows: shared.limiter.overflows(), ..TableFullAlert::default() };
     // Intervals of one length on one thread expire together, and so wake it once.
@@ -72,7 +72,7 @@ pub(super) async fn watch(shared: &ProxyState, capacity: usize) {
         interval.tick().await;
         match alert.update(shared.limiter.overflows(), shared.clock.now()) {
             Some(TableFullEvent::Full(charges)) => {
-                let entries = shared.limiter.live_keys();
+                let (entries, capacity) = (shared.limiter.live_keys(), shared.limiter.max_keys());
                 tracing::warn!(
                     charges,
                     entries,

@@ -149,11 +149,6 @@ impl DownstreamConnection {
         self.certificate().is_none() && settings.client_certificate_proxies.contains(self.peer)
     }
 
-    /// Returns the name of the listener.
-    pub(super) fn listener_name(&self) -> Option<&str> {
-        self.worker.shared.listeners.get(self.listener).map(|name| &**name)
-    }
-
     /// Whether the listener is a forward proxy.
     pub(super) fn is_forward_proxy(&self) -> bool {
         self.worker.view().forward_proxy(self.listener).is_some()

@@ -65,8 +65,10 @@ pub(super) fn identify_request<'a>(
 ) -> Result<Attributes<'a>, MalformedPath> {
     let (settings, civil) = (&view.policy.identify, connection.worker.shared.clock.civil_time_at(now));
     let mut attributes = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil)?;
-    attributes.connection =
-        ConnectionAttributes { certificate: connection.certificate(), listener: connection.listener_name() };
+    attributes.connection = ConnectionAttributes {
+        certificate: connection.certificate(),
+        listener: view.listener_name(connection.listener),
+    };
     Ok(attributes)
 }
 

@@ -233,7 +233,7 @@ fn log(context: &RequestContext, duration: Duration, charged: Option<u32>) {
     if let Some(log) = record.access_log() {
         log.log(&entry);
     }
-    let Some((tracer, trace)) = shared.tracer.as_ref().zip(record.trace.as_deref()) else { return };
+    let Some((tracer, trace)) = record.view.tracer.as_ref().zip(record.trace.as_deref()) else { return };
     let notes = SpanDetails {
         is_secure: context.connection.tls.is_some(),
         route: record.route.as_deref(),

@@ -133,7 +133,7 @@ fn write_grpc_details(problem: &ProblemReply, status: StatusCode, headers: &mut 
 
 /// Whether the connection is to be closed after the response because the drain has begun.
 pub(super) fn closes_for_drain(context: &RequestContext) -> bool {
-    context.owns_connection() && context.connection.worker.coarse_clock.is_draining()
+    context.owns_connection() && context.connection.timer().is_draining()
 }
 
 /// Adds the header that announces the end of the connection, if that is to be closed.

@@ -7,16 +7,13 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::ProxyState;
-use super::accept::{self, ListenerPermit, propagate_panic};
+use super::accept::{self, ListenerPermit, ListenerUpdates, propagate_panic};
 use super::deferred;
 use super::timeouts::TICK;
 use super::worker::Worker;
 use weir_http::http1::memory_pool;
 use weir_net::drain::DrainPhase;
-use weir_net::listener::ListenerSettings;
 use weir_net::listener::handover::WorkerBalance;
-use weir_net::listener::socket::Socket;
-use weir_net::tls::handshake_limiter::HandshakeLimiter;
 use weir_net::worker::WorkerFailed;
 use weir_store::deferred::handle::DeferredHandle;
 use weir_telemetry::observe::top_keys::WorkerId;
@@ -28,7 +25,7 @@ const TICKS_PER_SECOND: u32 = 10;
 /// before they expire, longer ones twice.
 const IDLE_INTERVAL: Duration = Duration::from_secs(4);
 
-/// Serves `sockets`, each with its settings, on this thread until the drain is over. `balance` is this worker's part of
+/// Serves the listeners that `updates` name on this thread until the drain is over. `balance` is this worker's part of
 /// the balance of connections, and `key_counter` counts its keys.
 ///
 /// # Errors
@@ -39,7 +36,7 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(4);
 /// serve no requests.
 pub async fn run(
     shared: Arc<ProxyState>,
-    sockets: Vec<(ListenerSettings, Socket)>,
+    updates: ListenerUpdates,
     balance: WorkerBalance<ListenerPermit>,
     key_counter: WorkerId,
 ) -> Result<(), WorkerFailed> {
@@ -49,7 +46,7 @@ pub async fn run(
     let sending =
         deferred.map(|calls| tokio::task::spawn_local(deferred::send::run(Rc::clone(&worker), calls)));
     let served = tokio::select! {
-        served = serve(&worker, sockets, balance) => served,
+        served = serve(&worker, updates, balance) => served,
         ended = &mut ticking => propagate_panic(ended).and(Err(WorkerFailed("the coarse clock has stopped"))),
     };
     ticking.abort();
@@ -59,10 +56,10 @@ pub async fn run(
 
 async fn serve(
     worker: &Rc<Worker>,
-    sockets: Vec<(ListenerSettings, Socket)>,
+    updates: ListenerUpdates,
     balance: WorkerBalance<ListenerPermit>,
 ) -> Result<(), WorkerFailed> {
-    accept::run(worker, sockets, balance).await?;
+    accept::run(worker, updates, balance).await?;
     worker.coarse_clock.drain();
     let ended = worker.shared.drain.wait_for_phase(DrainPhase::Terminated);
     tokio::select! {
@@ -84,7 +81,7 @@ async fn run_clock(worker: Rc<Worker>) {
         interval.tick().await;
         worker.coarse_clock.tick();
         worker.date.renew(worker.shared.clock.civil_now());
-        worker.handshakes.iter().for_each(HandshakeLimiter::tick);
+        worker.tick_handshakes();
         let view = worker.view();
         view.upstreams.iter().for_each(|upstream| upstream.tick());
         view.forward_proxies.iter().flatten().for_each(|pool| pool.tick());

@@ -16,6 +16,7 @@ use weir_policy::rules::RuleIndex;
 use weir_policy::rules::rule::Rule;
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::observe::top_keys::WorkerId;
+use weir_telemetry::spans::Tracer;
 use weir_upstream::Upstream;
 use weir_upstream::forward_proxy::ForwardProxy;
 use weir_upstream::forward_proxy::pool::DestinationPool;
@@ -39,8 +40,10 @@ pub(super) struct GenerationView {
     pub(super) forward_proxies: Box<[Option<Rc<DestinationPool>>]>,
     /// The access log, if one is configured.
     pub(super) access_log: Option<AccessLog>,
+    /// The tracer, if tracing is configured.
+    pub(super) tracer: Option<Arc<Tracer>>,
     /// Held so that the thread that reloads is the last to use it, and drops what belongs to thousands of rules.
-    _generation: Arc<Generation>,
+    generation: Arc<Generation>,
 }
 
 impl GenerationView {
@@ -92,7 +95,8 @@ impl GenerationView {
             tls: generation.tls.clone(),
             forward_proxies: generation.forward_proxies.iter().map(forward_proxy).collect(),
             access_log: generation.access_log.clone(),
-            _generation: Arc::clone(generation),
+            tracer: generation.tracer.clone(),
+            generation: Arc::clone(generation),
         }
     }
 
@@ -105,6 +109,16 @@ impl GenerationView {
     /// Returns the forward proxy of a listener; `None` for a reverse proxy.
     pub(super) fn forward_proxy(&self, listener: usize) -> Option<&Rc<DestinationPool>> {
         self.forward_proxies.get(listener)?.as_ref()
+    }
+
+    /// Returns the name of the listener at this position.
+    pub(super) fn listener_name(&self, position: usize) -> Option<&str> {
+        self.generation.listeners.get(position).map(|name| &**name)
+    }
+
+    /// Returns the position of the listener with this name.
+    pub(super) fn listener_position(&self, name: &str) -> Option<usize> {
+        self.generation.listeners.iter().position(|known| **known == *name)
     }
 
     /// Returns the upstream that is configured for the destination that the request names.

@@ -35,7 +35,7 @@ pub(super) struct Worker {
     /// Requests that are awaited without their clients.
     pub(super) awaited: AwaitedRequests,
     /// TLS handshakes in progress, by listener.
-    pub(super) handshakes: Box<[HandshakeLimiter]>,
+    handshakes: RefCell<Vec<Rc<HandshakeLimiter>>>,
 }
 
 impl Worker {
@@ -54,7 +54,7 @@ impl Worker {
             random: RefCell::new(fastrand::Rng::new()),
             load: shared.elastic.add_worker(),
             awaited: AwaitedRequests::default(),
-            handshakes: shared.generation.load().tls.iter().map(|_| HandshakeLimiter::default()).collect(),
+            handshakes: RefCell::default(),
             shared,
         }
     }
@@ -68,6 +68,20 @@ impl Worker {
             *view = Rc::new(GenerationView::new(now, Some(&view), &self.shared, self.key_counter));
         }
         Rc::clone(&view)
+    }
+
+    /// Returns the handshakes of the listener at this position.
+    pub(super) fn handshakes(&self, listener: usize) -> Rc<HandshakeLimiter> {
+        let mut all = self.handshakes.borrow_mut();
+        if all.len() <= listener {
+            all.resize_with(listener + 1, Rc::default);
+        }
+        Rc::clone(&all[listener])
+    }
+
+    /// Advances the handshakes of all listeners by one tick.
+    pub(super) fn tick_handshakes(&self) {
+        self.handshakes.borrow().iter().for_each(|limiter| limiter.tick());
     }
 
     pub(super) fn random(&self) -> u128 {

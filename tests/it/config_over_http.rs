@@ -210,10 +210,10 @@ fn fetched_settings_that_need_a_restart_are_reported() {
     let server = ConfigServer::start_plain(&deny_document("a"));
     let place = BootstrapDirectory::new(&server.url(), SHORT_INTERVAL);
     let weir = place.start();
-    server.publish(&format!("{}drain: {{ timeout: 1s }}\n", deny_document("b")));
+    server.publish(&format!("{}state: {{ file: state }}\n", deny_document("b")));
     until_denied(&weir, "b");
     wait::until_true("the pending restart", || {
-        weir.admin_json("/server_info")["config"]["last_reload"]["needs_restart"][0] == "drain"
+        weir.admin_json("/server_info")["config"]["last_reload"]["needs_restart"][0] == "state"
     });
     assert_eq!(weir.metric("weir_config_restart_pending", &[]), 1.0);
 }

@@ -298,6 +298,8 @@ fn shared_example_limits_all_instances_together() {
                 ("${REDIS_URL:-redis://127.0.0.1:6379}", &url),
                 ("scope: shared\n", "scope: { shared: lease, wait: 1s }\n"),
                 ("wait: 20ms", "wait: 1s"),
+                // A late reply of the store would be a loss, and decided locally.
+                ("prefix: example", "prefix: example\n  timeout: 1s"),
             ],
         );
         wait::until_true("the store", || weir.weir.metric("weir_store_up", &[]) == 1.0);

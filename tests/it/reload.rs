@@ -2,6 +2,7 @@
 
 mod edge_cases;
 mod files;
+mod listeners;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -224,25 +225,6 @@ fn empty_or_incomplete_file_is_rejected() {
         weir.assert_reload_rejected(yaml);
         assert_eq!(fetch(weir.address(), &request_with_key("used")).status, 429);
     }
-}
-
-#[test]
-fn change_that_needs_a_restart_is_reported() {
-    let weir = Weir::start(&config("echo", ""));
-    let pending = || weir.admin_json("/server_info")["config"].to_string();
-    assert!(!pending().contains("listeners"), "{}", pending());
-    let listener = "{ address: 127.0.0.1:0, name: another }";
-    weir.reload(&crate::support::config_with(
-        listener,
-        "{ address: echo }",
-        "rules: [{ name: no, action: deny }]",
-    ));
-    assert!(pending().contains("listeners"), "{}", pending());
-    assert_eq!(get(weir.address(), "/").status, 403, "settings that need no restart are applied at once");
-    weir.reload(&config("echo", ""));
-    assert!(!pending().contains("listeners"), "{}", pending());
-    weir.reload(&config("echo", "workers: 2"));
-    assert!(pending().contains("workers"), "{}", pending());
 }
 
 #[test]

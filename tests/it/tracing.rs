@@ -270,7 +270,7 @@ fn failed_request_sets_span_status_error() {
 }
 
 #[test]
-fn sampling_rate_is_reloaded_and_the_collector_needs_a_restart() {
+fn sampling_rate_and_collector_are_reloaded() {
     let (collector, origin) = (Collector::start(), Origin::hello());
     let yaml = |more: &str| config(origin.address(), &collector.setting(more));
     let weir = Weir::start(&yaml(", sample: 0%"));
@@ -278,10 +278,16 @@ fn sampling_rate_is_reloaded_and_the_collector_needs_a_restart() {
     weir.reload(&yaml(""));
     fetch(weir.address(), &Request::get("/after"));
     assert_eq!(attribute(&collector.spans(1)[0], "url.path"), "/after");
-    weir.reload(&yaml(", service_name: other"));
-    wait::until_true("the warning", || {
-        weir.log().iter().any(|line| line.contains("tracing") && line.contains("only after a restart"))
-    });
+    let other = Collector::start();
+    weir.reload(&config(origin.address(), &other.setting(", service_name: other")));
+    fetch(weir.address(), &Request::get("/elsewhere"));
+    assert_eq!(attribute(&other.spans(1)[0], "url.path"), "/elsewhere");
+    weir.reload(&config(origin.address(), ""));
+    fetch(weir.address(), &Request::get("/nowhere"));
+    weir.reload(&yaml(""));
+    fetch(weir.address(), &Request::get("/again"));
+    let paths: Vec<_> = collector.spans(2).iter().map(|span| attribute(span, "url.path")).collect();
+    assert_eq!(paths, ["/after", "/again"]);
 }
 
 #[test]

@@ -419,7 +419,7 @@ impl Reloader {
             Ok(()) => Ok(config),
             Err(UnusableSetting { key, message }) => {
                 let problem = Diagnostic::for_file(self.origin.path(), message);
-                Err(vec![Diagnostic { path: key.to_owned(), ..problem }])
+                Err(vec![Diagnostic { path: key, ..problem }])
             }
         }
     }

@@ -26,22 +26,22 @@ pub(super) const RELOADED: &[ComparedSection] = &[
     }),
     ("plans", |old, new| old.content_hashes.plans != new.content_hashes.plans),
     ("jwt.secret", |old, new| old.content_hashes.secrets != new.content_hashes.secrets),
-    ("admin.token", |old, new| old.content_hashes.admin_token != new.content_hashes.admin_token),
-];
-
-/// Sections that take effect only at startup.
-pub(super) const AT_STARTUP: &[ComparedSection] = &[
     ("listeners", |old, new| !listeners(old).eq(listeners(new))),
-    ("workers", |old, new| old.workers != new.workers),
     ("admin", |old, new| {
         (&old.admin.allowed_hosts, old.admin.address, old.admin.probe_address)
             != (&new.admin.allowed_hosts, new.admin.address, new.admin.probe_address)
     }),
     ("drain", |old, new| old.drain != new.drain),
     ("overload", |old, new| old.overload != new.overload),
-    ("tracing", |old, new| !is_same_tracing(old, new)),
-    ("rls", |old, new| ports_and_scope(old) != ports_and_scope(new)),
     ("limiter.max_keys", |old, new| old.max_keys != new.max_keys),
+    ("tracing", |old, new| old.tracing != new.tracing),
+    ("admin.token", |old, new| old.content_hashes.admin_token != new.content_hashes.admin_token),
+];
+
+/// Sections that take effect only at startup.
+pub(super) const AT_STARTUP: &[ComparedSection] = &[
+    ("workers", |old, new| old.workers != new.workers),
+    ("rls", |old, new| ports_and_scope(old) != ports_and_scope(new)),
     ("state", |old, new| old.state_file != new.state_file),
     ("store", |old, new| old.store != new.store),
 ];
@@ -55,7 +55,7 @@ pub(super) fn changed_keys(
     sections.iter().filter(|(_, differs)| differs(old, new)).map(|(keys, _)| *keys)
 }
 
-/// Returns what takes effect only at startup of each listener.
+/// Returns the settings of each listener, apart from TLS and the forward proxy, whose files are followed.
 fn listeners(config: &Config) -> impl Iterator<Item = &ListenerSettings> {
     config.listeners.iter().map(|listener| &listener.settings)
 }
@@ -72,13 +72,6 @@ fn ports_and_scope(config: &Config) -> Option<(&RlsPorts, Option<&SharedLimit>)>
 }
 
 /// Compares the settings except the sampling share, which takes effect at once.
-fn is_same_tracing(old: &Config, new: &Config) -> bool {
-    match (&old.tracing, &new.tracing) {
-        (Some(old), Some(new)) => old.is_same_except_sampling_ratio(new),
-        (old, new) => old.is_none() && new.is_none(),
-    }
-}
-
 /// Whether both use the same services with the same settings, in any order.
 fn has_same_services(old: &Config, new: &Config) -> bool {
     let all_of = |one: &Config, other: &Config| {

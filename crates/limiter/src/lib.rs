@@ -50,7 +50,7 @@ mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -126,6 +126,7 @@ impl Check {
 #[derive(Debug)]
 pub struct Limiter {
     table: CounterTable,
+    max_keys: AtomicUsize,
     hasher: KeyHasher,
     fleet: Mutex<Fleet>,
     instances_by_name: Mutex<Arc<BTreeMap<Box<str>, NonZeroU32>>>,
@@ -171,6 +172,7 @@ impl Limiter {
     pub fn new(settings: LimiterSettings) -> Self {
         Self {
             table: CounterTable::new(settings.max_keys),
+            max_keys: AtomicUsize::new(settings.max_keys),
             hasher: KeyHasher::new(settings.secret),
             fleet: Mutex::new(Fleet { hasher: KeyHasher::new(settings.secret), instances: NonZeroU32::MIN }),
             instances_by_name: Mutex::default(),
@@ -182,6 +184,18 @@ impl Limiter {
             adaptive: Mutex::default(),
             queues: Arc::default(),
         }
+    }
+
+    /// Returns the number of counters for which there is room.
+    pub fn max_keys(&self) -> usize {
+        self.max_keys.load(Ordering::Relaxed)
+    }
+
+    /// Changes the number of counters for which there is room. Counters in use stay, also above a smaller number: new keys then
+    /// share overflow counters until enough of them are unused. Memory that the table has taken is kept.
+    pub fn set_max_keys(&self, keys: usize) {
+        self.max_keys.store(keys, Ordering::Relaxed);
+        self.table.set_max_keys(keys);
     }
 
     /// Returns the hasher for keys of limits that are not shared.

@@ -100,6 +100,15 @@ impl QuotaTable {
     }
 }
 
+/// Returns the maximum numbers of slots and of entries of each of `shards` shards for `keys` counters.
+fn shard_size(keys: usize, shards: usize) -> (usize, usize) {
+    let mean = keys as f64 / shards as f64;
+    // Four standard deviations: one shard in thirty thousand would need more before the table is full.
+    let most = if shards == 1 { mean } else { mean + 4.0 * mean.sqrt() };
+    let slots = (mean / FILL).max(most / MAX_SHARD_FILL).ceil() as usize;
+    (slots, ((slots as f64 * MAX_SHARD_FILL) as usize).max(1))
+}
+
 /// A lock with a cache line of its own, so that shards do not slow each other down.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -116,15 +125,17 @@ impl CounterTable {
     pub(super) fn new(keys: usize) -> Self {
         let shards = (keys / KEYS_PER_SHARD).max((keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SMALL_SHARDS));
         let shards = 1 << shards.ilog2();
-        let mean = keys as f64 / shards as f64;
-        // Four standard deviations: one shard in thirty thousand would need more before the table is full.
-        let most = if shards == 1 { mean } else { mean + 4.0 * mean.sqrt() };
-        let slots = (mean / FILL).max(most / MAX_SHARD_FILL).ceil() as usize;
-        let most = ((slots as f64 * MAX_SHARD_FILL) as usize).max(1);
+        let (slots, most) = shard_size(keys, shards);
         let histories = HISTORY_BYTES / shards;
         let shards =
             (0..shards).map(|_| AlignedShard(Mutex::new(Shard::new(slots, most, histories)))).collect();
         Self { shards }
+    }
+
+    /// Changes the number of counters for which there is room. The number of shards stays.
+    pub(super) fn set_max_keys(&self, keys: usize) {
+        let (slots, most) = shard_size(keys, self.shards.len());
+        self.shards.iter().for_each(|shard| shard.0.lock().set_max(slots, most));
     }
 
     pub(super) fn shard_of(&self, key: Fingerprint) -> usize {

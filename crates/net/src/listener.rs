@@ -5,6 +5,7 @@
 pub mod address;
 pub mod balance;
 pub mod handover;
+pub mod lifetime;
 pub mod preamble;
 pub mod proxy_protocol;
 pub mod socket;
@@ -40,6 +41,23 @@ pub struct ListenerSettings {
     pub limits: ListenerLimits,
     /// Whether a proxy in front sends the PROXY protocol.
     pub proxy_protocol: ProxyProtocol,
+}
+
+/// What distinguishes the sockets of listeners: their address, or their name if the system chooses the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SocketKey {
+    Address(ListenAddress),
+    Name(Box<str>),
+}
+
+impl ListenerSettings {
+    /// Returns the key of the listener's sockets. Listeners with the same key may follow each other on the same sockets.
+    pub fn socket_key(&self) -> SocketKey {
+        match &self.address {
+            ListenAddress::Tcp(address) if address.port() == 0 => SocketKey::Name(self.name.clone()),
+            address => SocketKey::Address(address.clone()),
+        }
+    }
 }
 
 /// Maximum sizes of requests, and maximum streams per connection.

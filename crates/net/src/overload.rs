@@ -8,7 +8,9 @@ mod clients;
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
 
 use self::clients::ClientConnections;
 
@@ -21,6 +23,9 @@ pub const DEFAULT_MEMORY_PERCENT: u8 = 90;
 const BUDGET_SHARE: u64 = 8;
 const MIN_BUDGET: usize = 8 * 1024 * 1024;
 const MAX_BUDGET: usize = 64 * 1024 * 1024;
+
+/// Maximum of a number that is not limited.
+const UNLIMITED: usize = usize::MAX;
 
 /// Limits of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,11 +86,15 @@ pub enum LoadShed {
 /// Overload state of the whole process.
 #[derive(Debug)]
 pub struct OverloadManager {
-    max_connections: usize,
+    /// File descriptors that the process may open.
+    descriptors: usize,
+    available: AvailableMemory,
+    max_connections: AtomicUsize,
     connections: PaddedCounter,
-    clients: Option<ClientConnections>,
-    /// `None` if requests are never shed, so that they cost nothing in that case.
-    requests: Option<Arc<RequestLimits>>,
+    clients: ClientConnections,
+    requests: Arc<RequestLimits>,
+    /// Notified when the settings change.
+    changed: Notify,
 }
 
 /// Counter on cache lines of its own: the fields beside it are only read, and writes to it must not invalidate them.
@@ -94,12 +103,13 @@ pub struct OverloadManager {
 struct PaddedCounter(AtomicUsize);
 
 /// Limits of requests, and their current state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct RequestLimits {
-    /// Maximum number in flight; `None` if only memory is limited.
-    max: Option<usize>,
+    /// Maximum number in flight; [`UNLIMITED`] for none.
+    max: AtomicUsize,
     in_flight: PaddedCounter,
-    memory: Option<u64>,
+    /// Bytes from which on requests are shed; the maximum for never.
+    memory: AtomicU64,
     memory_is_short: AtomicBool,
 }
 
@@ -135,26 +145,52 @@ pub struct InFlightPermit(Arc<RequestLimits>);
 impl OverloadManager {
     /// Creates the state for a process that may open `descriptors` file descriptors and use `memory` bytes.
     pub fn new(settings: &OverloadSettings, descriptors: usize, memory: AvailableMemory) -> Self {
-        // A connection takes one descriptor and its upstream request another. Files and the admin port take a few.
-        let half = (descriptors / 2).max(1);
-        let memory = memory.shed_from(settings.memory);
-        let requests = (settings.requests.is_some() || memory.is_some()).then(|| RequestLimits {
-            max: settings.requests.map(NonZeroUsize::get),
-            in_flight: PaddedCounter::default(),
-            memory,
-            memory_is_short: AtomicBool::new(false),
-        });
-        Self {
-            max_connections: settings.connections.map_or(half, NonZeroUsize::get),
+        let created = Self {
+            descriptors,
+            available: memory,
+            max_connections: AtomicUsize::default(),
             connections: PaddedCounter::default(),
-            clients: settings.connections_per_client.map(ClientConnections::new),
-            requests: requests.map(Arc::new),
+            clients: ClientConnections::default(),
+            requests: Arc::default(),
+            changed: Notify::new(),
+        };
+        created.apply(settings);
+        created
+    }
+
+    /// Applies new settings. Connections and requests that were not counted before are not counted now, if they are counted
+    /// for the first time.
+    pub fn apply(&self, settings: &OverloadSettings) {
+        // A connection takes one descriptor and its upstream request another. Files and the admin port take a few.
+        let half = (self.descriptors / 2).max(1);
+        let connections = settings.connections.map_or(half, NonZeroUsize::get);
+        self.max_connections.store(connections, Ordering::Relaxed);
+        self.clients.set_max(settings.connections_per_client);
+        let requests = settings.requests.map_or(UNLIMITED, NonZeroUsize::get);
+        self.requests.max.store(requests, Ordering::Relaxed);
+        let memory = self.available.shed_from(settings.memory);
+        self.requests.memory.store(memory.unwrap_or(u64::MAX), Ordering::Relaxed);
+        if memory.is_none() {
+            self.requests.memory_is_short.store(false, Ordering::Relaxed);
         }
+        self.changed.notify_one();
+    }
+
+    /// Returns the memory that the process may use.
+    pub const fn available_memory(&self) -> AvailableMemory {
+        self.available
     }
 
     /// Returns the maximum number of downstream connections.
-    pub const fn max_connections(&self) -> usize {
-        self.max_connections
+    pub fn max_connections(&self) -> usize {
+        self.max_connections.load(Ordering::Relaxed)
+    }
+
+    /// Waits until memory in use is limited.
+    pub async fn until_memory_limited(&self) {
+        while !self.limits_memory() {
+            self.changed.notified().await;
+        }
     }
 
     /// Acquires a permit for a connection.
@@ -162,7 +198,7 @@ impl OverloadManager {
     /// # Errors
     /// If the maximum number of connections is open.
     pub fn acquire_connection(self: &Arc<Self>) -> Result<ConnectionPermit, LoadShed> {
-        match self.connections.acquire(self.max_connections) {
+        match self.connections.acquire(self.max_connections()) {
             true => Ok(ConnectionPermit { overload: Arc::clone(self), client: None }),
             false => Err(LoadShed::Connections),
         }
@@ -173,32 +209,33 @@ impl OverloadManager {
     /// # Errors
     /// The limit that has been reached.
     pub fn acquire_request(&self) -> Result<Option<InFlightPermit>, LoadShed> {
-        let Some(requests) = &self.requests else { return Ok(None) };
+        let requests = &self.requests;
         if requests.memory_is_short.load(Ordering::Relaxed) {
             return Err(LoadShed::Memory);
         }
-        let Some(max) = requests.max else { return Ok(None) };
-        match requests.in_flight.acquire(max) {
-            true => Ok(Some(InFlightPermit(Arc::clone(requests)))),
-            false => Err(LoadShed::Requests),
+        match requests.max.load(Ordering::Relaxed) {
+            // Not even counted, so that requests cost nothing in this case.
+            UNLIMITED => Ok(None),
+            max if requests.in_flight.acquire(max) => Ok(Some(InFlightPermit(Arc::clone(requests)))),
+            _ => Err(LoadShed::Requests),
         }
     }
 
     /// Whether memory in use is limited.
     pub fn limits_memory(&self) -> bool {
-        self.requests.as_ref().is_some_and(|requests| requests.memory.is_some())
+        self.requests.memory.load(Ordering::Relaxed) != u64::MAX
     }
 
     /// Whether requests are shed because memory is short.
     pub fn is_memory_short(&self) -> bool {
-        self.requests.as_ref().is_some_and(|requests| requests.memory_is_short.load(Ordering::Relaxed))
+        self.requests.memory_is_short.load(Ordering::Relaxed)
     }
 
     /// Records the bytes of memory in use. Returns `Some(true)` if memory has become short, `Some(false)` if it no
     /// longer is, and `None` if nothing has changed.
     pub fn record_memory(&self, used: u64) -> Option<bool> {
-        let requests = self.requests.as_ref()?;
-        let max = requests.memory?;
+        let requests = &self.requests;
+        let max = requests.memory.load(Ordering::Relaxed);
         let was_short = requests.memory_is_short.load(Ordering::Relaxed);
         let bound = if was_short { max.saturating_sub(max / MEMORY_HYSTERESIS) } else { max };
         let is_short = used >= bound;
@@ -211,21 +248,20 @@ impl ConnectionPermit {
     /// Counts the connection for `client` and returns whether the client may open it. Only the first successful call
     /// counts.
     pub fn count_client(&mut self, client: IpAddr) -> bool {
-        match &self.overload.clients {
-            Some(clients) if self.client.is_none() => {
-                let is_admitted = clients.acquire(client);
-                self.client = is_admitted.then_some(client);
-                is_admitted
-            }
-            _ => true,
+        let clients = &self.overload.clients;
+        if self.client.is_some() || !clients.are_limited() {
+            return true;
         }
+        let is_admitted = clients.acquire(client);
+        self.client = is_admitted.then_some(client);
+        is_admitted
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        if let (Some(clients), Some(client)) = (&self.overload.clients, self.client) {
-            clients.release(client);
+        if let Some(client) = self.client {
+            self.overload.clients.release(client);
         }
         self.overload.connections.release();
     }

@@ -55,7 +55,7 @@ pub use self::upstream::{
 };
 use self::waits::WaitRegistry;
 pub use self::waits::{WaitMetrics, WaitRejection, WaitingGuard};
-pub use self::worker::{InProgressGuard, WorkerMetrics};
+pub use self::worker::{InProgressGuard, MAX_LISTENERS, WorkerMetrics};
 use self::worker::{ListenerCounts, WorkerCounts};
 use weir_limiter::adaptive::limits::AdaptiveState;
 use weir_limiter::elastic::controller::Assessment;
@@ -182,7 +182,7 @@ pub struct StateFileSample {
 /// Sums over all workers at one moment, from which every output is rendered.
 struct MetricTotals<'a> {
     workers: usize,
-    listener_names: &'a [Box<str>],
+    listener_names: Vec<Box<str>>,
     counts: WorkerCounts,
     upstreams: Vec<(Box<str>, UpstreamCounts)>,
     clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
@@ -193,14 +193,15 @@ struct MetricTotals<'a> {
 
 impl MetricTotals<'_> {
     fn listeners(&self) -> impl Iterator<Item = (&str, &ListenerCounts)> {
-        self.listener_names.iter().map(|name| &**name).zip(&self.counts.listeners)
+        let named = self.listener_names.iter().enumerate();
+        named.filter_map(|(position, name)| Some((&**name, self.counts.listeners.at(position)?)))
     }
 }
 
 /// All metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
-    listeners: Box<[Box<str>]>,
+    listeners: Mutex<Vec<Box<str>>>,
     workers: Mutex<Vec<Arc<WorkerCounts>>>,
     rules: Mutex<RuleRegistry>,
     waits: Mutex<WaitRegistry>,
@@ -216,7 +217,7 @@ impl Metrics {
     /// become known.
     pub fn new(listeners: &[&str]) -> Arc<Self> {
         Arc::new(Self {
-            listeners: listeners.iter().map(|name| Box::from(*name)).collect(),
+            listeners: Mutex::new(listeners.iter().map(|name| Box::from(*name)).collect()),
             workers: Mutex::default(),
             rules: Mutex::default(),
             waits: Mutex::default(),
@@ -228,9 +229,26 @@ impl Metrics {
         })
     }
 
+    /// Returns the position of the listener with this name, which stays the same; `None` if there have been
+    /// [`MAX_LISTENERS`] others.
+    pub fn listener(&self, name: &str) -> Option<usize> {
+        let mut names = self.listeners.lock();
+        let known = names.iter().position(|known| **known == *name);
+        known.or_else(|| {
+            let position = names.len();
+            (position < MAX_LISTENERS).then(|| names.push(name.into()))?;
+            Some(position)
+        })
+    }
+
+    /// Returns the names of all listeners so far, by position.
+    pub fn listener_names(&self) -> Box<[Box<str>]> {
+        self.listeners.lock().clone().into()
+    }
+
     /// Returns a handle with its own memory, for one worker thread. Its counts remain after the worker has ended.
     pub fn worker(&self) -> WorkerMetrics {
-        let counts = Arc::new(WorkerCounts::new(self.listeners.len()));
+        let counts = Arc::new(WorkerCounts::default());
         self.workers.lock().push(Arc::clone(&counts));
         WorkerMetrics::new(counts)
     }
@@ -365,14 +383,13 @@ impl Metrics {
 
     fn totals(&self) -> MetricTotals<'_> {
         let workers = self.workers.lock();
-        let mut counts = WorkerCounts::new(self.listeners.len());
+        let mut counts = WorkerCounts::default();
         workers.iter().for_each(|worker| counts.merge(worker));
         let mut upstreams = self.upstreams.lock();
         let (upstream_totals, clusters) = (upstreams.totals(), upstreams.clusters());
-        let names = &self.listeners;
         MetricTotals {
             workers: workers.len(),
-            listener_names: names,
+            listener_names: self.listeners.lock().clone(),
             counts,
             upstreams: upstream_totals,
             clusters,

@@ -50,17 +50,10 @@ pub struct TracingSettings {
     pub service_name: Box<str>,
 }
 
-impl TracingSettings {
-    /// Whether the other settings differ at most in what can change without a restart.
-    pub fn is_same_except_sampling_ratio(&self, other: &Self) -> bool {
-        let Self { collector, service_name, sampling_ratio: _ } = self;
-        (collector, service_name) == (&other.collector, &other.service_name)
-    }
-}
-
 /// Starts traces, and queues completed spans for the exporter.
 #[derive(Debug)]
 pub struct Tracer {
+    settings: TracingSettings,
     /// Share of sampled requests, in hundredths of a percent.
     sampling_ratio: AtomicU32,
     queue: Arc<SpanQueue>,
@@ -71,18 +64,29 @@ impl Tracer {
     ///
     /// # Errors
     /// If no thread or runtime can be created, or TLS cannot be set up.
-    pub fn start(settings: &TracingSettings, metrics: SpanMetrics) -> io::Result<(Arc<Self>, TracerGuard)> {
+    pub fn start(settings: &TracingSettings, metrics: SpanMetrics) -> io::Result<Self> {
         let queue = Arc::new(SpanQueue::new(metrics));
         exporter::start(settings, Arc::clone(&queue))?;
         let sampling_ratio = AtomicU32::new(settings.sampling_ratio.hundredths());
-        let tracer = Arc::new(Self { sampling_ratio, queue });
-        let guard = TracerGuard(Arc::clone(&tracer));
-        Ok((tracer, guard))
+        Ok(Self { settings: settings.clone(), sampling_ratio, queue })
+    }
+
+    /// Whether spans go where `settings` say; the share of sampled requests may differ.
+    pub fn exports_as(&self, settings: &TracingSettings) -> bool {
+        let TracingSettings { collector, service_name, sampling_ratio: _ } = settings;
+        (collector, service_name) == (&self.settings.collector, &self.settings.service_name)
     }
 
     /// Sets the share of requests that get a span.
     pub fn set_sampling_ratio(&self, ratio: Percent) {
         self.sampling_ratio.store(ratio.hundredths(), Ordering::Relaxed);
+    }
+
+    /// Exports the queued spans, and accepts no others. Returns after a limited time.
+    pub fn finish(&self) {
+        if !self.queue.close(SHUTDOWN_TIMEOUT) {
+            tracing::warn!("the last spans were not exported in time");
+        }
     }
 
     /// Returns the trace context of a request with these headers, with IDs from `random` where they have none. `None`
@@ -107,15 +111,9 @@ impl Tracer {
     }
 }
 
-/// Exports the queued spans when dropped, for at most `SHUTDOWN_TIMEOUT`.
-#[must_use = "the export of spans stops when this is dropped"]
-#[derive(Debug)]
-pub struct TracerGuard(Arc<Tracer>);
-
-impl Drop for TracerGuard {
+impl Drop for Tracer {
+    /// Ends the exporter once it has sent what is queued. Another tracer has replaced this one, or none.
     fn drop(&mut self) {
-        if !self.0.queue.close(SHUTDOWN_TIMEOUT) {
-            tracing::warn!("the last spans were not exported in time");
-        }
+        self.queue.close(Duration::ZERO);
     }
 }

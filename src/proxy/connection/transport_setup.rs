@@ -94,7 +94,7 @@ async fn handshake(
     mut stream: Transport,
 ) -> Result<(TlsStream<Transport>, TlsSession), ServerHandshakeError> {
     let worker = &connection.worker;
-    let limiter = worker.handshakes.get(settings.listener).ok_or(ServerHandshakeError::Other)?;
+    let limiter = worker.handshakes(settings.listener);
     with_timeout(connection, poll_fn(|cx| stream.poll_readable(cx)))
         .await
         .ok_or(ServerHandshakeError::TimedOut)?;

@@ -86,7 +86,7 @@ impl PendingCall {
             id: hop.random,
             key,
             peer: hop.peer,
-            listener: context.connection.listener_name().unwrap_or_default().into(),
+            listener: view.listener_name(context.connection.listener).unwrap_or_default().into(),
             is_tls: hop.tls.is_some(),
             certificate: hop.tls.and_then(|tls| tls.forwarded.clone()),
             method: std::mem::take(&mut head.method),

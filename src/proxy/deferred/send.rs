@@ -64,12 +64,11 @@ fn open_connection(
     let (Some((rule, ..)), Ok(permit)) = (found, worker.shared.overload.acquire_connection()) else {
         return Err((reporter, SendOutcome::NoRoom(OVERLOAD_PAUSE)));
     };
-    let listeners = &worker.shared.listeners;
-    let Some(listener) = listeners.iter().position(|name| **name == *call.listener) else {
+    let Some(listener) = view.listener_position(&call.listener) else {
         return Err((reporter, SendOutcome::NoListener));
     };
     let timer =
-        worker.coarse_clock.add_connection(ConnectionTimeouts::new(INTERNAL_TIMEOUT, INTERNAL_TIMEOUT));
+        worker.coarse_clock.add_connection(ConnectionTimeouts::new(INTERNAL_TIMEOUT, INTERNAL_TIMEOUT), None);
     let settings =
         ConnectionSettings { listener, proxy_protocol: ProxyProtocol::Disabled, limits: INTERNAL_LIMITS };
     let stored = StoredRequest {

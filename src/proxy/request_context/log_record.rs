@@ -102,7 +102,7 @@ pub(in crate::proxy) fn start_log(
 ) -> Option<TraceContext> {
     let worker = &context.connection.worker;
     let start_trace = |tracer: &Arc<Tracer>| tracer.start_trace(&head.headers, || worker.random());
-    let (sampled, unsampled) = match worker.shared.tracer.as_ref().and_then(start_trace) {
+    let (sampled, unsampled) = match view.tracer.as_ref().and_then(start_trace) {
         Some(trace) if trace.is_sampled => (Some(Box::new(trace)), None),
         unsampled => (None, unsampled),
     };

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -11,6 +12,7 @@ use super::linger::LingeringConnections;
 use super::request::RequestTimer;
 use super::ticks::Ticks;
 use super::{ConnectionTimeouts, TICK};
+use weir_net::listener::lifetime::ListenerLifetime;
 
 /// A worker's coarse clock.
 #[derive(Debug, Default)]
@@ -25,9 +27,13 @@ pub(in crate::proxy) struct CoarseClock {
 }
 
 impl CoarseClock {
-    /// Creates the timer of a new, idle connection.
-    pub(in crate::proxy) fn add_connection(&self, timeouts: ConnectionTimeouts) -> Rc<ConnectionTimer> {
-        let connection = Rc::new(ConnectionTimer::new(&self.ticks, &self.lingering, timeouts));
+    /// Creates the timer of a new, idle connection, which a client has opened on a listener with this lifetime.
+    pub(in crate::proxy) fn add_connection(
+        &self,
+        timeouts: ConnectionTimeouts,
+        listener: Option<Arc<ListenerLifetime>>,
+    ) -> Rc<ConnectionTimer> {
+        let connection = Rc::new(ConnectionTimer::new(&self.ticks, &self.lingering, timeouts, listener));
         let mut connections = self.connections.borrow_mut();
         if connections.is_empty() {
             self.restart.notify_one();

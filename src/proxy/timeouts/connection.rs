@@ -3,8 +3,11 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
+
+use tokio::task::AbortHandle;
 
 use super::linger::{LingerTimer, LingeringConnections};
 use super::request::RequestTimer;
@@ -12,6 +15,7 @@ use super::streams::StreamTracker;
 use super::ticks::Ticks;
 use super::{ConnectionTimeouts, TICK, TimeoutKind, store, wake};
 use crate::proxy::awaited::AwaitedClient;
+use weir_net::listener::lifetime::ListenerLifetime;
 
 /// Time in ticks for which a draining worker waits for the next request on an idle connection. A busy client has one in
 /// transit, and its response then carries `connection: close`.
@@ -55,6 +59,12 @@ pub(in crate::proxy) struct ConnectionTimer {
     linger: LingerTimer,
     /// The worker's lingering connections.
     lingering: Rc<LingeringConnections>,
+    /// Lifetime of the listener; `None` if no client has opened the connection.
+    listener: Option<Arc<ListenerLifetime>>,
+    /// The tick at which the listener's drain was noticed.
+    listener_drains_since: Cell<Option<u32>>,
+    /// Ends the connection with its listener.
+    abort: OnceCell<AbortHandle>,
 }
 
 impl ConnectionTimer {
@@ -63,6 +73,7 @@ impl ConnectionTimer {
         ticks: &Rc<Ticks>,
         lingering: &Rc<LingeringConnections>,
         timeouts: ConnectionTimeouts,
+        listener: Option<Arc<ListenerLifetime>>,
     ) -> Self {
         Self {
             ticks: Rc::clone(ticks),
@@ -75,7 +86,20 @@ impl ConnectionTimer {
             streams: OnceCell::new(),
             linger: LingerTimer::default(),
             lingering: Rc::clone(lingering),
+            listener,
+            listener_drains_since: Cell::new(None),
+            abort: OnceCell::new(),
         }
+    }
+
+    /// Has the task that serves the connection aborted when the drain of its listener is over.
+    pub(in crate::proxy) fn abort_with_listener(&self, task: AbortHandle) {
+        let _ = self.abort.set(task);
+    }
+
+    /// Whether the connection is to be closed, because its worker or its listener drains.
+    pub(in crate::proxy) fn is_draining(&self) -> bool {
+        self.ticks.is_draining() || self.listener.as_ref().is_some_and(|listener| listener.is_draining())
     }
 
     /// Starts the setup before HTTP, which has the same timeout as the head of a request.
@@ -254,6 +278,9 @@ impl ConnectionTimer {
 
     /// Checks the timeouts, and wakes the connection's task if one has expired.
     pub(super) fn sweep(&self) {
+        if let Some(listener) = self.listener.as_ref().filter(|listener| listener.is_draining()) {
+            self.sweep_draining(listener);
+        }
         let expired = match self.state() {
             ConnState::Serving => self.request.get().and_then(|request| request.sweep()),
             state => {
@@ -271,6 +298,21 @@ impl ConnectionTimer {
         }
     }
 
+    /// Notices the drain of the listener, and ends the connection after it.
+    fn sweep_draining(&self, listener: &ListenerLifetime) {
+        if self.listener_drains_since.get().is_none() {
+            self.listener_drains_since.set(Some(self.ticks.now()));
+        }
+        if let Some(task) = self.abort.get().filter(|_| listener.is_terminated()) {
+            task.abort();
+        }
+    }
+
+    /// Returns the tick at which the drain of the worker or of the listener began, if one has.
+    fn draining_since(&self) -> Option<u32> {
+        self.ticks.draining_since().or(self.listener_drains_since.get())
+    }
+
     fn find_expired(&self, state: ConnState) -> Option<TimeoutKind> {
         let (ticks, since) = (&self.ticks, self.since.get());
         let elapsed = ticks.since(since);
@@ -284,7 +326,7 @@ impl ConnectionTimer {
         }
         let (is_expired, kind) = match state {
             ConnState::Idle => {
-                let drain = ticks.draining_since();
+                let drain = self.draining_since();
                 let is_drained = drain.is_some_and(|start| ticks.since(start.max(since)) >= DRAIN_GRACE);
                 (is_drained || elapsed > self.timeouts.idle, TimeoutKind::Idle)
             }
@@ -292,13 +334,14 @@ impl ConnectionTimer {
                 (elapsed > self.timeouts.head, TimeoutKind::Head)
             }
             ConnState::Serving => return None,
-            ConnState::Lingering => {
-                (self.linger.is_over(ticks.now(), elapsed, ticks.is_draining()), TimeoutKind::Linger)
-            }
+            ConnState::Lingering => (
+                self.linger.is_over(ticks.now(), elapsed, self.draining_since().is_some()),
+                TimeoutKind::Linger,
+            ),
             // GOAWAY costs no request, because streams in flight are completed. It is therefore sent as soon as the
             // drain begins.
             ConnState::Multiplexing => {
-                (unused() > self.timeouts.idle || ticks.is_draining(), TimeoutKind::Idle)
+                (unused() > self.timeouts.idle || self.draining_since().is_some(), TimeoutKind::Idle)
             }
             ConnState::Draining => (unused() > GOAWAY_GRACE, TimeoutKind::Linger),
         };

@@ -86,8 +86,8 @@ mod tests {
     use super::*;
 
     fn start_lingering(clock: &Rc<CoarseClock>, peer: u8) -> Rc<ConnectionTimer> {
-        let connection =
-            clock.add_connection(ConnectionTimeouts::new(Duration::from_secs(2), Duration::from_secs(1)));
+        let connection = clock
+            .add_connection(ConnectionTimeouts::new(Duration::from_secs(2), Duration::from_secs(1)), None);
         connection.head_started();
         assert!(connection.start_linger(IpAddr::from([192, 0, 2, peer])));
         connection

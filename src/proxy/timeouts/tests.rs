@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Wake;
 
 use super::*;
+use weir_net::listener::lifetime::ListenerLifetime;
 use weir_upstream::RequestScarcity;
 
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -14,7 +15,7 @@ const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 fn clock_and_connection() -> (CoarseClock, Rc<ConnectionTimer>) {
     let clock = CoarseClock::default();
     let connection =
-        clock.add_connection(ConnectionTimeouts::new(Duration::from_secs(2), Duration::from_secs(1)));
+        clock.add_connection(ConnectionTimeouts::new(Duration::from_secs(2), Duration::from_secs(1)), None);
     (clock, connection)
 }
 
@@ -223,6 +224,21 @@ fn drain_closes_idle_connections_after_a_grace_period() {
     assert_eq!(connection.expired(), None);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::Idle));
+}
+
+#[test]
+fn drain_of_a_listener_closes_its_idle_connections_and_no_others() {
+    let (clock, other) = clock_and_connection();
+    let listener = Arc::new(ListenerLifetime::default());
+    let timeouts = ConnectionTimeouts::new(Duration::from_secs(60), Duration::from_secs(60));
+    let [idle, busy] = [(); 2].map(|()| clock.add_connection(timeouts, Some(Arc::clone(&listener))));
+    busy.start_request(Duration::from_secs(60));
+    clock.tick();
+    assert!(!idle.is_draining());
+    listener.drain();
+    advance(&clock, Duration::from_millis(600));
+    assert_eq!((idle.expired(), busy.expired(), other.expired()), (Some(TimeoutKind::Idle), None, None));
+    assert!(busy.is_draining() && !other.is_draining());
 }
 
 #[test]

@@ -79,7 +79,8 @@ fn start_names_the_log_that_it_cannot_open() {
     let ended = command(["run", "-c"]).arg(&file).output().unwrap();
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(
-        !ended.status.success() && errors.contains("cannot open the access log /no/such/access.log"),
+        !ended.status.success()
+            && errors.contains("cannot use `access_log`: cannot open /no/such/access.log: No such file"),
         "{errors}"
     );
 }

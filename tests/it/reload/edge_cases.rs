@@ -85,8 +85,8 @@ fn pending_restart_is_a_metric_and_listed_by_name() {
     let pending = || weir.metric("weir_config_restart_pending", &[]);
     let named = || weir.admin_json("/server_info")["config"]["last_reload"]["needs_restart"].clone();
     assert_eq!(pending(), 0.0);
-    weir.reload(&config("echo", "workers: 2\ndrain: { delay: 1s }"));
-    assert_eq!((pending(), named()), (2.0, serde_json::json!(["workers", "drain"])));
+    weir.reload(&config("echo", "workers: 2\nstate: { file: state }"));
+    assert_eq!((pending(), named()), (2.0, serde_json::json!(["workers", "state"])));
     weir.assert_reload_rejected("listeners: [");
     assert_eq!(pending(), 2.0, "the configuration in force still needs a restart");
     weir.reload(&config("echo", ""));

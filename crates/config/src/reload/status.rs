@@ -50,7 +50,8 @@ impl Reload {
 /// A valid setting that cannot be used at present, such as a file that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableSetting {
-    pub key: &'static str,
+    /// Path of the setting, such as `listeners[1].address`.
+    pub key: String,
     /// What is wrong.
     pub message: String,
 }

@@ -362,15 +362,29 @@ impl Shard {
     /// Inserts an entry, if room can be made for it.
     fn insert_entry(&mut self, entry: Slot, now: Timestamp) -> bool {
         self.sweep(SWEPT_PER_INSERT, now);
-        while !self.place_entry(entry) {
+        while !self.place_new(entry) {
             if self.home_groups() < self.full_groups {
                 self.grow();
                 continue;
             }
             self.sweep(SWEPT_WHEN_FULL, now);
-            return self.place_entry(entry);
+            return self.place_new(entry);
         }
         true
+    }
+
+    /// Changes the maximum size. Counters in use stay: above a smaller maximum there is room for new ones once enough of them
+    /// are unused, and the array keeps its size.
+    pub(crate) fn set_max(&mut self, slots: usize, max_entries: usize) {
+        self.full_groups = slots.div_ceil(SLOTS_PER_GROUP);
+        self.max_entries = max_entries.min(slots);
+        self.capacity = self.capacity_of(self.home_groups());
+    }
+
+    /// Returns the maximum number of entries in an array of `groups` home groups.
+    fn capacity_of(&self, groups: usize) -> usize {
+        let slots = groups * SLOTS_PER_GROUP;
+        if groups < self.full_groups { slots - slots / 5 } else { self.max_entries }
     }
 
     fn grow(&mut self) {
@@ -384,17 +398,19 @@ impl Shard {
     /// Replaces the array with an empty one of `groups` home groups; returns the old one.
     fn resize(&mut self, groups: usize) -> Box<[SlotGroup]> {
         let free = vec![[FREE; SLOTS_PER_GROUP]; groups + SPARE_GROUPS].into_boxed_slice();
-        let slots = groups * SLOTS_PER_GROUP;
-        self.capacity = if groups < self.full_groups { slots - slots / 5 } else { self.max_entries };
+        self.capacity = self.capacity_of(groups);
         (self.live, self.hand) = (0, 0);
         std::mem::replace(&mut self.groups, free)
     }
 
-    /// Inserts an entry that is not in the table, moving lesser ones on; returns whether there was room.
+    /// Inserts an entry that is not in the table, if that has room for it; returns whether it had.
+    fn place_new(&mut self, entry: Slot) -> bool {
+        self.live < self.capacity && self.place_entry(entry)
+    }
+
+    /// Inserts an entry that is not in the table, moving lesser ones on; returns whether there was a slot. Those that a new
+    /// array takes over may be more than a smaller maximum admits.
     fn place_entry(&mut self, entry: Slot) -> bool {
-        if self.live >= self.capacity {
-            return false;
-        }
         let wanted = ordinal_of(&entry);
         let home = self.home(entry[0]) * SLOTS_PER_GROUP;
         let slots = self.groups.as_flattened_mut();

@@ -75,15 +75,18 @@ impl Socket {
     }
 }
 
-/// Binds `address` once for each worker.
+/// Binds `address` once for each worker. `own` are addresses on which this process listens.
 ///
 /// # Errors
 /// The error of the system, in particular `AddrInUse`: also if another process shares the port by `SO_REUSEPORT`, or
 /// listens on that Unix socket.
-pub fn bind(address: &ListenAddress, workers: usize) -> io::Result<Vec<Socket>> {
+pub fn bind(address: &ListenAddress, workers: usize, own: &[SocketAddr]) -> io::Result<Vec<Socket>> {
     match address {
         ListenAddress::Tcp(address) => {
-            bind_tcp(*address, workers).map(|all| all.into_iter().map(Socket::Tcp).collect())
+            // A socket of this process on another address with the same port would be taken for that of another process.
+            let is_shared = address.port() != 0 && own.iter().any(|own| own.port() == address.port());
+            let bound = if is_shared { bind_shared(*address, workers) } else { bind_tcp(*address, workers) };
+            bound.map(|all| all.into_iter().map(Socket::Tcp).collect())
         }
         ListenAddress::Unix(path) => bind_unix(path, workers),
     }
@@ -100,14 +103,16 @@ const MAX_UNSENT: u32 = 128 * 1024;
 pub fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Vec<StdTcpListener>> {
     let socket = open(address)?;
     socket.bind(&address.into())?;
-    if workers <= 1 {
-        return Ok(vec![listen(socket)?.into()]);
-    }
     // With `SO_REUSEPORT`, a second process could share the port unnoticed. The bind above, without that option, has
-    // ruled this out.
+    // ruled this out. A single worker has the option too: a reload may add a listener on another address with this port.
     let address = socket.local_addr()?.as_socket().unwrap_or(address);
     drop(socket);
-    (0..workers)
+    bind_shared(address, workers)
+}
+
+/// Binds a TCP port once for each worker, which sockets on other addresses may share.
+fn bind_shared(address: SocketAddr, workers: usize) -> io::Result<Vec<StdTcpListener>> {
+    (0..workers.max(1))
         .map(|_| {
             let socket = open(address)?;
             socket.set_reuse_port(true)?;
@@ -356,7 +361,7 @@ mod tests {
     fn unix_socket_has_mode_660_and_is_removed_with_its_last_listener() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
-        let mut sockets = bind(&ListenAddress::Unix(path.as_path().into()), 3).unwrap();
+        let mut sockets = bind(&ListenAddress::Unix(path.as_path().into()), 3, &[]).unwrap();
         assert_eq!(sockets.len(), 3);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         sockets.truncate(1);
@@ -370,17 +375,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
         let address = ListenAddress::Unix(path.as_path().into());
-        let alive = bind(&address, 1).unwrap();
-        assert_eq!(bind(&address, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let alive = bind(&address, 1, &[]).unwrap();
+        assert_eq!(bind(&address, 1, &[]).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(alive);
         // Closed without removing the file, as when a process is killed.
         drop(StdUnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let alive = bind(&address, 1).unwrap();
+        let alive = bind(&address, 1, &[]).unwrap();
         assert!(StdUnixStream::connect(&path).is_ok());
         drop(alive);
         fs::write(&path, "precious").unwrap();
-        assert_eq!(bind(&address, 1).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(bind(&address, 1, &[]).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 
@@ -388,9 +393,9 @@ mod tests {
     fn closing_a_listener_keeps_the_unix_socket_of_its_successor() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
-        let first = bind(&ListenAddress::Unix(path.as_path().into()), 1).unwrap();
+        let first = bind(&ListenAddress::Unix(path.as_path().into()), 1, &[]).unwrap();
         fs::remove_file(&path).unwrap();
-        let second = bind(&ListenAddress::Unix(path.as_path().into()), 1).unwrap();
+        let second = bind(&ListenAddress::Unix(path.as_path().into()), 1, &[]).unwrap();
         drop(first);
         assert!(path.exists());
         drop(second);

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
@@ -15,16 +16,23 @@ type ClientShard = Mutex<HashMap<IpAddr, u32>>;
 
 /// Connections of each client. An entry is removed with its last connection, so there are never more entries than
 /// connections.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ClientConnections {
-    max: u32,
+    /// 0 for no maximum.
+    max: AtomicU32,
     hasher: RandomState,
     shards: [ClientShard; SHARDS],
 }
 
 impl ClientConnections {
-    pub(super) fn new(max: NonZeroU32) -> Self {
-        Self { max: max.get(), hasher: RandomState::default(), shards: Default::default() }
+    /// Sets the maximum of each client, which applies to connections from now on.
+    pub(super) fn set_max(&self, max: Option<NonZeroU32>) {
+        self.max.store(max.map_or(0, NonZeroU32::get), Ordering::Relaxed);
+    }
+
+    /// Whether clients have a maximum.
+    pub(super) fn are_limited(&self) -> bool {
+        self.max.load(Ordering::Relaxed) > 0
     }
 
     /// Counts one more connection of `client`. Returns `false` and counts nothing if the client has reached its
@@ -32,8 +40,11 @@ impl ClientConnections {
     pub(super) fn acquire(&self, client: IpAddr) -> bool {
         let mut shard = self.shard(client).lock();
         let count = shard.entry(client).or_insert(0);
-        let is_admitted = *count < self.max;
+        let is_admitted = *count < self.max.load(Ordering::Relaxed);
         *count += u32::from(is_admitted);
+        if *count == 0 {
+            shard.remove(&client);
+        }
         is_admitted
     }
 

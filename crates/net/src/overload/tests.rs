@@ -47,7 +47,7 @@ fn rejected_client_is_not_counted() {
     let mut third = overload.acquire_connection().unwrap();
     assert!(third.count_client(client(2)) && third.count_client(client(3)), "one client per connection");
     drop((first, third));
-    assert_eq!(overload.clients.as_ref().unwrap().len(), 0);
+    assert_eq!(overload.clients.len(), 0);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn connections_per_client_never_exceed_the_limit_across_threads() {
             });
         }
     });
-    assert_eq!(overload.clients.as_ref().unwrap().len(), 0);
+    assert_eq!(overload.clients.len(), 0);
     assert_eq!(overload.connections.0.load(Ordering::SeqCst), 0);
 }
 
@@ -140,4 +140,27 @@ fn default_budgets_are_a_share_of_the_memory() {
 #[test]
 fn requests_are_not_counted_without_a_limit() {
     assert!(matches!(overload(&OverloadSettings::default()).acquire_request(), Ok(None)));
+}
+
+#[test]
+fn new_settings_apply_to_what_follows() {
+    let overload = overload(&OverloadSettings::default());
+    let mut before = overload.acquire_connection().unwrap();
+    assert!(before.count_client(client(1)) && overload.acquire_request().unwrap().is_none());
+    overload.apply(&OverloadSettings {
+        connections: NonZeroUsize::new(2),
+        connections_per_client: NonZeroU32::new(1),
+        requests: NonZeroUsize::new(1),
+        ..OverloadSettings::default()
+    });
+    let mut second = overload.acquire_connection().unwrap();
+    assert_eq!(overload.acquire_connection().err(), Some(LoadShed::Connections));
+    assert!(second.count_client(client(1)), "the connection before is not counted for its client");
+    let request = overload.acquire_request().unwrap();
+    assert!(request.is_some());
+    assert_eq!(overload.acquire_request().err(), Some(LoadShed::Requests));
+    overload.apply(&OverloadSettings::default());
+    drop((before, second, request));
+    assert_eq!((overload.max_connections(), overload.clients.len()), (500, 0));
+    assert!(overload.acquire_request().unwrap().is_none());
 }

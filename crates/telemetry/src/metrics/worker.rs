@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -21,6 +21,9 @@ use weir_net::overload::LoadShed;
 use weir_net::tls::SessionStart;
 use weir_net::tls::server::ServerHandshakeError;
 use weir_policy::identify::geo::Country;
+
+/// Maximum number of names that listeners may have had since the start.
+pub const MAX_LISTENERS: usize = 1024;
 
 /// Classes of status codes.
 pub(super) const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -113,10 +116,40 @@ impl Drop for InProgressGuard {
     }
 }
 
+/// Counters by the position of a listener. Those of a listener are created by its first event.
+#[derive(Debug)]
+pub(super) struct ListenerTable(Box<[OnceLock<Box<ListenerCounts>>]>);
+
+impl Default for ListenerTable {
+    fn default() -> Self {
+        Self((0..MAX_LISTENERS).map(|_| OnceLock::new()).collect())
+    }
+}
+
+impl ListenerTable {
+    /// Returns the counters at a position; `None` beyond the maximum.
+    pub(super) fn at(&self, position: usize) -> Option<&ListenerCounts> {
+        Some(self.0.get(position)?.get_or_init(Box::default))
+    }
+
+    /// Returns the counters of all listeners that had an event.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ListenerCounts> {
+        self.0.iter().filter_map(OnceLock::get).map(|counts| &**counts)
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (sum, one) in self.0.iter_mut().zip(&other.0) {
+            let Some(one) = one.get() else { continue };
+            sum.get_or_init(Box::default);
+            sum.get_mut().into_iter().for_each(|sum| sum.merge(one));
+        }
+    }
+}
+
 /// Counters of one worker, or their sum.
 #[derive(Debug, Default)]
 pub(super) struct WorkerCounts {
-    pub(super) listeners: Box<[ListenerCounts]>,
+    pub(super) listeners: ListenerTable,
     pub(super) malformed_requests: AtomicCounter,
     pub(super) removed_headers: AtomicCounter,
     /// Headers of untrusted peers that were removed.
@@ -130,12 +163,8 @@ pub(super) struct WorkerCounts {
 }
 
 impl WorkerCounts {
-    pub(super) fn new(listeners: usize) -> Self {
-        Self { listeners: (0..listeners).map(|_| ListenerCounts::default()).collect(), ..Self::default() }
-    }
-
     pub(super) fn merge(&mut self, other: &Self) {
-        self.listeners.iter_mut().zip(&other.listeners).for_each(|(sum, one)| sum.merge(one));
+        self.listeners.merge(&other.listeners);
         self.malformed_requests.merge(&other.malformed_requests);
         self.removed_headers.merge(&other.removed_headers);
         self.removed_client_headers.merge(&other.removed_client_headers);
@@ -156,8 +185,7 @@ impl WorkerCounts {
 /// Handle of one worker's counters. Clones share them, so that connections of the worker can have one each. All are on
 /// one thread, and no other thread writes the counters.
 ///
-/// `listener` is the position of the listener among the names passed to [`Metrics::new`](super::Metrics::new). An
-/// unknown position is ignored.
+/// `listener` is the position that [`Metrics::listener`](super::Metrics::listener) returned.
 #[derive(Clone, Debug)]
 pub struct WorkerMetrics {
     counts: Arc<WorkerCounts>,
@@ -286,7 +314,7 @@ impl WorkerMetrics {
     }
 
     fn with_listener(&self, listener: usize, count: impl FnOnce(&ListenerCounts)) {
-        if let Some(counts) = self.counts.listeners.get(listener) {
+        if let Some(counts) = self.counts.listeners.at(listener) {
             count(counts);
         }
     }

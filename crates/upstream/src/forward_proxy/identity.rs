@@ -1,7 +1,9 @@
 //! Names of this process by which a forwarding loop is detected: its addresses, and its pseudonym in `Via`.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::header::VIA;
 use http::{HeaderMap, HeaderValue, Version};
 
@@ -9,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Version};
 #[derive(Debug)]
 pub struct ProxyIdentity {
     /// Addresses of the listeners.
-    addresses: Box<[SocketAddr]>,
+    addresses: ArcSwap<Vec<SocketAddr>>,
     /// Pseudonym, different in each process.
     pseudonym: Box<str>,
     via: [HeaderValue; 3],
@@ -23,7 +25,13 @@ impl ProxyIdentity {
             // Consists of valid bytes only, so this cannot fail.
             HeaderValue::try_from(format!("{version} {pseudonym}")).unwrap_or(HeaderValue::from_static(""))
         });
-        Self { addresses: addresses.into_iter().collect(), pseudonym: pseudonym.into(), via }
+        let addresses = ArcSwap::from_pointee(addresses.into_iter().collect());
+        Self { addresses, pseudonym: pseudonym.into(), via }
+    }
+
+    /// Replaces the addresses on which the process listens.
+    pub fn set_addresses(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
+        self.addresses.store(Arc::new(addresses.into_iter().collect()));
     }
 
     /// Returns the value of `Via` for a message that was received in this version (RFC 9110 section 7.6.3).
@@ -50,7 +58,7 @@ impl ProxyIdentity {
     /// Whether a connection to this address would be accepted by this process.
     pub fn is_own(&self, ip: IpAddr, port: u16) -> bool {
         let ip = ip.to_canonical();
-        self.addresses.iter().any(|own| {
+        self.addresses.load().iter().any(|own| {
             own.port() == port
                 && (own.ip().to_canonical() == ip
                     || ip.is_unspecified()

@@ -69,7 +69,7 @@ impl Shard {
             return true;
         }
         let entry = new_slot(key, limit, state);
-        while !self.place_entry(entry) {
+        while !self.place_new(entry) {
             if self.home_groups() < self.full_groups {
                 self.grow();
                 continue;

@@ -64,6 +64,32 @@ fn is_stored(shard: &Shard, key: Fingerprint) -> bool {
     matches!(shard.find(key), SlotLookup::Found(_))
 }
 
+#[test]
+fn counters_in_use_survive_a_smaller_maximum_and_a_larger_one_has_room() {
+    let mut shard = shard(512, 400, &[Some(per_second(5)), Some(per_second(5))]);
+    let now = START;
+    for number in 0..400 {
+        assert_eq!(take(&mut shard, key(number), FIRST, 3, now).1, Placement::Own);
+    }
+    shard.set_max(64, 50);
+    let all_used = |shard: &Shard| (0..400).all(|number| used(shard, key(number), FIRST, now) == 3);
+    // Adopting other quotas builds a new array.
+    shard.adopt_quotas(&QuotaTable::new(&[Some(per_second(6)), None]), now);
+    assert!(all_used(&shard));
+    assert_eq!(take(&mut shard, key(1000), FIRST, 1, now).1, Placement::Overflow);
+    shard.set_max(4096, 3000);
+    for number in 1001..2500 {
+        assert_eq!(take(&mut shard, key(number), FIRST, 1, now).1, Placement::Own, "{number}");
+    }
+    assert!(all_used(&shard));
+    assert_in_order(&shard);
+    // Once all are unused, the smaller maximum has room again.
+    shard.set_max(64, 50);
+    let later = millis_later(60_000);
+    let finds_room = |number| take(&mut shard, key(number), FIRST, 1, later).1 == Placement::Own;
+    assert!((3000..3200).any(finds_room));
+}
+
 /// Asserts that no entry is before its home, and that only greater entries are between its home and itself.
 fn assert_in_order(shard: &Shard) {
     let slots = shard.slots();

@@ -1,0 +1,168 @@
+//! The bound listeners: binds those of a new configuration before it is applied, and drains those that it removes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::bind_error::BindError;
+use super::tcp_address;
+use crate::admin::ListenerInfo;
+use crate::proxy::{ListenerUpdates, WorkerListener};
+use weir_config::Config;
+use weir_net::listener::lifetime::ListenerLifetime;
+use weir_net::listener::socket::{self, Socket};
+use weir_net::listener::{ListenAddress, ListenerSettings};
+use weir_telemetry::metrics::Metrics;
+
+/// Positions are those of metrics, whose memory is bounded.
+const TOO_MANY_NAMES: &str = "listeners have had 1024 names since the start; restart to use others";
+
+/// The bound listeners.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    /// Of each worker.
+    workers: Box<[mpsc::UnboundedSender<Vec<WorkerListener>>]>,
+    bound: Mutex<Vec<BoundListener>>,
+    /// The same, as the admin port shows them.
+    shown: Arc<ArcSwap<Vec<ListenerInfo>>>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Clone, Debug)]
+struct BoundListener {
+    settings: ListenerSettings,
+    /// With the port that the system chose.
+    address: ListenAddress,
+    lifetime: Arc<ListenerLifetime>,
+}
+
+/// The listeners of a configuration that is still to be applied.
+#[derive(Debug, Default)]
+pub(super) struct ListenerPlan(Vec<PlannedListener>);
+
+#[derive(Debug)]
+struct PlannedListener {
+    bound: BoundListener,
+    /// Position of its name.
+    position: usize,
+    /// One for each worker; none if the workers have them already.
+    sockets: Vec<Socket>,
+}
+
+impl Listeners {
+    /// Creates the listeners of a process with this many workers, none of which is bound yet. Also returns the part of each
+    /// worker.
+    pub(super) fn new(workers: usize, metrics: &Arc<Metrics>) -> (Self, Vec<ListenerUpdates>) {
+        let (senders, updates): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
+        let listeners = Self {
+            workers: senders.into(),
+            bound: Mutex::default(),
+            shown: Arc::default(),
+            metrics: Arc::clone(metrics),
+        };
+        (listeners, updates)
+    }
+
+    /// Returns the listeners as the admin port shows them.
+    pub(super) fn shown(&self) -> Arc<ArcSwap<Vec<ListenerInfo>>> {
+        Arc::clone(&self.shown)
+    }
+
+    /// Returns the TCP addresses of the listeners.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.bound.lock().iter().filter_map(|bound| tcp_address(&bound.address)).collect()
+    }
+
+    /// Binds the listeners of `config` that are not bound yet, so that a port in use is found before anything changes.
+    ///
+    /// # Errors
+    /// If a listener cannot be bound.
+    pub(super) fn prepare(&self, config: &Config) -> Result<ListenerPlan, BindError> {
+        let bound = self.bound.lock();
+        let own: Vec<_> = bound.iter().filter_map(|bound| tcp_address(&bound.address)).collect();
+        let plan_one = |(index, settings): (usize, &ListenerSettings)| {
+            let position = self.metrics.listener(&settings.name);
+            let too_many = || io::Error::other(TOO_MANY_NAMES);
+            let position = position.ok_or_else(too_many).map_err(bind_error(index, settings))?;
+            let key = settings.socket_key();
+            if let Some(kept) = bound.iter().find(|kept| kept.settings.socket_key() == key) {
+                let bound = BoundListener { settings: settings.clone(), ..kept.clone() };
+                return Ok(PlannedListener { bound, position, sockets: Vec::new() });
+            }
+            let (bound, sockets) =
+                bind(settings, self.workers.len(), &own).map_err(bind_error(index, settings))?;
+            Ok(PlannedListener { bound, position, sockets })
+        };
+        let settings = config.listeners.iter().map(|listener| &listener.settings);
+        settings.enumerate().map(plan_one).collect::<Result<_, _>>().map(ListenerPlan)
+    }
+
+    /// Has the workers accept on the planned listeners, and no longer on others. Connections of the others drain, at most for
+    /// `drain_timeout`.
+    pub(super) fn apply(&self, ListenerPlan(mut planned): ListenerPlan, drain_timeout: Duration) {
+        let next: Vec<_> = planned.iter().map(|planned| planned.bound.clone()).collect();
+        for planned in planned.iter().filter(|planned| !planned.sockets.is_empty()) {
+            let (name, address) = (&planned.bound.settings.name, &planned.bound.address);
+            tracing::info!(listener = %name, %address, "listening");
+        }
+        let shown = next
+            .iter()
+            .map(|bound| ListenerInfo { name: bound.settings.name.clone(), address: bound.address.clone() });
+        self.shown.store(Arc::new(shown.collect()));
+        for worker in &self.workers {
+            let listeners = planned.iter_mut().map(|planned| WorkerListener {
+                position: planned.position,
+                settings: planned.bound.settings.clone(),
+                lifetime: Arc::clone(&planned.bound.lifetime),
+                socket: planned.sockets.pop(),
+            });
+            // A worker that has ended drains or has failed, and the process ends.
+            let _ = worker.send(listeners.collect());
+        }
+        let before = std::mem::replace(&mut *self.bound.lock(), next);
+        let is_kept = |lifetime: &Arc<ListenerLifetime>| {
+            planned.iter().any(|planned| Arc::ptr_eq(&planned.bound.lifetime, lifetime))
+        };
+        for removed in before.into_iter().filter(|bound| !is_kept(&bound.lifetime)) {
+            tracing::info!(listener = %removed.settings.name, address = %removed.address, "draining");
+            drain(removed.lifetime, drain_timeout);
+        }
+    }
+}
+
+fn bind(
+    settings: &ListenerSettings,
+    workers: usize,
+    own: &[SocketAddr],
+) -> io::Result<(BoundListener, Vec<Socket>)> {
+    let sockets = socket::bind(&settings.address, workers, own)?;
+    let address = sockets.first().and_then(|socket| socket.address().ok());
+    let bound = BoundListener {
+        settings: settings.clone(),
+        address: address.unwrap_or_else(|| settings.address.clone()),
+        lifetime: Arc::default(),
+    };
+    Ok((bound, sockets))
+}
+
+fn bind_error(index: usize, settings: &ListenerSettings) -> impl FnOnce(io::Error) -> BindError {
+    move |error| BindError::new(format!("listeners[{index}].address"), &settings.address, error)
+}
+
+/// Drains the connections of a listener, and closes those that are left after `timeout`.
+fn drain(lifetime: Arc<ListenerLifetime>, timeout: Duration) {
+    lifetime.drain();
+    match Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(async move {
+            tokio::time::sleep(timeout).await;
+            lifetime.terminate();
+        })),
+        Err(error) => tracing::warn!(%error, "connections of the removed listener are not closed in time"),
+    }
+}

@@ -1,0 +1,225 @@
+//! Listeners that a reload adds, removes, moves or changes.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::support::h2::H2Client;
+use crate::support::{Client, Origin, Request, Weir, get, run_concurrently, wait};
+
+/// A configuration with these entries of listeners.
+fn listening(listeners: &[&str], upstream: impl std::fmt::Display, rest: &str) -> String {
+    let listeners = listeners.join(", ");
+    format!(
+        "listeners: [{listeners}]\nadmin: {{ address: 127.0.0.1:0 }}\nupstream: {{ address: \"{upstream}\" }}\nworkers: 2\n\
+         {rest}\n"
+    )
+}
+
+const ANY: &str = "{ address: 127.0.0.1:0, name: any }";
+const OTHER: &str = "{ address: 127.0.0.1:0, name: other }";
+const FREE: &str = "rules: []";
+
+/// Returns the address of the listener with this name that is in force.
+fn address(weir: &Weir, name: &str) -> SocketAddr {
+    find(weir, name).unwrap_or_else(|| panic!("no listener {name}"))
+}
+
+fn find(weir: &Weir, name: &str) -> Option<SocketAddr> {
+    let listeners = weir.admin_json("/listeners?format=json");
+    let status = listeners["listener_statuses"].as_array().unwrap().iter().find(|one| one["name"] == name)?;
+    let socket = &status["local_address"]["socket_address"];
+    format!("{}:{}", socket["address"].as_str().unwrap(), socket["port_value"]).parse().ok()
+}
+
+fn refuses(address: SocketAddr) -> bool {
+    // The kernel discards what begins a connection until the queue is empty.
+    TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_err()
+}
+
+/// Returns an address on which nothing listens.
+fn unused_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn added_listener_serves_and_removed_one_refuses() {
+    let weir = Weir::start(&listening(&[ANY], "echo", FREE));
+    let first = address(&weir, "any");
+    weir.reload(&listening(&[ANY, OTHER], "echo", FREE));
+    let second = address(&weir, "other");
+    assert_eq!((address(&weir, "any"), get(second, "/").status), (first, 200));
+    let mut kept = Client::connect(second);
+    assert_eq!(kept.get("/").status, 200);
+    weir.reload(&listening(&[OTHER], "echo", FREE));
+    wait::until_true("the end of the first listener", || refuses(first));
+    assert_eq!(find(&weir, "any"), None);
+    // The connection of the other listener has not noticed anything.
+    let response = kept.get("/");
+    assert_eq!((response.status, response.head.get("connection")), (200, None));
+    assert_eq!(weir.metric("weir_config_restart_pending", &[]), 0.0);
+    assert_eq!(weir.metric("weir_requests_total", &[("listener", "other")]), 3.0);
+}
+
+#[test]
+fn listener_that_cannot_be_bound_leaves_the_whole_reload_unapplied() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let weir = Weir::start(&listening(&[ANY], "echo", FREE));
+    let first = address(&weir, "any");
+    let occupied = format!("{{ address: {}, name: taken }}", taken.local_addr().unwrap());
+    let denying = "rules: [{ name: no, action: deny }]";
+    weir.assert_reload_rejected(&listening(&[OTHER, &occupied], "echo", denying));
+    let problems = weir.admin_json("/server_info")["config"]["last_reload"]["problems"].to_string();
+    assert!(
+        problems.contains("listeners[1].address: cannot listen on") && problems.contains("in use"),
+        "{problems}"
+    );
+    assert_eq!((address(&weir, "any"), get(first, "/").status, find(&weir, "other")), (first, 200, None));
+    drop(taken);
+    weir.signal("HUP");
+    wait::until_true("the new listeners", || find(&weir, "taken").is_some());
+    assert_eq!(get(address(&weir, "other"), "/").status, 403);
+}
+
+#[test]
+fn removed_listener_drains() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&listening(&[ANY, OTHER], origin.address(), FREE));
+    let removed = address(&weir, "other");
+    let (mut idle, mut busy) = (Client::connect(removed), Client::connect(removed));
+    let mut h2 = H2Client::connect(removed);
+    assert_eq!(h2.fetch(h2.request("GET", "/")).status, 200);
+    assert_eq!((idle.get("/").status, busy.get("/").status), (200, 200));
+    busy.send("POST /slow HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+    origin.until_request("the upload", |request| request.head.word(1) == "/slow");
+    weir.reload(&listening(&[ANY], origin.address(), FREE));
+    assert!(idle.is_closed());
+    h2.until_closed().unwrap();
+    busy.send("cd");
+    let response = busy.read_response("POST");
+    assert_eq!((response.status, response.header("connection")), (200, "close"));
+    assert!(busy.is_closed());
+}
+
+#[test]
+fn drain_of_a_removed_listener_ends_after_its_timeout() {
+    // It responds once the request is complete.
+    let origin = Origin::hello();
+    let weir = Weir::start(&listening(&[ANY, OTHER], origin.address(), FREE));
+    let mut stuck = Client::connect(address(&weir, "other"));
+    stuck.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+    wait::until_true("the request", || {
+        weir.metric("weir_requests_in_flight", &[("listener", "other")]) == 1.0
+    });
+    weir.reload(&listening(&[ANY], origin.address(), "rules: []\ndrain: { timeout: 300ms }"));
+    assert!(stuck.is_closed());
+    wait::until_true("the end", || weir.metric("weir_requests_in_flight", &[("listener", "other")]) == 0.0);
+    assert_eq!(get(address(&weir, "any"), "/").status, 200);
+}
+
+#[test]
+fn new_settings_apply_to_new_connections_on_the_same_sockets() {
+    let limited = "{ address: 127.0.0.1:0, name: any, limits: { headers: 10 } }";
+    let weir = Weir::start(&listening(&[ANY], "echo", FREE));
+    let address = address(&weir, "any");
+    let large =
+        || (0..12).fold(Request::get("/"), |request, index| request.header(&format!("x-{index}"), "1"));
+    let mut before = Client::connect(address);
+    assert_eq!(before.fetch(&large()).status, 200);
+    weir.reload(&listening(&[limited], "echo", FREE));
+    assert_eq!(Client::connect(address).fetch(&large()).status, 431);
+    assert_eq!(before.fetch(&large()).status, 200, "a connection keeps its settings");
+}
+
+#[test]
+fn listener_moves_between_addresses_of_one_port() {
+    let port = unused_address().port();
+    let on = |host: &str| format!("{{ address: \"{host}:{port}\", name: moving }}");
+    let weir = Weir::start(&listening(&[&on("127.0.0.1"), ANY], "echo", FREE));
+    let loopback = SocketAddr::from(([127, 0, 0, 1], port));
+    let second = SocketAddr::from(([127, 0, 0, 2], port));
+    assert_eq!((get(loopback, "/").status, refuses(second)), (200, true));
+    weir.reload(&listening(&[&on("0.0.0.0"), ANY], "echo", FREE));
+    wait::until_true("the wider listener", || !refuses(second));
+    assert_eq!((get(loopback, "/").status, get(second, "/").status), (200, 200));
+    weir.reload(&listening(&[&on("127.0.0.2"), ANY], "echo", FREE));
+    wait::until_true("the end of the wider listener", || refuses(loopback));
+    assert_eq!(get(second, "/").status, 200);
+}
+
+/// Sets the flag when dropped, also by a panic, so that threads that wait for it end.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Clients that use the listener in force never lose a request, and the counters continue.
+#[test]
+fn listener_moves_under_load_without_a_lost_request_and_without_a_unit_given_twice() {
+    const LIMIT: u64 = 1000;
+    const MOVES: usize = 20;
+    let rules = format!("rules: [{{ name: all, limit: {LIMIT}/h, algorithm: fixed_window }}]");
+    // Each has another port, which the system chooses.
+    let entry = |number: usize| format!("{{ address: 127.0.0.1:0, name: at-{number} }}");
+    let weir = Weir::start(&listening(&[&entry(0)], "echo", &rules));
+    let port_of = |number: usize| u64::from(address(&weir, &format!("at-{number}")).port());
+    let (current, is_over) = (AtomicU64::new(port_of(0)), AtomicBool::new(false));
+    let (admitted, rejected) = (AtomicU64::new(0), AtomicU64::new(0));
+    let move_listener = || {
+        let _end = SetOnDrop(&is_over);
+        for number in 0..MOVES {
+            weir.reload(&listening(&[&entry(number), &entry(number + 1)], "echo", &rules));
+            current.store(port_of(number + 1), Ordering::SeqCst);
+            weir.reload(&listening(&[&entry(number + 1)], "echo", &rules));
+        }
+    };
+    let send_requests = || {
+        while !is_over.load(Ordering::SeqCst) {
+            let port = current.load(Ordering::SeqCst);
+            let mut client =
+                Client::connect(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())));
+            loop {
+                let response = client.get("/");
+                let count = if response.status == 200 { &admitted } else { &rejected };
+                count.fetch_add(1, Ordering::SeqCst);
+                let has_moved = current.load(Ordering::SeqCst) != port;
+                if response.head.get("connection") == Some("close")
+                    || has_moved
+                    || is_over.load(Ordering::SeqCst)
+                {
+                    break;
+                }
+            }
+        }
+    };
+    run_concurrently(5, |index| if index == 0 { move_listener() } else { send_requests() });
+    assert_eq!(admitted.load(Ordering::SeqCst), LIMIT, "rejected {}", rejected.load(Ordering::SeqCst));
+    assert!(rejected.load(Ordering::SeqCst) > 0);
+}
+
+#[test]
+fn drain_settings_in_force_are_those_of_the_last_reload() {
+    let mut weir = Weir::start(&listening(&[ANY], "echo", FREE));
+    let stuck = Client::connect(address(&weir, "any"));
+    stuck.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+    wait::until_true("the request", || weir.metric("weir_requests_in_flight", &[]) == 1.0);
+    weir.reload(&listening(&[ANY], "echo", "rules: []\ndrain: { timeout: 200ms }"));
+    weir.terminate();
+    assert!(weir.wait_exit().success());
+    assert!(weir.log().join("\n").contains("drain timeout"));
+}
+
+#[test]
+fn overload_protection_changes_at_a_reload() {
+    let weir = Weir::start(&listening(&[ANY], "echo", FREE));
+    let address = address(&weir, "any");
+    let mut open = Client::connect(address);
+    assert_eq!(open.get("/").status, 200);
+    weir.reload(&listening(&[ANY], "echo", "rules: []\noverload: { connections: 1 }"));
+    assert!(Client::connect(address).is_closed());
+    weir.reload(&listening(&[ANY], "echo", FREE));
+    assert_eq!((get(address, "/").status, open.get("/").status), (200, 200));
+}
