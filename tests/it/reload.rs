@@ -2,6 +2,7 @@
 
 mod edge_cases;
 mod files;
+mod folder;
 mod listeners;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

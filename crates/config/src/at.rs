@@ -70,9 +70,9 @@ impl<'a> At<'a> {
         self.report.is_reported(self.path)
     }
 
-    /// Returns the line of the value.
-    pub(super) fn line(&self) -> usize {
-        self.report.line_of(self.path)
+    /// Returns the place of the value, for other messages: `line 12`, or the file and the line.
+    pub(super) fn place(&self) -> String {
+        self.report.place_of(self.path)
     }
 }
 

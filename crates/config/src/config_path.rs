@@ -53,6 +53,17 @@ impl<'a> ConfigPath<'a> {
         })
     }
 
+    /// Returns the index of the item of a top-level list that contains this position.
+    pub(super) fn top_level_item(&self) -> Option<usize> {
+        let above = self.parent?;
+        above.top_level_item().or(match self.segment {
+            ConfigPathSegment::Item(index) if above.top_level_key().is_some() && above.is_top_level() => {
+                Some(index)
+            }
+            _ => None,
+        })
+    }
+
     /// Whether a step of the path is this key.
     pub(super) fn contains_key(&self, key: &str) -> bool {
         matches!(self.segment, ConfigPathSegment::Key(own) if own == key)

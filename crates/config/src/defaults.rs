@@ -196,6 +196,8 @@ pub const MAX_DURATION: Duration = Duration::from_secs(365 * 86_400);
 /// Maximum size of the configuration file, in bytes. Checked before parsing; ten thousand rules need about
 /// this much.
 pub const MAX_CONFIG_FILE_SIZE: u64 = 1 << 20;
+/// Maximum size of all files of a folder together.
+pub const MAX_CONFIG_FOLDER_SIZE: usize = 8 << 20;
 
 /// Maximum length of the name of a rule or listener, which is part of each of its metrics.
 pub const MAX_NAME_LENGTH: usize = 128;

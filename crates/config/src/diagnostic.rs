@@ -211,8 +211,11 @@ impl<'a> Diagnostics<'a> {
         result.map_err(|error| self.add_value_error(at, error)).ok()
     }
 
-    pub(super) fn line_of(&self, at: ConfigPath<'_>) -> usize {
-        self.texts.text_at(at).1.value_position(at).line
+    /// Returns the place of the value as `line 12`, or as `FILE:12` if there are several files.
+    pub(super) fn place_of(&self, at: ConfigPath<'_>) -> String {
+        let (file, positions) = self.texts.text_at(at);
+        let line = positions.value_position(at).line;
+        if self.texts.is_single() { format!("line {line}") } else { format!("{}:{line}", file.display()) }
     }
 
     /// Marks `at` as reported, because a misspelling of it has been reported.

@@ -19,6 +19,7 @@ pub mod defaults;
 pub mod diagnostic;
 pub mod environment;
 mod foreign;
+mod fragments;
 mod manifest;
 pub mod parse;
 mod positions;
@@ -157,8 +158,9 @@ pub struct AdminSettings {
 pub fn load_bootstrap(path: &Path) -> Result<Option<central::settings::CentralSettings>, Vec<Diagnostic>> {
     let text = source::read_text(path).map_err(|problem| vec![problem])?;
     // Avoids compiling twice: most configurations are not a bootstrap.
-    let is_bootstrap =
-        text.contains(CENTRAL_KEY) && tree::parse(&text, path)?.value.get(CENTRAL_KEY).is_some();
+    let is_bootstrap = !fragments::is_folder(&text)
+        && text.contains(CENTRAL_KEY)
+        && tree::parse(&text, path)?.value.get(CENTRAL_KEY).is_some();
     if !is_bootstrap {
         return Ok(None);
     }
@@ -220,6 +222,9 @@ fn from_text_with_files(
 ) -> Result<Config, Vec<Diagnostic>> {
     let MergedTexts { mut value, texts, misplaced_keys: misplaced } =
         source_texts::merge_texts(text, file, rest)?;
+    // Names of other files are relative to the folder of the file that has them.
+    let in_folder = fragments::is_folder(text).then(|| file.join("weir.yaml"));
+    let file = in_folder.as_deref().unwrap_or(file);
     let mut report = Diagnostics::new(&texts);
     misplaced.into_iter().for_each(|problem| report.add_diagnostic(ConfigPath::ROOT, problem));
     source_texts::check_bootstrap(&value, rest, &mut report);

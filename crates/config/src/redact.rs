@@ -7,6 +7,7 @@
 use serde_json::Value as Schema;
 use serde_yaml::{Mapping, Value};
 
+use super::fragments;
 use super::schema::{has_secret_keys, is_secret, schema};
 use super::schema_check::alternatives::Alternatives;
 
@@ -32,6 +33,10 @@ const SUSPICIOUS_NAME_PARTS: [&str; 9] = [
 
 /// Returns the document without its secrets, or a comment if it cannot be read.
 pub fn redact(text: &str) -> String {
+    if fragments::is_folder(text) {
+        let files = fragments::split(text).map(|(name, text)| format!("# {name}\n{}", redact(text)));
+        return files.collect::<Vec<_>>().join("---\n");
+    }
     let shown = serde_yaml::from_str(text)
         .map(|value| redact_value(value, Some(schema())))
         .and_then(|value| serde_yaml::to_string(&value));

@@ -26,7 +26,7 @@ use self::snapshot::{FileStamps, SourceContents, SourceSnapshot, missing_end_mar
 use self::status::ReloadState;
 pub use self::status::{Reload, ReloadAttempt, ReloadHandle, ReloadStatus, UnusableSetting};
 use super::data_files::DataFiles;
-use super::{Config, Diagnostic, RestOfConfig, from_text_with_files, source};
+use super::{Config, Diagnostic, RestOfConfig, fragments, from_text_with_files, source};
 use crate::central::document::FetchedDocument;
 use crate::sections::{AT_STARTUP, changed_keys};
 use weir_limiter::timestamp::Timestamp;
@@ -73,6 +73,15 @@ impl ReloadOrigin {
         match self {
             Self::File(path) | Self::Central(path) => path,
             Self::Text(_) => Path::new("environment"),
+        }
+    }
+
+    /// Returns the files of which the text consists: those of the folder, or the file.
+    fn files(&self) -> Vec<PathBuf> {
+        match self {
+            Self::File(path) if path.is_dir() => fragments::files(path).unwrap_or_default(),
+            Self::File(path) | Self::Central(path) => vec![path.clone()],
+            Self::Text(_) => Vec::new(),
         }
     }
 
@@ -157,7 +166,7 @@ impl Reloader {
         let config =
             from_text_with_files(&text, origin.path(), rest, &source::environment_variable, &mut files)?;
         let data = files.recorded_hashes();
-        watch.watch_files(data.keys());
+        watch.watch_files(data.keys().chain(&origin.files()));
         let running_stamps =
             [(origin.path().to_owned(), stamp)].into_iter().chain(files.recorded_stamps()).collect();
         let status = ReloadStatus {
@@ -332,8 +341,9 @@ impl Reloader {
     }
 
     fn current_stamps(&self) -> FileStamps {
-        let paths = self.data_files.paths().chain([self.origin.path()]);
-        paths.map(|path| (path.to_owned(), Stamp::from_path(path))).collect()
+        let files = self.origin.files();
+        let own = files.iter().map(PathBuf::as_path).chain([self.origin.path()]);
+        self.data_files.paths().chain(own).map(|path| (path.to_owned(), Stamp::from_path(path))).collect()
     }
 
     /// Compiles what was read; `None` if a data file is being written at the moment.
@@ -359,7 +369,7 @@ impl Reloader {
         };
         let used =
             SourceContents { text: found.text.clone(), document: found.document.clone(), data_hashes: data };
-        self.watch.watch_files(used.data_hashes.keys());
+        self.watch.watch_files(used.data_hashes.keys().chain(&self.origin.files()));
         if !self.is_confirmed(snapshot, &used) {
             self.watch.waker().wake();
             return None;

@@ -11,6 +11,7 @@ use serde_yaml::Value;
 use super::config_path::ConfigPath;
 use super::defaults::MAX_CONFIG_FILE_SIZE;
 use super::diagnostic::{Diagnostic, Diagnostics, ValueError};
+use super::fragments;
 use super::quoting::quoted;
 use weir_policy::response::template::Placeholder;
 
@@ -28,8 +29,11 @@ pub(super) fn environment_variables() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Reads a file as text.
+/// Reads a file, or the files of a folder, as text.
 pub(super) fn read_text(path: &Path) -> Result<String, Diagnostic> {
+    if path.is_dir() {
+        return fragments::read(path);
+    }
     decode_text(path, read_bytes(path))
 }
 

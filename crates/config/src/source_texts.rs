@@ -3,6 +3,7 @@
 //! The top-level keys of both are merged; each key must be in only one of them. Problems are reported with
 //! the text that contains them.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use serde_yaml::Value;
 
 use super::config_path::ConfigPath;
 use super::diagnostic::{Diagnostic, Diagnostics, ValueError};
+use super::fragments;
 use super::positions::{SourceText, SourceTexts};
 use super::schema::schema;
 use super::tree::{self, ParsedText as ParseResult};
@@ -43,6 +45,13 @@ pub(super) fn merge_texts<'a>(
     file: &'a Path,
     rest: RestOfConfig<'a>,
 ) -> Result<MergedTexts<'a>, Vec<Diagnostic>> {
+    if fragments::is_folder(text) {
+        let merged = fragments::merge(text, file)?;
+        return match (merged.value.get(CENTRAL_KEY), rest) {
+            (None, RestOfConfig::Unavailable | RestOfConfig::Empty) => Ok(merged),
+            _ => Err(vec![Diagnostic::for_file(file, "a folder cannot be completed by a fetched document")]),
+        };
+    }
     let base = tree::parse(text, file);
     let RestOfConfig::Document(document) = rest else {
         let ParseResult { value, positions } = base?;
@@ -105,8 +114,8 @@ fn merge_parsed<'a>(file: &'a Path, base: ParseResult, name: &'a Path, rest: Par
         };
         misplaced.push(problem(rest.positions.key_position(ConfigPath::ROOT.key(key)), key, error));
     }
-    let base = SourceText { name: file, positions: base.positions };
-    let rest = SourceText { name, positions: rest.positions };
+    let base = SourceText { name: Cow::Borrowed(file), positions: base.positions };
+    let rest = SourceText { name: Cow::Borrowed(name), positions: rest.positions };
     let texts = SourceTexts::with_rest(base, base_keys, rest);
     MergedTexts { value, texts, misplaced_keys: misplaced }
 }

@@ -36,8 +36,10 @@ pub(super) fn compile(raw: &raw::Root, files: &mut DataFiles, report: &Diagnosti
             };
             let tls = tls.and_then(|raw| tls::compile_server(raw, at.key("tls"), files));
             let settings = compile_listener(raw, at, &mut used_addresses)?;
-            if all.iter().any(|other| other.settings.name == settings.name) {
-                at.key("name").error(format!("duplicate listener name `{}`", settings.name));
+            if let Some(first) = all.iter().position(|other| other.settings.name == settings.name) {
+                let error = ValueError::new(format!("duplicate listener name `{}`", settings.name));
+                let first = root.key("listeners").item(first).place();
+                at.key("name").error(error.with_hint(format!("first in {first}")));
             }
             let (name, address, forward_at) = (&settings.name, &settings.address, at.key("forward_proxy"));
             let forward_proxy = forward_proxy::compile(forward, name, address, forward_at, files);

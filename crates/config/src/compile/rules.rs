@@ -29,9 +29,9 @@ pub(super) fn compile(raw: &raw::Rules, at: At<'_>, context: &mut CompileContext
             name_at.ok(check_name(name));
             let first = *first_uses.entry(name).or_insert(index);
             if first != index {
-                let first = name_line(first, at);
+                let first = name_place(first, at);
                 let error = ValueError::new(format!("duplicate rule name {}", backquoted(name)));
-                name_at.error(error.with_hint(format!("first in line {first}")));
+                name_at.error(error.with_hint(format!("first in {first}")));
             }
         }
         Some(compile_rule(raw, name, rule_at, context))
@@ -40,15 +40,15 @@ pub(super) fn compile(raw: &raw::Rules, at: At<'_>, context: &mut CompileContext
     rules
 }
 
-/// Returns a rule's name and line for a message.
+/// Returns a rule's name and place for a message.
 pub(super) fn describe(rule: &Rule, index: Option<usize>, rules: At<'_>) -> String {
-    format!("{} in line {}", backquoted(&rule.name), name_line(index, rules))
+    format!("{} in {}", backquoted(&rule.name), name_place(index, rules))
 }
 
-/// Returns the line of the name of the rule with this index in the list at `rules`; `None` for a single rule in place of
+/// Returns the place of the name of the rule with this index in the list at `rules`; `None` for a single rule in place of
 /// a list.
-fn name_line(index: Option<usize>, rules: At<'_>) -> usize {
-    rule_position(index, &rules).key("name").line()
+fn name_place(index: Option<usize>, rules: At<'_>) -> String {
+    rule_position(index, &rules).key("name").place()
 }
 
 /// Returns the position of the rule with this index in the list at `rules`; `None` for a single rule in place of a list.

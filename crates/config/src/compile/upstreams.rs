@@ -98,13 +98,16 @@ fn compile_list(
     let (mut all, mut matchers): (Vec<UpstreamConfig>, Vec<Matcher>) = Default::default();
     // Name of the upstream that matches every request; later ones are unreachable.
     let mut catch_all: Option<Box<str>> = None;
+    let list_at = at;
     map_items(raw, at, |raw, at| {
         let matcher = matching::compile_matcher(raw.matching.as_ref(), at.key("match"), context);
         let name = raw.name.as_deref().map(Into::into);
         let upstream = compile_map(raw, name, at.single_item(), used_addresses, context.files)?;
         let name = &upstream.settings.name;
-        if all.iter().any(|other| other.settings.name == *name) {
-            at.key("name").error(format!("duplicate upstream name {}", backquoted(name)));
+        if let Some(first) = all.iter().position(|other| other.settings.name == *name) {
+            let error = ValueError::new(format!("duplicate upstream name {}", backquoted(name)));
+            let first = list_at.item(first).place();
+            at.key("name").error(error.with_hint(format!("first in {first}")));
         }
         if let Some(rest) = catch_all.as_ref().filter(|_| !diversion::is_target(root, name)) {
             let error = format!("unreachable, because {} matches every request", backquoted(rest));
