@@ -117,7 +117,7 @@ fn unreadable_files_report_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let said = |path: &Path| load(path).unwrap_err()[0].message.clone();
     assert_eq!(said(&directory.path().join("none.yaml")), "no such file");
-    assert_eq!(said(directory.path()), "a directory, expected a file");
+    assert_eq!(said(directory.path()), "no file in the folder has a name that ends in `.yaml`");
     let path = directory.path().join("weir.yaml");
     fs::write(&path, b"rules: [\xff]").unwrap();
     assert_eq!(load(&path).unwrap_err()[0].to_string(), format!("{}:1:9: not UTF-8 text", path.display()));

@@ -34,7 +34,7 @@ fn files_of_a_folder_are_added_changed_and_removed_while_it_runs() {
     wait::until_true("the rejection", || weir.rejected_reloads() == 1.0);
     let problems = weir.admin_json("/server_info")["config"]["last_reload"]["problems"].to_string();
     assert!(
-        problems.contains("30-a.yaml:1:16: rules[2].name: duplicate rule name `a` (first in"),
+        problems.contains("30-a.yaml:1:17: rules[2].name: duplicate rule name `a` (first in"),
         "{problems}"
     );
     assert!(problems.contains("10-a.yaml:1)"), "{problems}");
