@@ -179,7 +179,7 @@ rule gone: deny → 1/s by []
 rules: order changed, which breaks ties between equal retry-after times
 upstreams: changed
 ratelimit_headers, ietf_headers, header_names: changed
-drain: changed; needs a restart
+drain: changed
 ";
     assert_eq!(
         (output.status.code(), text(&output.stdout).as_str()),

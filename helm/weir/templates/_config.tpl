@@ -271,19 +271,7 @@ values could differ from what Weir uses. They are included in the context of thi
 Weir reloads all other changes and keeps its counters, which a restart would lose. */}}
 {{- define "weir.restartChecksum" -}}
 {{- $config := include "weir.config" . | fromYaml -}}
-{{- $kept := pick $config "workers" "admin" "drain" "overload" "limiter" "state" "store" -}}
-{{- $listeners := $config.listeners -}}
-{{- if and $listeners (not (kindIs "slice" $listeners)) -}}
-{{- $listeners = list $listeners -}}
-{{- end -}}
-{{- $bare := list -}}
-{{- range $listeners -}}
-{{- $bare = append $bare (ternary (omit (ternary . dict (kindIs "map" .)) "tls" "forward_proxy") . (kindIs "map" .)) -}}
-{{- end -}}
-{{- $_ := set $kept "listeners" $bare -}}
-{{- with $config.tracing -}}
-{{- $_ := set $kept "tracing" (omit . "sample") -}}
-{{- end -}}
+{{- $kept := pick $config "workers" "state" "store" -}}
 {{- with $config.rls -}}
 {{- $_ := set $kept "rls" (pick . "address" "http" "debug" "prometheus" "statsd" "connections" "scope") -}}
 {{- end -}}
