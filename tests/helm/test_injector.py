@@ -2,12 +2,13 @@
 
 import copy
 import pathlib
+import re
 
 import kubernetes_validate
 import pytest
 import yaml
 from admission import Denied, Policy, defaulted
-from support import DEPLOY, KUBERNETES_OF_POLICIES, by_name, only, pod, render, weir_of
+from support import DEPLOY, KUBERNETES_OF_POLICIES, ROOT, by_name, only, pod, render, weir_of
 
 CASES = {case["name"]: case for case in yaml.safe_load((pathlib.Path(__file__).parent / "injected_pods.yaml").read_text())}
 INJECTED = [name for name, case in CASES.items() if "port" in case]
@@ -108,6 +109,14 @@ def test_pod_that_cannot_have_it_is_rejected_with_what_to_do(name, policy):
     # The message is one line, as the API server requires, and not cut off.
     assert "\n" not in CASES[name]["problem"] and len(CASES[name]["problem"]) < 5 * 1024
     assert policy.mutate(defaulted(given)) == defaulted(given)
+
+
+def test_every_reason_is_documented():
+    page = (ROOT / "docs" / "operations" / "inject-by-policy.md").read_text()
+    rows = [row.split(" | ")[0] for row in page.split("| message begins with |")[1].splitlines() if row.startswith("| `")]
+    begins = [begin for row in rows for begin in re.findall(r"`([^`]+)`", row)]
+    problems = [case["problem"] for case in CASES.values() if "problem" in case]
+    assert [problem for problem in problems if not problem.startswith(tuple(begins))] == []
 
 
 def test_pod_without_the_label_is_left_alone(policy):
