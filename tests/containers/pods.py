@@ -1,0 +1,84 @@
+"""Manifests played as pods. Podman knows neither native sidecars nor, without cgroups, probes: what it does not know is taken out, and
+`PROBES` of a pod keep it for the tests."""
+
+import copy
+
+import yaml
+from lab import LAB, Network
+
+# Kinds that Podman plays. It ignores a Service, so that requests go to the port of the container.
+PLAYED = {"ConfigMap", "Deployment", "Pod"}
+NOT_PLAYED = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle", "resources")
+
+
+class Pod:
+    """A running pod of a manifest: one Deployment with its ConfigMaps."""
+
+    def __init__(self, lab, objects):
+        self.lab = lab
+        self.objects = objects
+        workload = next(o for o in objects if o["kind"] == "Deployment")
+        self.name = f"{workload['metadata']['name']}-pod"
+        self.spec = workload["spec"]["template"]["spec"]
+        self.file = LAB / "run" / f"{self.name}.yaml"
+        (lab.directory / "run" / f"{self.name}.yaml").write_text(yaml.safe_dump_all(playable(objects)))
+        # No network: clients are in that of the pod, as the kubelet and a Service reach it from outside.
+        lab.run("podman", "kube", "play", "--network=none", self.file)
+        self.network = Network(lab, self.container("weir"))
+
+    def container(self, name):
+        return f"{self.name}-{name}"
+
+    def weir(self):
+        """Returns Weir's container as it is in the manifest."""
+        return next(c for c in self.spec.get("initContainers", []) + self.spec["containers"] if c["name"] == "weir")
+
+    def probe(self, name):
+        """Sends the request of a probe of Weir's container, and returns the status code."""
+        request = self.weir()[name]["httpGet"]
+        return self.network.status(f"http://127.0.0.1:{request['port']}{request['path']}")
+
+    def log(self):
+        return self.lab.run("sh", "-c", f"podman logs {self.container('weir')} 2>&1")
+
+    def update(self, config_map, files):
+        """Changes a mounted ConfigMap as the kubelet does: a new directory, and one rename of the link to it."""
+        volume = self.lab.run("podman", "volume", "inspect", "--format={{.Mountpoint}}", config_map).strip()
+        inside = self.lab.directory / "storage" / volume.removeprefix("/lab/storage/")
+        version = f"..{len(list(inside.iterdir()))}"
+        (inside / version).mkdir()
+        for name, text in files.items():
+            (inside / version / name).write_text(text)
+        (inside / "..data_tmp").symlink_to(version)
+        (inside / "..data_tmp").rename(inside / "..data")
+        for name in files:
+            if not (inside / name).is_symlink():
+                (inside / "..link").symlink_to(f"..data/{name}")
+                (inside / "..link").rename(inside / name)
+
+    def remove(self):
+        self.lab.run("podman", "kube", "down", "--force", self.file)
+
+
+def playable(objects):
+    """Returns the objects as Podman plays them."""
+    found = [copy.deepcopy(o) for o in objects if o["kind"] in PLAYED]
+    for o in found:
+        spec = o.get("spec", {}).get("template", {}).get("spec", o.get("spec"))
+        if not spec:
+            continue
+        init = spec.pop("initContainers", [])
+        sidecars = [c for c in init if c.pop("restartPolicy", None) == "Always"]
+        others = [c for c in init if c not in sidecars]
+        if others:
+            spec["initContainers"] = others
+        spec["containers"] = sidecars + spec["containers"]
+        for container in spec["containers"] + others:
+            container["imagePullPolicy"] = "Never"
+            for key in NOT_PLAYED:
+                container.pop(key, None)
+    return found
+
+
+def load(path):
+    return [o for o in yaml.safe_load_all(path.read_text()) if o]
