@@ -24,9 +24,8 @@ def build(lab, binary):
     lab.run("buildah", "bud", "--isolation=chroot", "--pull=never", *contexts, f"--build-arg=REVISION={REVISION}", f"--tag={WEIR}",
             f"--file={SOURCE / 'Dockerfile'}", SOURCE, timeout=600)
     standins = SOURCE / "tests" / "containers" / "standins"
-    lab.run("buildah", "bud", "--isolation=chroot", "--pull=never", f"--tag={APPLICATION}", standins, timeout=300)
-    # The options of Redis are the command of the service.
-    lab.run("podman", "tag", BASE, REDIS)
+    for stage, image in (("application", APPLICATION), ("redis", REDIS)):
+        lab.run("buildah", "bud", "--isolation=chroot", "--pull=never", f"--target={stage}", f"--tag={image}", standins, timeout=300)
 
 
 def compiled_stages(parts, binary):
