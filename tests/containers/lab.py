@@ -79,11 +79,6 @@ class Network:
         sent = subprocess.run(command, capture_output=True, text=True, timeout=120)
         return [int(code) for code in sent.stdout.split()]
 
-    def metric(self, begin):
-        """Returns the sum of the metrics that begin so, a name or a name with labels."""
-        lines = self.curl("http://127.0.0.1:9902/metrics").splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(begin))
-
 
 def eventually(condition, what, seconds=30):
     """Waits for a condition, and returns its value."""

@@ -1,5 +1,5 @@
-"""Manifests played as pods. Podman knows neither native sidecars nor, without cgroups, probes: what it does not know is taken out, and
-`PROBES` of a pod keep it for the tests."""
+"""Manifests played as pods. Podman knows neither native sidecars nor, without cgroups, probes. A sidecar becomes a container that starts
+first, and what Podman does not know is taken out; tests send the requests of probes themselves."""
 
 import copy
 
@@ -25,6 +25,7 @@ class Pod:
         # No network: clients are in that of the pod, as the kubelet and a Service reach it from outside.
         lab.run("podman", "kube", "play", "--network=none", self.file)
         self.network = Network(lab, self.container("weir"))
+        self.url = f"http://127.0.0.1:{self.weir()['ports'][0]['containerPort']}/"
 
     def container(self, name):
         return f"{self.name}-{name}"
@@ -37,6 +38,17 @@ class Pod:
         """Sends the request of a probe of Weir's container, and returns the status code."""
         request = self.weir()[name]["httpGet"]
         return self.network.status(f"http://127.0.0.1:{request['port']}{request['path']}")
+
+    def metric(self, begin):
+        """Returns the sum of Weir's metrics that begin so, a name or a name with labels."""
+        lines = self.network.curl(f"http://127.0.0.1:{self.weir()['startupProbe']['httpGet']['port']}/metrics").splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(begin))
+
+    def config_map(self):
+        """Returns the name of the mounted ConfigMap, and the configuration in it."""
+        mounted = next(volume for volume in self.spec["volumes"] if volume["name"] == "weir-config")["configMap"]["name"]
+        found = next(o for o in self.objects if o["kind"] == "ConfigMap" and o["metadata"]["name"] == mounted)
+        return mounted, yaml.safe_load(found["data"]["weir.yaml"])
 
     def log(self):
         return self.lab.run("sh", "-c", f"podman logs {self.container('weir')} 2>&1")
