@@ -34,9 +34,10 @@ def lab():
     (directory() / "run").mkdir()
     running = labs.Lab(directory())
     try:
-        running.run("podman", "system", "migrate")
         running.run("sh", "-c", "podman rm --all --force --time 0; podman volume rm --all --force; podman network prune --force")
         images.build(running, labs.binary())
+        # Images of former binaries.
+        running.run("podman", "image", "prune", "--force")
         yield running
     finally:
         running.close()
