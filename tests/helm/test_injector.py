@@ -174,7 +174,7 @@ def test_both_policies_are_bound_with_the_same_parameters_to_the_same_pods(plain
 EVERY_VALUE = """
 mode: injector
 image: { repository: registry.example.com/weir, tag: "2", pullPolicy: Always }
-imagePullSecrets: [{ name: registry }]
+imagePullSecrets: [{ name: registry }, { name: mirror }]
 injector: { configMap: limits }
 config: { listeners: "0.0.0.0:18080", admin: { probes: "0.0.0.0:19902" }, drain: { timeout: 60s } }
 resources: { requests: { cpu: 1, memory: 64Mi }, limits: { memory: 1Gi } }
@@ -203,6 +203,13 @@ def test_values_of_the_chart_reach_the_sidecar_as_in_other_modes():
     assert spec["volumes"] == [{"name": "weir-config", "configMap": {"name": "limits"}}, *given["extraVolumes"]]
     assert spec["terminationGracePeriodSeconds"] == pod(library)["terminationGracePeriodSeconds"] == 83
     assert spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] == 8
+
+
+def test_pull_secret_of_the_pod_is_not_repeated():
+    given = asking(CASES[INJECTED[0]])
+    given["spec"]["imagePullSecrets"] = [{"name": "own"}, {"name": "mirror"}]
+    admitted = policy_of(render(EVERY_VALUE)).admit(given)
+    assert admitted["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "mirror"}, {"name": "registry"}]
 
 
 def quantities_as_text(container):

@@ -29,7 +29,6 @@ parameterNotFoundAction: Deny
 {{/* What both policies know about a pod. `problem` is empty if the sidecar can be added, and else what to do. */}}
 {{- define "weir.injectorVariables" -}}
 {{- $domain := include "weir.domain" . -}}
-{{- $probes := include "weir.probesPort" . -}}
 - name: containers
   expression: "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
 - name: isInjected
@@ -168,8 +167,12 @@ variables.problem != "" ? [] :
 {{- range .Values.extraVolumes }}
 + [JSONPatch{op: "add", path: "/spec/volumes/-", value: {{ include "weir.cel" (list "Object.spec.volumes" .) }}}]
 {{- end }}
-{{- range .Values.imagePullSecrets }}
-+ {{ include "weir.injectorAdd" (list "imagePullSecrets" (include "weir.cel" (list "Object.spec.imagePullSecrets" .))) }}
+{{- with .Values.imagePullSecrets }}
++ (has(object.spec.imagePullSecrets) ? [] : [JSONPatch{op: "add", path: "/spec/imagePullSecrets", value: []}])
+{{- range . }}
++ (has(object.spec.imagePullSecrets) && object.spec.imagePullSecrets.exists(s, s.name == {{ toJson .name }}) ? [] :
+  [JSONPatch{op: "add", path: "/spec/imagePullSecrets/-", value: {{ include "weir.cel" (list "Object.spec.imagePullSecrets" .) }}}])
+{{- end }}
 {{- end }}
 // The name of the port is Weir's now. Probes and hooks of the container still reach the application, by its number.
 + (size(variables.chosen) == 0 || !has(variables.chosen[0].name) ? [] :
