@@ -52,30 +52,28 @@ class Lab:
     def container(self, name):
         return json.loads(self.run("podman", "inspect", name))[0]
 
+    def address(self, name):
+        """Returns the address of a container, or of the first container of a pod, in its network."""
+        network = next(iter(self.container(name)["NetworkSettings"]["Networks"].values()))
+        return network["IPAddress"]
 
-class Network:
-    """The network of a container, in which requests are sent."""
-
-    def __init__(self, lab, container):
-        self.lab = lab
-        self.enter = ("nsenter", f"--target={lab.container(container)['State']['Pid']}", "--net")
+    # Clients are in the lab, so outside of the pods. Each gets a connection of its own, unless a command sends several requests.
 
     def curl(self, *arguments):
-        return self.lab.run(*self.enter, "curl", "--silent", "--max-time", "30", *arguments)
+        return self.run("curl", "--silent", "--max-time", "30", *arguments)
 
     def status(self, url):
-        """Returns the status code of a response, 0 without one."""
-        sent = subprocess.run(self.lab.command(*self.status_command(url)), capture_output=True, text=True, timeout=60)
+        """Sends a request, and returns the status code of the response; 0 without one."""
+        sent = subprocess.run(self.command(*self.status_command(url)), capture_output=True, text=True, timeout=60)
         return int(sent.stdout)
 
     def status_command(self, url):
-        return (*self.enter, "curl", "--silent", "--max-time", "30", "--output", "/dev/null", "--write-out", "%{http_code}", url)
+        return ("curl", "--silent", "--max-time", "30", "--output", "/dev/null", "--write-out", "%{http_code}", url)
 
     def until_rejected(self, url, most):
         """Sends requests one after the other, at most so many, until one is rejected. Returns their status codes."""
         # The exit code of curl is that of the rejection.
-        command = self.lab.command(*self.enter, "curl", "--silent", "--fail", "--fail-early", "--output", "/dev/null",
-                                   "--write-out", "%{http_code}\\n", f"{url}?[1-{most}]")
+        command = self.command("curl", "--silent", "--fail", "--fail-early", "--output", "/dev/null", "--write-out", "%{http_code}\\n", f"{url}?[1-{most}]")
         sent = subprocess.run(command, capture_output=True, text=True, timeout=120)
         return [int(code) for code in sent.stdout.split()]
 

@@ -2,11 +2,12 @@
 first, and what Podman does not know is taken out; tests send the requests of probes themselves."""
 
 import copy
+import json
 
 import yaml
-from lab import LAB, Network
+from lab import LAB
 
-# Kinds that Podman plays. It ignores a Service, so that requests go to the port of the container.
+# Kinds that Podman plays. It ignores a Service, so that requests go to a port of the pod.
 PLAYED = {"ConfigMap", "Deployment", "Pod"}
 NOT_PLAYED = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle", "resources")
 
@@ -22,10 +23,10 @@ class Pod:
         self.spec = workload["spec"]["template"]["spec"]
         self.file = LAB / "run" / f"{self.name}.yaml"
         (lab.directory / "run" / f"{self.name}.yaml").write_text(yaml.safe_dump_all(playable(objects)))
-        # No network: clients are in that of the pod, as the kubelet and a Service reach it from outside.
-        lab.run("podman", "kube", "play", "--network=none", self.file)
-        self.network = Network(lab, self.container("weir"))
-        self.url = f"http://127.0.0.1:{self.weir()['ports'][0]['containerPort']}/"
+        lab.run("podman", "kube", "play", self.file)
+        infra = json.loads(lab.run("podman", "pod", "inspect", self.name))
+        self.address = lab.address((infra[0] if isinstance(infra, list) else infra)["InfraContainerID"])
+        self.url = f"http://{self.address}:{self.port()}/"
 
     def container(self, name):
         return f"{self.name}-{name}"
@@ -34,14 +35,21 @@ class Pod:
         """Returns Weir's container as it is in the manifest."""
         return next(c for c in self.spec.get("initContainers", []) + self.spec["containers"] if c["name"] == "weir")
 
+    def port(self):
+        """Returns the port to which clients send: that of the application, if it is redirected, or that of Weir's listener."""
+        for container in self.spec.get("initContainers", []):
+            if "redirect" in container.get("args", []):
+                return container["args"][container["args"].index("--port") + 1]
+        return self.weir()["ports"][0]["containerPort"]
+
     def probe(self, name):
-        """Sends the request of a probe of Weir's container, and returns the status code."""
+        """Sends the request of a probe of Weir's container, as the kubelet does, and returns the status code."""
         request = self.weir()[name]["httpGet"]
-        return self.network.status(f"http://127.0.0.1:{request['port']}{request['path']}")
+        return self.lab.status(f"http://{self.address}:{request['port']}{request['path']}")
 
     def metric(self, begin):
         """Returns the sum of Weir's metrics that begin so, a name or a name with labels."""
-        lines = self.network.curl(f"http://127.0.0.1:{self.weir()['startupProbe']['httpGet']['port']}/metrics").splitlines()
+        lines = self.lab.curl(f"http://{self.address}:{self.weir()['startupProbe']['httpGet']['port']}/metrics").splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(begin))
 
     def config_map(self):

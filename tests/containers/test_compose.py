@@ -4,7 +4,6 @@ Podman publishes no range of ports, and its Compose does not scale by an option.
 their number is in the copy of the file."""
 
 import shutil
-import subprocess
 import time
 
 import pytest
@@ -36,10 +35,7 @@ class Project:
 
     def status(self, instance):
         """Sends a request to an instance, and returns the status code; 0 without a response."""
-        network = next(iter(self.lab.container(instance)["NetworkSettings"]["Networks"].values()))
-        command = self.lab.command("curl", "--silent", "--max-time", "20", "--output", "/dev/null", "--write-out", "%{http_code}",
-                                   f"http://{network['IPAddress']}:8080/")
-        return int(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+        return self.lab.status(f"http://{self.lab.address(instance)}:8080/")
 
     def change(self, limit):
         file = self.directory / "config" / "weir.yaml"
