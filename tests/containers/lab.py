@@ -73,7 +73,8 @@ class Lab:
     def until_rejected(self, url, most):
         """Sends requests one after the other, at most so many, until one is rejected. Returns their status codes."""
         # The exit code of curl is that of the rejection.
-        command = self.command("curl", "--silent", "--fail", "--fail-early", "--output", "/dev/null", "--write-out", "%{http_code}\\n", f"{url}?[1-{most}]")
+        command = self.command("curl", "--silent", "--fail", "--fail-early", "--output", "/dev/null",
+                               "--write-out", "%{http_code}\\n", f"{url}?[1-{most}]")
         sent = subprocess.run(command, capture_output=True, text=True, timeout=120)
         return [int(code) for code in sent.stdout.split()]
 
