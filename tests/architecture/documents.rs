@@ -112,7 +112,7 @@ fn the_configuration_inside_every_manifest_loads() {
             }
         }
     }
-    assert_eq!(loaded, 2);
+    assert_eq!(loaded, 3);
 }
 
 #[test]

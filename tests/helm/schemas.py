@@ -5,7 +5,7 @@ import pathlib
 
 import jsonschema
 import kubernetes_validate
-from support import KUBERNETES
+from support import KUBERNETES, KUBERNETES_OF_POLICIES
 
 CRDS = pathlib.Path(__file__).resolve().parent / "crds"
 CUSTOM_GROUPS = {
@@ -18,4 +18,5 @@ def validate_strictly(o):
     if o["apiVersion"].split("/")[0] in CUSTOM_GROUPS:
         jsonschema.validate(o, json.loads((CRDS / f"{o['kind']}.json").read_text()))
     else:
-        kubernetes_validate.validate(o, KUBERNETES, strict=True)
+        is_policy = o["kind"].startswith(("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"))
+        kubernetes_validate.validate(o, KUBERNETES_OF_POLICIES if is_policy else KUBERNETES, strict=True)

@@ -14,6 +14,8 @@ CHART = ROOT / "helm" / "weir"
 DEPLOY = ROOT / "deploy"
 VALUES = pathlib.Path(__file__).resolve().parent / "values"
 KUBERNETES = "1.34"
+# The first with stable MutatingAdmissionPolicies.
+KUBERNETES_OF_POLICIES = "1.36"
 RELEASE = "hello"
 WEIR_BIN = os.environ.get("WEIR_BIN")
 

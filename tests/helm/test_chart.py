@@ -328,11 +328,14 @@ def test_every_value_reaches_the_pod():
     ("proxy-production", "in front of the upstreams"),
     ("rls", "hello-weir.default.svc:8081"),
     ("library", "workloads of this release"),
+    ("injector", "pods with the label weir.dev/inject=true"),
 ])
 def test_notes_name_what_to_do_next(name, expected):
     text = notes((VALUES / f"{name}.yaml").read_text())
     assert expected in text
-    if name != "library":
+    if name == "injector":
+        assert "create configmap limits --from-file=weir.yaml" in text and "helm" not in text
+    elif name != "library":
         commands = [line for line in text.splitlines() if line.startswith("  ")]
         assert len(commands) == 3 and commands[0].endswith("rollout status deployment/hello-weir")
 

@@ -14,7 +14,7 @@ from support import DEPLOY, WEIR_BIN, by_name, check, check_file, configurations
 ENVOY = shutil.which("envoy", path=str(pathlib.Path(sys.executable).parent)) or shutil.which("envoy")
 # Directories with files that are neither manifests nor values of the chart.
 MANIFESTS = ["sidecar.yaml", "rls.yaml", "kustomize/example/shop.yaml", "istio/gateway.yaml", "envoy-gateway/envoy-gateway.yaml",
-             "envoy-gateway/policy.yaml", "envoy-gateway/patch.yaml", "gateway-api/route.yaml"]
+             "envoy-gateway/policy.yaml", "envoy-gateway/patch.yaml", "gateway-api/route.yaml", "injector/injector.yaml", "injector/example.yaml"]
 VALUES = ["istio/values.yaml", "istio/sidecar.yaml", "linkerd/values.yaml", "gateway-api/values.yaml"]
 CONFIGURATIONS = ["envoy/weir.yaml", "systemd/weir.yaml", "compose/config/weir.yaml", "kustomize/example/weir.yaml"]
 OTHERS = {"envoy/envoy.yaml", "compose/compose.yaml", "kustomize/component/kustomization.yaml",

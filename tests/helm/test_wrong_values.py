@@ -9,7 +9,7 @@ from support import render
 BY_SCHEMA = {
     "replicas: 2": "'replicas' not allowed",
     "image: {tagg: x}": "'/image'.*'tagg' not allowed",
-    "mode: gateway": "'/mode'.*'sidecar', 'proxy', 'rls', 'library'",
+    "mode: gateway": "'/mode'.*'sidecar', 'proxy', 'rls', 'library', 'injector'",
     "serviceAccount: {crate: true}": "'crate'",
     "service: {prot: 80}": "'prot'",
     "service: {port: 70000}": "'/service/port'.*65,535",
@@ -56,6 +56,11 @@ BY_TEMPLATE = {
     "{replicaCount: 12, autoscaling: {enabled: true}}": "autoscaling.maxReplicas: 10 is less than the smallest number of pods 12",
     "{mode: proxy, config: {upstream: 'a:80'}, autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}":
         "resources.requests.cpu: autoscaling.targetCPUUtilizationPercentage is a share of it",
+    "{mode: injector, config: {rules: []}}": "config: the mode injector reads only listeners, admin and drain",
+    "{mode: injector, existingConfigMap: limits}": "config: .* named by injector.configMap",
+    "{mode: injector, sidecar: {native: false}}": "sidecar.native: the mode injector adds native sidecars only",
+    "{mode: injector, networkPolicy: {enabled: true}}": "networkPolicy: the mode injector has no pods of its own",
+    "{mode: injector, config: {listeners: ['0.0.0.0:80', '0.0.0.0:81']}}": "config.listeners: the mode injector adds a sidecar with one listener",
     "metrics: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}": "metrics: .* every pod would be scraped twice",
     "image: {repository: ''}": "image.repository: no image is named: .* such as registry.example.com/weir",
 }

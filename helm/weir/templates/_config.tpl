@@ -20,12 +20,12 @@ values could differ from what Weir uses. They are included in the context of thi
 
 {{/* Name of the default configuration. */}}
 {{- define "weir.defaultsName" -}}
-{{- get (dict "sidecar" "sidecar" "library" "sidecar" "proxy" "proxy" "rls" "rls") .Values.mode -}}
+{{- get (dict "sidecar" "sidecar" "library" "sidecar" "injector" "sidecar" "proxy" "proxy" "rls" "rls") .Values.mode -}}
 {{- end -}}
 
 {{/* Whether Weir is a sidecar: the application is in the same pod. */}}
 {{- define "weir.isSidecar" -}}
-{{- if has .Values.mode (list "sidecar" "library") -}}true{{- end -}}
+{{- if has .Values.mode (list "sidecar" "library" "injector") -}}true{{- end -}}
 {{- end -}}
 
 {{/* Whether the kubelet stops Weir after the application. */}}

@@ -33,8 +33,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the chart deploys pods with Weir. */}}
+{{- define "weir.hasWorkload" -}}
+{{- if has .Values.mode (list "sidecar" "proxy" "rls") -}}true{{- end -}}
+{{- end -}}
+
 {{- define "weir.component" -}}
-{{- get (dict "sidecar" "sidecar" "library" "sidecar" "proxy" "proxy" "rls" "rate-limit-service") .Values.mode -}}
+{{- get (dict "sidecar" "sidecar" "library" "sidecar" "proxy" "proxy" "rls" "rate-limit-service" "injector" "injector") .Values.mode -}}
 {{- end -}}
 
 {{- define "weir.labels" -}}
@@ -50,11 +55,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
-{{/* Metadata of an object. The argument is a map: context, name, and optionally labels and annotations. */}}
+{{/* Metadata of an object. The argument is a map: context, name, and optionally labels, annotations, and whether it is in no namespace. */}}
 {{- define "weir.metadata" -}}
 {{- $weir := .context -}}
 name: {{ .name }}
+{{- if not .isClusterWide }}
 namespace: {{ $weir.Release.Namespace }}
+{{- end }}
 labels:
   {{- include "weir.labels" $weir | nindent 2 }}
   {{- with .labels }}
@@ -136,6 +143,9 @@ annotations:
 {{- end -}}
 {{- if and (ne .Values.mode "rls") (or .Values.rls.descriptors .Values.rls.existingConfigMap) -}}
 {{- fail (printf "rls: only the mode rls has these values, mode is %s" .Values.mode) -}}
+{{- end -}}
+{{- if eq .Values.mode "injector" -}}
+{{- include "weir.validateInjector" . -}}
 {{- end -}}
 {{- if include "weir.isConfigKnown" . -}}
 {{- $config := include "weir.config" . | fromYaml -}}
