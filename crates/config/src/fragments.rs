@@ -15,9 +15,7 @@ use crate::config_path::ConfigPath;
 use crate::defaults::MAX_CONFIG_FOLDER_SIZE;
 use crate::diagnostic::Diagnostic;
 use crate::positions::{SourceText, SourceTexts};
-use crate::source::{describe_read_error, read_text};
-use crate::source_texts::MergedTexts;
-use crate::tree::{self, ParsedText};
+use crate::tree::{self, MergedTexts, ParsedText};
 
 /// Precedes the name of each file in the text. It is not valid in YAML, so no file contains it.
 const MARK: char = '\u{1}';
@@ -40,13 +38,16 @@ pub(super) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reads the files of the folder as one text.
+/// Reads the files of the folder with `read_file` as one text.
 ///
 /// # Errors
 /// The first file that cannot be read, or what is wrong with the folder.
-pub(super) fn read(folder: &Path) -> Result<String, Diagnostic> {
+pub(super) fn read(
+    folder: &Path,
+    read_file: impl Fn(&Path) -> Result<String, Diagnostic>,
+) -> Result<String, Diagnostic> {
     let problem = |message: String| Diagnostic::for_file(folder, message);
-    let files = files(folder).map_err(|error| problem(describe_read_error(folder, &error)))?;
+    let files = files(folder).map_err(|error| problem(format!("not readable: {error}")))?;
     if files.is_empty() {
         let hint = Some("a configuration is a file, or a folder of files such as `rules.yaml`".to_owned());
         return Err(Diagnostic {
@@ -56,7 +57,7 @@ pub(super) fn read(folder: &Path) -> Result<String, Diagnostic> {
     }
     let mut all = String::new();
     for file in files {
-        let text = read_text(&file)?;
+        let text = read_file(&file)?;
         if text.contains(MARK) {
             return Err(Diagnostic::for_file(&file, "not valid YAML: a control character"));
         }
@@ -107,7 +108,7 @@ fn merge_parsed<'a>(files: Vec<(PathBuf, ParsedText)>) -> Result<MergedTexts<'a>
         };
         for (key, value) in keys {
             let name = key.as_str().unwrap_or_default().to_owned();
-            let of_key = owners.entry(name.clone()).or_default();
+            let texts_with = owners.entry(name.clone()).or_default();
             match merged.get_mut(&key) {
                 None => drop(merged.insert(key, value)),
                 Some(before) if JOINED.contains(&&*name) => {
@@ -115,7 +116,7 @@ fn merge_parsed<'a>(files: Vec<(PathBuf, ParsedText)>) -> Result<MergedTexts<'a>
                 }
                 Some(_) => {
                     let at = positions.key_position(ConfigPath::ROOT.key(&name));
-                    let first = of_key.first().and_then(|first| texts.get(*first));
+                    let first = texts_with.first().and_then(|first| texts.get(*first));
                     let first =
                         first.map(|first| first.place_of(ConfigPath::ROOT.key(&name))).unwrap_or_default();
                     misplaced_keys.push(Diagnostic {
@@ -127,7 +128,7 @@ fn merge_parsed<'a>(files: Vec<(PathBuf, ParsedText)>) -> Result<MergedTexts<'a>
                     });
                 }
             }
-            of_key.push(texts.len());
+            texts_with.push(texts.len());
         }
         texts.push(SourceText { name: Cow::Owned(path), positions });
     }

@@ -50,8 +50,9 @@ pub use self::diagnostic::Diagnostic;
 use self::diagnostic::Diagnostics;
 pub use self::redact::redact;
 pub use self::schema::{published_schema as schema, schema_text};
-use self::source_texts::{CENTRAL_KEY, MergedTexts, RestOfConfig};
+use self::source_texts::{CENTRAL_KEY, RestOfConfig};
 pub use self::summary::ConfigSummary;
+use self::tree::MergedTexts;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::central::document::FetchedDocument;
 use weir_limiter::elastic::signal::SignalSet;

@@ -32,7 +32,7 @@ pub(super) fn environment_variables() -> BTreeMap<String, String> {
 /// Reads a file, or the files of a folder, as text.
 pub(super) fn read_text(path: &Path) -> Result<String, Diagnostic> {
     if path.is_dir() {
-        return fragments::read(path);
+        return fragments::read(path, |file| decode_text(file, read_bytes(file)));
     }
     decode_text(path, read_bytes(path))
 }

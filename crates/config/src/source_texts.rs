@@ -14,7 +14,7 @@ use super::diagnostic::{Diagnostic, Diagnostics, ValueError};
 use super::fragments;
 use super::positions::{SourceText, SourceTexts};
 use super::schema::schema;
-use super::tree::{self, ParsedText as ParseResult};
+use super::tree::{self, MergedTexts, ParsedText as ParseResult};
 use crate::central::document::FetchedDocument;
 use weir_yaml::Position;
 
@@ -29,14 +29,6 @@ pub(super) enum RestOfConfig<'a> {
     /// Nothing: the file is the whole configuration of the process.
     Empty,
     Document(&'a FetchedDocument),
-}
-
-#[derive(Debug)]
-pub(super) struct MergedTexts<'a> {
-    pub(super) value: Value,
-    pub(super) texts: SourceTexts<'a>,
-    /// Keys that are in both texts, or in the wrong one.
-    pub(super) misplaced_keys: Vec<Diagnostic>,
 }
 
 /// Parses `text`, the content of `file`, and merges it with the rest.

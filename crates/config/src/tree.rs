@@ -11,7 +11,7 @@ use self::syntax_hints::syntax_hint;
 use super::config_path::ConfigPath;
 use super::diagnostic::{Diagnostic, sort_and_cap};
 use super::foreign::line_hint;
-use super::positions::Positions;
+use super::positions::{Positions, SourceTexts};
 use super::quoting::backquoted;
 use super::raw::secret::redact_path;
 use weir_yaml::{self as yaml, Dialect, Node, Position, Scalar, ScalarKind};
@@ -22,6 +22,15 @@ pub(super) struct ParsedText {
     /// The values, with merge keys applied.
     pub(super) value: Value,
     pub(super) positions: Positions,
+}
+
+/// The values of all texts of a configuration.
+#[derive(Debug)]
+pub(super) struct MergedTexts<'a> {
+    pub(super) value: Value,
+    pub(super) texts: SourceTexts<'a>,
+    /// Keys that are in two texts, or in the wrong one.
+    pub(super) misplaced_keys: Vec<Diagnostic>,
 }
 
 /// Parses the only document in `text`.
