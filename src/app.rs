@@ -12,6 +12,7 @@ mod listeners;
 mod reload;
 mod resource_limits;
 mod rls_runtime;
+mod service_manager;
 mod shutdown;
 mod sockets;
 mod state_saver;
@@ -128,6 +129,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let (sockets, updates) = Sockets::new(config.workers.get(), rls_sockets.as_ref(), &metrics);
     let plan = sockets.prepare(&config)?;
     sockets.apply(plan, &config);
+    sockets.listeners.report_unused_sockets();
     let running = build_app(&config, clock, reloader.handle(), metrics, sockets)?;
     let mut instances = InstanceResolver::new(&running.shared, &running.generations);
     main.block_on(instances.resolve_at_startup());
@@ -142,6 +144,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
     running.sockets.admin.serve(levels, config.workers.get(), &running, &auxiliary)?;
     reload::start(reloader, &running, central_handle)?;
+    service_manager::ready();
     let ended = main.block_on(async {
         let drain = &running.shared.drain;
         let settings = || running.shared.generation.load().drain;
@@ -157,6 +160,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
             () = resource_limits::watch_memory(&running.shared.overload) => Ok(()),
             () = instances.run() => Ok(()),
             () = alerts::run(&running) => Ok(()),
+            () = service_manager::run_watchdog() => Ok(()),
         }
     });
     running.reload.stop();

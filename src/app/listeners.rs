@@ -15,6 +15,7 @@ use super::tcp_address;
 use crate::admin::ListenerInfo;
 use crate::proxy::{ListenerUpdates, WorkerListener};
 use weir_config::Config;
+use weir_net::listener::inherited::InheritedSockets;
 use weir_net::listener::lifetime::ListenerLifetime;
 use weir_net::listener::socket::{self, Socket};
 use weir_net::listener::{ListenAddress, ListenerSettings};
@@ -32,6 +33,7 @@ pub(super) struct Listeners {
     /// The same, as the admin port shows them.
     shown: Arc<ArcSwap<Vec<ListenerInfo>>>,
     metrics: Arc<Metrics>,
+    inherited: InheritedSockets,
 }
 
 #[derive(Clone, Debug)]
@@ -65,6 +67,7 @@ impl Listeners {
             bound: Mutex::default(),
             shown: Arc::default(),
             metrics: Arc::clone(metrics),
+            inherited: InheritedSockets::from_environment(),
         };
         (listeners, updates)
     }
@@ -77,6 +80,11 @@ impl Listeners {
     /// Returns the TCP addresses of the listeners.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.bound.lock().iter().filter_map(|bound| tcp_address(&bound.address)).collect()
+    }
+
+    /// Logs the sockets of the service manager that no listener has taken.
+    pub(super) fn report_unused_sockets(&self) {
+        self.inherited.report_unused();
     }
 
     /// Binds the listeners of `config` that are not bound yet, so that a port in use is found before anything changes.
@@ -95,8 +103,8 @@ impl Listeners {
                 let bound = BoundListener { settings: settings.clone(), ..kept.clone() };
                 return Ok(PlannedListener { bound, position, sockets: Vec::new() });
             }
-            let (bound, sockets) =
-                bind(settings, self.workers.len(), &own).map_err(bind_error(index, settings))?;
+            let (bound, sockets) = bind(settings, self.workers.len(), &own, &self.inherited)
+                .map_err(bind_error(index, settings))?;
             Ok(PlannedListener { bound, position, sockets })
         };
         let settings = config.listeners.iter().map(|listener| &listener.settings);
@@ -140,8 +148,12 @@ fn bind(
     settings: &ListenerSettings,
     workers: usize,
     own: &[SocketAddr],
+    inherited: &InheritedSockets,
 ) -> io::Result<(BoundListener, Vec<Socket>)> {
-    let sockets = socket::bind(&settings.address, workers, own)?;
+    let sockets = match inherited.take(&settings.address, workers) {
+        Some(sockets) => sockets?,
+        None => socket::bind(&settings.address, workers, own)?,
+    };
     let address = sockets.first().and_then(|socket| socket.address().ok());
     let bound = BoundListener {
         settings: settings.clone(),

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::central::CentralHandle;
-use super::{AppError, RunningApp, alerts, resource_limits, thread};
+use super::{AppError, RunningApp, alerts, resource_limits, service_manager, thread};
 use weir_config::Config;
 use weir_config::reload::{Reload, Reloader};
 
@@ -76,6 +76,7 @@ pub(super) fn start(
                     Reload::Unchanged | Reload::Rejected { .. } => shared.generation.load().policy.generation,
                 };
                 shared.metrics.record_config_reload(outcome, generation, shared.clock.civil_now());
+                service_manager::ready();
             },
             || generations.engine.drop_unused(),
         );
@@ -105,7 +106,10 @@ pub(super) async fn handle_signals(running: &RunningApp, signals: ReloadSignals)
     let ReloadSignals { mut hangup, mut user } = signals;
     loop {
         tokio::select! {
-            _ = hangup.recv() => running.reload.request_reload(),
+            _ = hangup.recv() => {
+                service_manager::reloading();
+                running.reload.request_reload();
+            }
             _ = user.recv() => running.shared.access_logs.reopen(),
         }
     }

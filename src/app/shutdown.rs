@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
+use super::service_manager;
 use weir_net::clock::{Clock, ClockComparison};
 use weir_net::drain::{DrainManager, DrainPhase, DrainSettings};
 use weir_net::worker::ThreadGroup;
@@ -57,6 +58,7 @@ pub(super) async fn serve_and_drain(
         thread = auxiliary.wait_for_failure() => log_failed_thread(&thread),
     };
     tracing::info!(cause, "draining");
+    service_manager::stopping();
     drain.advance(DrainPhase::NotReady);
     let outcome = tokio::select! {
         outcome = run_drain_phases(drain, settings(), workers) => outcome,

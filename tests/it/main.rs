@@ -51,6 +51,7 @@ mod rls;
 #[path = "../store/servers.rs"]
 #[expect(dead_code, reason = "the tests of the store's client use the rest")]
 mod servers;
+mod service_manager;
 mod sharing;
 mod slow_clients;
 mod state_file;

@@ -5,6 +5,7 @@
 pub mod address;
 pub mod balance;
 pub mod handover;
+pub mod inherited;
 pub mod lifetime;
 pub mod preamble;
 pub mod proxy_protocol;

@@ -43,6 +43,8 @@ const LOCAL_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ip
 pub enum Socket {
     /// A TCP port.
     Tcp(StdTcpListener),
+    /// A TCP port that the service manager listens on.
+    InheritedTcp(StdTcpListener),
     /// A Unix socket; its file is removed with the last socket that shares it.
     Unix(StdUnixListener, Arc<SocketFile>),
 }
@@ -50,7 +52,7 @@ pub enum Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(listener) => listener.as_fd(),
+            Self::Tcp(listener) | Self::InheritedTcp(listener) => listener.as_fd(),
             Self::Unix(listener, _) => listener.as_fd(),
         }
     }
@@ -69,9 +71,23 @@ impl Socket {
     /// The error of the system.
     pub fn address(&self) -> io::Result<ListenAddress> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
+            Self::Tcp(listener) | Self::InheritedTcp(listener) => {
+                listener.local_addr().map(ListenAddress::Tcp)
+            }
             Self::Unix(_, file) => Ok(ListenAddress::Unix(file.path.clone())),
         }
+    }
+
+    /// Returns another handle of the same socket.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(listener) => Self::Tcp(listener.try_clone()?),
+            Self::InheritedTcp(listener) => Self::InheritedTcp(listener.try_clone()?),
+            Self::Unix(listener, file) => Self::Unix(listener.try_clone()?, Arc::clone(file)),
+        })
     }
 }
 
@@ -173,12 +189,18 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub struct SocketFile {
     path: Box<Path>,
-    identity: (u64, u64),
+    /// `None` for that of the service manager, which stays.
+    identity: Option<(u64, u64)>,
 }
 
 impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.into(), identity: identity(path)? })
+        Ok(Self { path: path.into(), identity: Some(identity(path)?) })
+    }
+
+    /// Creates the path of a socket that belongs to the service manager.
+    pub(super) fn of_service_manager(path: &Path) -> Self {
+        Self { path: path.into(), identity: None }
     }
 }
 
@@ -186,7 +208,7 @@ impl SocketFile {
     /// Removes the file, unless it has been removed or replaced.
     fn remove(&self) {
         // A successor may have created its own socket at that path.
-        if identity(&self.path).is_ok_and(|there| there == self.identity) {
+        if self.identity.is_some_and(|own| identity(&self.path).is_ok_and(|there| there == own)) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -246,6 +268,8 @@ impl AsyncListener {
     pub(super) fn stop_new_connections(&self) -> io::Result<()> {
         match self.socket.get_ref() {
             Socket::Tcp(listener) => SockRef::from(listener).attach_filter(&DISCARD_SYN),
+            // The filter would stay on it for the next process.
+            Socket::InheritedTcp(_) => Err(io::ErrorKind::Unsupported.into()),
             Socket::Unix(_, file) => {
                 file.remove();
                 Ok(())
@@ -271,7 +295,7 @@ fn has_connections(socket: &Socket) -> bool {
 fn accept_one(socket: &Socket) -> io::Result<AcceptedSocket> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     match socket {
-        Socket::Tcp(listener) => {
+        Socket::Tcp(listener) | Socket::InheritedTcp(listener) => {
             let (stream, peer) = acceptfrom_with(listener, flags)?;
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             Ok(AcceptedSocket::Tcp(stream.into(), peer.ok_or(io::ErrorKind::ConnectionAborted)?))
