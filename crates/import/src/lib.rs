@@ -11,11 +11,14 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod envoy_ratelimit;
+pub mod linkerd;
 pub mod local_ratelimit;
 pub mod nginx;
 
 mod importer;
+mod kubernetes;
 mod ledger;
+mod limit_draft;
 mod meet;
 mod network;
 mod output;
@@ -23,6 +26,7 @@ mod pattern;
 mod remark;
 mod rule_text;
 mod scope;
+mod selection;
 mod token_bucket;
 mod tree;
 
@@ -32,8 +36,12 @@ pub use self::importer::{Conversion, ImportSource, Importer};
 pub use self::output::Imported;
 
 /// All formats, in the order of the help.
-pub static IMPORTERS: &[&Importer] =
-    &[&envoy_ratelimit::IMPORTER, &local_ratelimit::IMPORTER, &nginx::IMPORTER];
+pub static IMPORTERS: &[&Importer] = &[
+    &envoy_ratelimit::IMPORTER,
+    &local_ratelimit::IMPORTER,
+    &nginx::IMPORTER,
+    &linkerd::IMPORTER,
+];
 
 /// Why a file cannot be imported, e.g. `limits.yaml:3:5: descriptor has empty key`.
 #[derive(Clone, Debug, PartialEq, Eq)]
