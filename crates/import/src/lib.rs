@@ -10,11 +10,13 @@
 //! command line needs to know.
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod envoy_gateway;
 pub mod envoy_ratelimit;
 pub mod linkerd;
 pub mod local_ratelimit;
 pub mod nginx;
 
+mod gateway_api;
 mod importer;
 mod kubernetes;
 mod ledger;
@@ -40,6 +42,7 @@ pub static IMPORTERS: &[&Importer] = &[
     &envoy_ratelimit::IMPORTER,
     &local_ratelimit::IMPORTER,
     &nginx::IMPORTER,
+    &envoy_gateway::IMPORTER,
     &linkerd::IMPORTER,
 ];
 
