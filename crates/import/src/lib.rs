@@ -12,10 +12,13 @@
 
 pub mod envoy_gateway;
 pub mod envoy_ratelimit;
+pub mod kuadrant;
 pub mod linkerd;
 pub mod local_ratelimit;
 pub mod nginx;
 
+mod duration;
+mod expression;
 mod gateway_api;
 mod importer;
 mod kubernetes;
@@ -44,6 +47,7 @@ pub static IMPORTERS: &[&Importer] = &[
     &nginx::IMPORTER,
     &envoy_gateway::IMPORTER,
     &linkerd::IMPORTER,
+    &kuadrant::IMPORTER,
 ];
 
 /// Why a file cannot be imported, e.g. `limits.yaml:3:5: descriptor has empty key`.
