@@ -16,6 +16,7 @@ pub mod kuadrant;
 pub mod linkerd;
 pub mod local_ratelimit;
 pub mod nginx;
+pub mod traefik;
 
 mod duration;
 mod expression;
@@ -48,6 +49,7 @@ pub static IMPORTERS: &[&Importer] = &[
     &envoy_gateway::IMPORTER,
     &linkerd::IMPORTER,
     &kuadrant::IMPORTER,
+    &traefik::IMPORTER,
 ];
 
 /// Why a file cannot be imported, e.g. `limits.yaml:3:5: descriptor has empty key`.

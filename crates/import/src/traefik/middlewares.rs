@@ -1,0 +1,171 @@
+//! The middlewares of an import by their names, and what a router's list of them means.
+//!
+//! A middleware of the file provider is `NAME`, and `NAME@file` for other providers; a Kubernetes object is
+//! `NAMESPACE-NAME@kubernetescrd` for others.
+
+use super::super::kubernetes::Manifest;
+use super::super::ledger::Ledger;
+use super::super::limit_draft::LimitDraft;
+use super::super::remark::Effect;
+use super::super::tree::{entries, field_text, get, items, scalar_text};
+use super::limits::{read_in_flight, read_rate_limit};
+use super::messages;
+use weir_yaml::Node;
+
+/// Maximum nesting of chains.
+const MAX_CHAINS: usize = 16;
+
+/// A middleware.
+#[derive(Debug)]
+pub(super) struct TraefikMiddleware<'n> {
+    /// The name by which other providers refer to it, such as `per-ip@file`.
+    id: String,
+    pub(super) rule_name: String,
+    pub(super) title: String,
+    namespace: Option<&'n str>,
+    /// What it limits; a middleware with several contents does not work, and the first counts.
+    pub(super) draft: Option<LimitDraft>,
+    /// Whether all routers share its counters, which are in Redis.
+    pub(super) is_shared: bool,
+    /// The middlewares of a chain.
+    chain: Vec<&'n Node>,
+}
+
+/// All middlewares of an import.
+#[derive(Debug, Default)]
+pub(super) struct TraefikMiddlewares<'n> {
+    pub(super) all: Vec<TraefikMiddleware<'n>>,
+}
+
+impl<'n> TraefikMiddlewares<'n> {
+    /// Adds those of the file provider.
+    pub(super) fn add_file(&mut self, middlewares: &'n Node, ledger: &Ledger) {
+        for (name, content) in entries(middlewares) {
+            let name = scalar_text(name).unwrap_or("?");
+            let title = format!("middleware {name}");
+            self.add(format!("{name}@file"), name.to_owned(), title, None, content, ledger);
+        }
+    }
+
+    pub(super) fn add_manifest(&mut self, manifest: &Manifest<'n>, ledger: &Ledger) {
+        manifest.mark(ledger, &["v1alpha1"]);
+        let Some(spec) = manifest.spec() else { return };
+        let id = kubernetes_id(manifest.namespace, manifest.name);
+        self.add(id, manifest.rule_name(), manifest.title(), manifest.namespace, spec, ledger);
+    }
+
+    fn add(
+        &mut self,
+        id: String,
+        rule_name: String,
+        title: String,
+        namespace: Option<&'n str>,
+        content: &'n Node,
+        ledger: &Ledger,
+    ) {
+        ledger.message(content, &messages::MIDDLEWARE);
+        let mut draft = get(content, "rateLimit").and_then(|limit| read_rate_limit(limit, ledger));
+        if let Some(in_flight) = get(content, "inFlightReq") {
+            if get(content, "rateLimit").is_none() {
+                draft = read_in_flight(in_flight, ledger);
+            } else {
+                let reason = "Traefik does not accept two kinds in one middleware";
+                ledger.lose(in_flight, Effect::Looser, reason);
+            }
+        }
+        let is_shared = get(content, "rateLimit").is_some_and(|limit| get(limit, "redis").is_some());
+        let chain = get(content, "chain");
+        chain.into_iter().for_each(|chain| ledger.message(chain, &messages::CHAIN));
+        let chain = items(chain.and_then(|chain| get(chain, "middlewares"))).iter().collect();
+        self.all.push(TraefikMiddleware { id, rule_name, title, namespace, draft, is_shared, chain });
+    }
+
+    /// Returns the indexes of the middlewares with limits that a list of references means. Marks the references.
+    pub(super) fn resolve(
+        &self,
+        references: &[&'n Node],
+        namespace: Option<&'n str>,
+        ledger: &Ledger,
+    ) -> Vec<usize> {
+        let mut found = Vec::new();
+        references.iter().for_each(|one| self.resolve_one(one, namespace, MAX_CHAINS, &mut found, ledger));
+        found
+    }
+
+    fn resolve_one(
+        &self,
+        reference: &'n Node,
+        namespace: Option<&'n str>,
+        depth: usize,
+        found: &mut Vec<usize>,
+        ledger: &Ledger,
+    ) {
+        let (name, space) = match scalar_text(reference) {
+            Some(name) => (name, namespace),
+            None => {
+                ledger.message(reference, &messages::REFERENCE);
+                let space = field_text(reference, "namespace").or(namespace);
+                (field_text(reference, "name").unwrap_or_default(), space)
+            }
+        };
+        let is_file = scalar_text(reference).is_some();
+        let id = match (name.contains('@'), is_file) {
+            (true, _) => name.to_owned(),
+            (false, true) => format!("{name}@file"),
+            (false, false) => kubernetes_id(space, name),
+        };
+        let Some(index) = self.all.iter().position(|one| one.id == id) else {
+            let reason = "is not in the input: what it limits is not known";
+            return ledger.lose(reference, Effect::Looser, reason);
+        };
+        ledger.use_all(reference);
+        if let Some(space) = get(reference, "namespace").filter(|space| scalar_text(space) == namespace) {
+            ledger.lose(space, Effect::None, "the namespace of the object");
+        }
+        let middleware = &self.all[index];
+        if middleware.draft.is_some() {
+            found.push(index);
+            return;
+        }
+        if depth == 0 {
+            return ledger.lose(reference, Effect::Looser, "chains are nested too deeply, or in a circle");
+        }
+        if middleware.chain.is_empty() {
+            ledger.lose(reference, Effect::None, "has no limit");
+        }
+        for inner in &middleware.chain {
+            self.resolve_one(inner, middleware.namespace, depth - 1, found, ledger);
+        }
+    }
+
+    /// Returns the references of a comma-separated list, as annotations have it.
+    pub(super) fn resolve_names(&self, list: &str) -> (Vec<usize>, Vec<String>) {
+        let mut found = Vec::new();
+        let mut missing = Vec::new();
+        for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            match self.all.iter().position(|one| one.id == name) {
+                Some(index) => found.push(index),
+                None => missing.push(name.to_owned()),
+            }
+        }
+        (found, missing)
+    }
+
+    /// Replaces chains among these middlewares by their content.
+    pub(super) fn flatten(&self, indexes: &[usize], ledger: &Ledger) -> Vec<usize> {
+        let mut flat = Vec::new();
+        for index in indexes {
+            let middleware = &self.all[*index];
+            if middleware.draft.is_some() {
+                flat.push(*index);
+            }
+            flat.extend(self.resolve(&middleware.chain, middleware.namespace, ledger));
+        }
+        flat
+    }
+}
+
+/// Returns the name by which other providers refer to a Kubernetes object.
+fn kubernetes_id(namespace: Option<&str>, name: &str) -> String {
+    format!("{}-{name}@kubernetescrd", namespace.unwrap_or("default"))
+}
