@@ -156,7 +156,7 @@ pub(crate) fn import_sample(name: &str, text: &str) -> Result<Imported, Vec<Impo
     } else if name.contains(".nginx.") {
         nginx::import(name, text, &|_| Vec::new())
     } else if let Some(importer) = IMPORTERS.iter().find(|one| name.contains(&format!(".{}.", one.name))) {
-        importer.import(&[ImportSource { path: name.into(), name: name.to_owned(), text: text.to_owned() }])
+        importer.import(&[ImportSource { path: name.into(), name: name.to_owned(), text: text.to_owned() }], None)
     } else {
         local_ratelimit::import(name, text)
     }

@@ -12,6 +12,7 @@
 
 pub mod envoy_gateway;
 pub mod envoy_ratelimit;
+pub mod ingress_nginx;
 pub mod kuadrant;
 pub mod linkerd;
 pub mod local_ratelimit;
@@ -38,7 +39,7 @@ mod tree;
 
 use std::fmt;
 
-pub use self::importer::{Conversion, ImportSource, Importer};
+pub use self::importer::{Conversion, ImportOption, ImportSource, Importer};
 pub use self::output::Imported;
 
 /// All formats, in the order of the help.
@@ -46,6 +47,7 @@ pub static IMPORTERS: &[&Importer] = &[
     &envoy_ratelimit::IMPORTER,
     &local_ratelimit::IMPORTER,
     &nginx::IMPORTER,
+    &ingress_nginx::IMPORTER,
     &envoy_gateway::IMPORTER,
     &linkerd::IMPORTER,
     &kuadrant::IMPORTER,
