@@ -85,6 +85,15 @@ fn header_comments(files: &str) -> Vec<String> {
     std::iter::once(first).chain(lines.map(|line| format!("- {line}"))).collect()
 }
 
+/// A limit of a route, and the parts of the route that have it.
+struct LimitedParts {
+    /// The index of its policy, and its own there.
+    limit: (usize, usize),
+    /// The index of the policy whose conditions hold, too.
+    when: Option<usize>,
+    parts: Vec<PartId>,
+}
+
 /// Writes the rules of all policies.
 struct PolicyRules<'p, 'n> {
     policies: &'p [LimitPolicy<'n>],
@@ -96,17 +105,7 @@ impl PolicyRules<'_, '_> {
     /// Adds the limits of each route: one rule for all parts of the route that have the limit.
     fn add_routes(&mut self, ledger: &Ledger) {
         for route in 0..self.routes.routes.len() {
-            let mut limits: Vec<((usize, usize), Option<usize>, Vec<PartId>)> = Vec::new();
-            for part in self.routes.parts(route, None) {
-                let EffectiveLimits { limits: own, when } = effective_limits(self.policies, part);
-                for limit in own {
-                    match limits.iter_mut().find(|(known, other, _)| *known == limit && *other == when) {
-                        Some((.., parts)) => parts.push(part),
-                        None => limits.push((limit, when, vec![part])),
-                    }
-                }
-            }
-            for (limit, when, parts) in limits {
+            for LimitedParts { limit, when, parts } in self.limited_parts(route) {
                 let of_part = parts.iter().map(|part| self.routes.selection(*part, &parts, ledger));
                 let mut requests = of_part.fold(Selection::default(), |all, one| all.or(&one));
                 if let Some(when) = when.and_then(|index| self.policies[index].when.as_ref()) {
@@ -116,6 +115,20 @@ impl PolicyRules<'_, '_> {
                 self.add(limit, &requests, &title);
             }
         }
+    }
+
+    fn limited_parts(&self, route: usize) -> Vec<LimitedParts> {
+        let mut limits: Vec<LimitedParts> = Vec::new();
+        for part in self.routes.parts(route, None) {
+            let EffectiveLimits { limits: own, when } = effective_limits(self.policies, part);
+            for limit in own {
+                match limits.iter_mut().find(|known| known.limit == limit && known.when == when) {
+                    Some(known) => known.parts.push(part),
+                    None => limits.push(LimitedParts { limit, when, parts: vec![part] }),
+                }
+            }
+        }
+        limits
     }
 
     /// Adds the limits of policies whose targets are not in the input, and says which policies have no effect.

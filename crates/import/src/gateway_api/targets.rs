@@ -70,7 +70,6 @@ fn named_target(
     let (kind, name) = (text("kind").unwrap_or_default(), text("name").unwrap_or_default());
     let namespace = text("namespace").or(policy.namespace);
     let section = text("sectionName");
-    let is_known = text("group") == Some(GROUP);
     let is_gateway = kind == "Gateway";
     let level = match (is_gateway, section) {
         (true, None) => Level::Gateway,
@@ -78,29 +77,23 @@ fn named_target(
         (false, None) => Level::Route,
         (false, Some(_)) => Level::RouteRule,
     };
-    let found = match (is_known, is_gateway) {
+    let found = match (text("group") == Some(GROUP), is_gateway) {
         (false, _) => Vec::new(),
         (true, true) => routes.attached_to(name, namespace, section),
         (true, false) => routes.find(kind, name, namespace).into_iter().collect(),
     };
     let section_of_route = section.filter(|_| !is_gateway);
     let parts: Vec<PartId> = found.iter().flat_map(|route| routes.parts(*route, section_of_route)).collect();
+    let address = namespace.map_or_else(|| name.to_owned(), |space| format!("{space}/{name}"));
     let place = section.map_or_else(String::new, |section| format!(", section {section}"));
-    let title = brief(&format!(
-        "{kind} {}{place}",
-        namespace.map_or_else(|| name.to_owned(), |space| format!("{space}/{name}"))
-    ));
-    let reason = match is_gateway {
-        true => format!("no route of {title} is in the input: the rule is for all requests"),
-        false => format!("{title} is not in the input: the rule is for all requests"),
-    };
+    let (title, before) =
+        (brief(&format!("{kind} {address}{place}")), if is_gateway { "no route of " } else { "" });
+    let ending = if is_gateway { "is in the input" } else { "is not in the input" };
+    let reason = format!("{before}{title} {ending}: the rule is for all requests");
     if parts.is_empty() {
         ledger.lose(target, Effect::Tighter, reason.clone());
     } else {
-        ["group", "kind", "name", "namespace", "sectionName"]
-            .into_iter()
-            .filter_map(|name| get(target, name))
-            .for_each(|value| ledger.use_all(value));
+        mark_named(target, ledger);
         found.iter().filter(|_| is_gateway).for_each(|route| routes.mark_parents(*route, ledger));
         parts
             .iter()
@@ -108,6 +101,11 @@ fn named_target(
             .for_each(|part| routes.mark_section(*part, ledger));
     }
     PolicyTarget { level, parts, unresolved: Remark::new(Effect::Tighter, reason) }
+}
+
+fn mark_named(target: &Node, ledger: &Ledger) {
+    let fields = TARGET.read.iter().filter_map(|name| get(target, name));
+    fields.for_each(|value| ledger.use_all(value));
 }
 
 /// Returns the routes of the policy's namespace with the labels of a selector.

@@ -124,7 +124,11 @@ impl<'n> Annotations<'n> {
         let number = scalar_text(value).and_then(|text| text.parse().ok());
         match number {
             Some(_) => ledger.use_all(value),
-            None => ledger.lose(value, Effect::Looser, "left out, no whole number: the controller does not accept the Ingress"),
+            None => ledger.lose(
+                value,
+                Effect::Looser,
+                "left out, no whole number: the controller does not accept the Ingress",
+            ),
         }
         number
     }

@@ -72,25 +72,27 @@ fn read_rates(limit: &Node, ledger: &Ledger) -> Option<Counting> {
             rates.push((count.max(0), seconds));
         }
     }
-    if rates.is_empty() {
-        return None;
-    }
+    (!rates.is_empty()).then(|| counting(&rates, limit, ledger))
+}
+
+/// Returns how rates count: each a number of requests, and seconds.
+fn counting(rates: &[(i64, u64)], limit: &Node, ledger: &Ledger) -> Counting {
     if rates.iter().any(|(count, _)| *count == 0) {
         items(get(limit, "rates")).iter().for_each(|rate| {
             ledger.lose(rate, Effect::None, "a limit of 0 rejects all requests");
         });
-        return Some(Counting::Nothing);
+        return Counting::Nothing;
     }
     let bucket = |(count, seconds): &(i64, u64)| {
         map([("refill", count.to_string()), ("every", format!("{seconds}s"))])
     };
-    Some(Counting::Fields(match rates.as_slice() {
+    Counting::Fields(match rates {
         [only] => vec![("token_bucket", bucket(only))],
         several => {
             let limits = several.iter().map(|rate| map([("token_bucket", bucket(rate))]));
             vec![("limits", list(limits))]
         }
-    }))
+    })
 }
 
 /// Returns the window of a rate in whole seconds, as Kuadrant does.

@@ -100,20 +100,7 @@ impl<'n> TraefikMiddlewares<'n> {
         found: &mut Vec<usize>,
         ledger: &Ledger,
     ) {
-        let (name, space) = match scalar_text(reference) {
-            Some(name) => (name, namespace),
-            None => {
-                ledger.message(reference, &messages::REFERENCE);
-                let space = field_text(reference, "namespace").or(namespace);
-                (field_text(reference, "name").unwrap_or_default(), space)
-            }
-        };
-        let is_file = scalar_text(reference).is_some();
-        let id = match (name.contains('@'), is_file) {
-            (true, _) => name.to_owned(),
-            (false, true) => format!("{name}@file"),
-            (false, false) => kubernetes_id(space, name),
-        };
+        let id = reference_id(reference, namespace, ledger);
         let Some(index) = self.all.iter().position(|one| one.id == id) else {
             let reason = "is not in the input: what it limits is not known";
             return ledger.lose(reference, Effect::Looser, reason);
@@ -163,6 +150,19 @@ impl<'n> TraefikMiddlewares<'n> {
         }
         flat
     }
+}
+
+/// Returns the name of the middleware that is meant: a text, or `name` and `namespace` of an object.
+fn reference_id(reference: &Node, namespace: Option<&str>, ledger: &Ledger) -> String {
+    if let Some(name) = scalar_text(reference) {
+        return if name.contains('@') { name.to_owned() } else { format!("{name}@file") };
+    }
+    ledger.message(reference, &messages::REFERENCE);
+    let name = field_text(reference, "name").unwrap_or_default();
+    if name.contains('@') {
+        return name.to_owned();
+    }
+    kubernetes_id(field_text(reference, "namespace").or(namespace), name)
 }
 
 /// Returns the name by which other providers refer to a Kubernetes object.

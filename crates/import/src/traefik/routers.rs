@@ -47,7 +47,7 @@ impl TraefikRouters {
         for (name, router) in entries(routers) {
             let title = format!("router {}", scalar_text(name).unwrap_or("?"));
             ledger.message(router, &messages::ROUTER);
-            self.add(title, router, get(router, "rule"), None, middlewares, ledger);
+            self.add(&title, router, get(router, "rule"), None, middlewares, ledger);
         }
     }
 
@@ -63,13 +63,13 @@ impl TraefikRouters {
         for route in items(get(spec, "routes")) {
             ledger.message(route, &messages::ROUTE);
             let rule = get(route, "match");
-            self.add(manifest.title(), route, rule, manifest.namespace, middlewares, ledger);
+            self.add(&manifest.title(), route, rule, manifest.namespace, middlewares, ledger);
         }
     }
 
     fn add<'n>(
         &mut self,
-        title: String,
+        title: &str,
         node: &'n Node,
         rule: Option<&'n Node>,
         namespace: Option<&'n str>,
@@ -87,7 +87,7 @@ impl TraefikRouters {
         self.all.push(TraefikRouter {
             title: format!("{title}, {}", brief(text)),
             selection: rule_selection(text),
-            priority: given.unwrap_or(i64::try_from(text.len()).unwrap_or(i64::MAX)),
+            priority: given.unwrap_or_else(|| i64::try_from(text.len()).unwrap_or(i64::MAX)),
             middlewares: middlewares.resolve(&references, namespace, ledger),
         });
     }
