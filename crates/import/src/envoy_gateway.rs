@@ -220,3 +220,6 @@ fn read_rules(limit: &Node, ledger: &Ledger) -> Vec<TrafficRule> {
     }
     rules
 }
+
+#[cfg(test)]
+mod tests;

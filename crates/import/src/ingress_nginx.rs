@@ -273,3 +273,6 @@ fn ages(ingresses: &[Ingress<'_>]) -> Vec<usize> {
     order.into_iter().enumerate().for_each(|(age, index)| ages[index] = age);
     ages
 }
+
+#[cfg(test)]
+mod tests;

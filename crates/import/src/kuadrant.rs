@@ -185,3 +185,6 @@ impl PolicyRules<'_, '_> {
         self.writer.add(&draft, &requests.and(&limit.requests));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -262,3 +262,6 @@ fn draft(policy: &Manifest<'_>, part: &str, rate: u64) -> LimitDraft {
     let counting = Counting::Fields(vec![("limit", format!("{rate}/s"))]);
     LimitDraft::new(format!("{}.{part}", policy.rule_name()), format!("{}: {part}", policy.title()), counting)
 }
+
+#[cfg(test)]
+mod tests;

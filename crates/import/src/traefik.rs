@@ -148,3 +148,6 @@ fn header_comments(files: &str) -> Vec<String> {
     let first = format!("From {files}, Traefik. Differences of a rule are above it, of all rules here:");
     std::iter::once(first).chain(lines.map(|line| format!("- {line}"))).collect()
 }
+
+#[cfg(test)]
+mod tests;

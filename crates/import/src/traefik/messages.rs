@@ -74,7 +74,6 @@ pub(super) static MIDDLEWARE: Message = Message {
         ),
         ("circuitBreaker", Looser, "rejects requests while the service fails: use `elastic`, or `upstream`"),
         ("buffering", Looser, "rejects bodies above a size"),
-        ("plugin", Differs, "may limit requests, which is not known here"),
     ],
     other: &[
         "addPrefix",
@@ -95,6 +94,7 @@ pub(super) static MIDDLEWARE: Message = Message {
         "retry",
         "contentType",
         "grpcWeb",
+        "plugin",
     ],
 };
 

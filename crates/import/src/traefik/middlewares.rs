@@ -12,9 +12,6 @@ use super::limits::{read_in_flight, read_rate_limit};
 use super::messages;
 use weir_yaml::Node;
 
-/// Maximum nesting of chains.
-const MAX_CHAINS: usize = 16;
-
 /// A middleware.
 #[derive(Debug)]
 pub(super) struct TraefikMiddleware<'n> {
@@ -73,6 +70,9 @@ impl<'n> TraefikMiddlewares<'n> {
                 ledger.lose(in_flight, Effect::Looser, reason);
             }
         }
+        if let Some(plugin) = get(content, "plugin") {
+            ledger.hide(plugin, Effect::Differs, "may limit requests, which is not known here");
+        }
         let is_shared = get(content, "rateLimit").is_some_and(|limit| get(limit, "redis").is_some());
         let chain = get(content, "chain");
         chain.into_iter().for_each(|chain| ledger.message(chain, &messages::CHAIN));
@@ -88,41 +88,40 @@ impl<'n> TraefikMiddlewares<'n> {
         ledger: &Ledger,
     ) -> Vec<usize> {
         let mut found = Vec::new();
-        references.iter().for_each(|one| self.resolve_one(one, namespace, MAX_CHAINS, &mut found, ledger));
+        let mut chains: Vec<usize> = Vec::new();
+        let mut pending: Vec<(&'n Node, Option<&'n str>)> =
+            references.iter().map(|one| (*one, namespace)).collect();
+        while let Some((reference, namespace)) = pending.pop() {
+            let Some(index) = self.find(reference, namespace, ledger) else { continue };
+            let middleware = &self.all[index];
+            if middleware.draft.is_some() {
+                found.push(index);
+            } else if middleware.chain.is_empty() {
+                ledger.lose(reference, Effect::None, "has no limit");
+            } else if chains.contains(&index) {
+                let reason = "a chain that is used twice or in a circle: its limits apply once";
+                ledger.lose(reference, Effect::Differs, reason);
+            } else {
+                chains.push(index);
+                pending.extend(middleware.chain.iter().map(|inner| (*inner, middleware.namespace)));
+            }
+        }
         found
     }
 
-    fn resolve_one(
-        &self,
-        reference: &'n Node,
-        namespace: Option<&'n str>,
-        depth: usize,
-        found: &mut Vec<usize>,
-        ledger: &Ledger,
-    ) {
+    /// Returns the index of the middleware that is meant. Marks the reference.
+    fn find(&self, reference: &'n Node, namespace: Option<&'n str>, ledger: &Ledger) -> Option<usize> {
         let id = reference_id(reference, namespace, ledger);
-        let Some(index) = self.all.iter().position(|one| one.id == id) else {
-            let reason = "is not in the input: what it limits is not known";
-            return ledger.lose(reference, Effect::Looser, reason);
-        };
+        let index = self.all.iter().position(|one| one.id == id);
+        if index.is_none() {
+            ledger.lose(reference, Effect::Looser, "is not in the input: what it limits is not known");
+            return None;
+        }
         ledger.use_all(reference);
         if let Some(space) = get(reference, "namespace").filter(|space| scalar_text(space) == namespace) {
             ledger.lose(space, Effect::None, "the namespace of the object");
         }
-        let middleware = &self.all[index];
-        if middleware.draft.is_some() {
-            found.push(index);
-            return;
-        }
-        if depth == 0 {
-            return ledger.lose(reference, Effect::Looser, "chains are nested too deeply, or in a circle");
-        }
-        if middleware.chain.is_empty() {
-            ledger.lose(reference, Effect::None, "has no limit");
-        }
-        for inner in &middleware.chain {
-            self.resolve_one(inner, middleware.namespace, depth - 1, found, ledger);
-        }
+        index
     }
 
     /// Returns the references of a comma-separated list, as annotations have it.
