@@ -10,9 +10,9 @@ mod limits;
 mod messages;
 mod selectors;
 
-use self::limits::{Section, TrafficRule};
+use self::limits::{RateLimitSection, TrafficRule};
 use super::ImportError;
-use super::gateway_api::targets::{Level, PolicyTarget, targets};
+use super::gateway_api::targets::{PolicyTarget, TargetLevel, targets};
 use super::gateway_api::{GatewayRoutes, PartId};
 use super::importer::{Conversion, ImportSource, Importer};
 use super::kubernetes::{Manifest, ManifestFiles};
@@ -20,7 +20,7 @@ use super::ledger::Ledger;
 use super::limit_draft::DraftWriter;
 use super::output::Imported;
 use super::remark::{Effect, brief};
-use super::selection::Selection;
+use super::selection::RequestSet;
 use super::tree::{field_text, get, items};
 use weir_yaml::Node;
 
@@ -125,15 +125,16 @@ impl<'n> TrafficPolicy<'n> {
         }
     }
 
-    fn write_rule(&self, rule: &TrafficRule, place: &str, target: &Selection, writer: &mut DraftWriter) {
+    fn write_rule(&self, rule: &TrafficRule, place: &str, target: &RequestSet, writer: &mut DraftWriter) {
         let Some(draft) = &rule.draft else { return };
         let mut draft = draft.clone();
         let (section, index) = (rule.section.field(), rule.index);
         draft.name = format!("{}.{section}-{index}", self.manifest.rule_name());
         draft.origin = format!("{}: {section}.rules[{index}], {place}", self.manifest.title());
         let mut requests = rule.requests(target);
-        if rule.section == Section::Local && !rule.has_selectors {
-            let others = self.rules.iter().filter(|one| one.section == Section::Local && one.has_selectors);
+        if rule.section == RateLimitSection::Local && !rule.has_selectors {
+            let others =
+                self.rules.iter().filter(|one| one.section == RateLimitSection::Local && one.has_selectors);
             requests = others.fold(requests, |rest, one| rest.without(&one.taken()));
         }
         writer.add(&draft, &requests);
@@ -145,12 +146,12 @@ impl<'n> TrafficPolicy<'n> {
         all: &[Self],
         routes: &GatewayRoutes<'n>,
         ledger: &Ledger,
-    ) -> Vec<(String, Selection)> {
-        let mut requests: Vec<(String, Selection)> = Vec::new();
+    ) -> Vec<(String, RequestSet)> {
+        let mut requests: Vec<(String, RequestSet)> = Vec::new();
         let mut seen: Vec<PartId> = Vec::new();
         for target in &self.targets {
             if target.parts.is_empty() {
-                let mut everything = Selection::all();
+                let mut everything = RequestSet::all();
                 everything.remarks.push(target.unresolved.clone());
                 requests.push(("a target that is not in the input".to_owned(), everything));
             }
@@ -164,13 +165,13 @@ impl<'n> TrafficPolicy<'n> {
             }
         }
         if self.targets.is_empty() {
-            requests.push(("no target".to_owned(), Selection::all()));
+            requests.push(("no target".to_owned(), RequestSet::all()));
         }
         requests
     }
 
     /// Whether another policy is attached more closely to a part.
-    fn is_replaced(&self, part: PartId, level: Level, all: &[Self]) -> bool {
+    fn is_replaced(&self, part: PartId, level: TargetLevel, all: &[Self]) -> bool {
         let closest = |policy: &Self| {
             let levels = policy.targets.iter().filter(|target| target.parts.contains(&part));
             levels.map(|target| target.level).max()
@@ -187,7 +188,7 @@ impl<'n> TrafficPolicy<'n> {
 
     /// Envoy needs units of local limits that the default unit divides.
     fn note_units(&self, writer: &mut DraftWriter) {
-        let local = || self.rules.iter().filter(|rule| rule.section == Section::Local);
+        let local = || self.rules.iter().filter(|rule| rule.section == RateLimitSection::Local);
         let default = local().find(|rule| !rule.has_selectors).map_or(1, |rule| rule.unit);
         if default > 0 && local().any(|rule| rule.unit % default != 0) {
             let title = self.manifest.title();
@@ -207,7 +208,7 @@ fn read_rules(limit: &Node, ledger: &Ledger) -> Vec<TrafficRule> {
         ledger.lose(kind, Effect::None, "which of `global` and `local` counts");
     }
     let mut rules = Vec::new();
-    for section in [Section::Global, Section::Local] {
+    for section in [RateLimitSection::Global, RateLimitSection::Local] {
         let Some(node) = get(limit, section.field()) else { continue };
         if only.is_some_and(|only| !only.eq_ignore_ascii_case(section.field())) {
             let reason = format!("has no effect beside `type: {}`", brief(only.unwrap_or_default()));

@@ -5,7 +5,7 @@
 
 mod tokens;
 
-use self::tokens::{Token, tokenize};
+use self::tokens::{ExpressionToken, tokenize};
 
 /// Maximum nesting of an expression.
 const MAX_DEPTH: usize = 32;
@@ -51,7 +51,7 @@ impl Expression {
         if tokens.len() > MAX_TOKENS {
             return Err(format!("more than {MAX_TOKENS} words"));
         }
-        let mut parser = Parser { tokens, at: 0, depth: 0 };
+        let mut parser = ExpressionParser { tokens, at: 0, depth: 0 };
         let expression = parser.either()?;
         match parser.tokens.get(parser.at) {
             None => Ok(expression),
@@ -79,15 +79,15 @@ impl Expression {
     }
 }
 
-struct Parser {
-    tokens: Vec<Token>,
+struct ExpressionParser {
+    tokens: Vec<ExpressionToken>,
     at: usize,
     depth: usize,
 }
 
-impl Parser {
+impl ExpressionParser {
     fn takes(&mut self, sign: &str) -> bool {
-        let is_next = matches!(self.tokens.get(self.at), Some(Token::Sign(next)) if *next == sign);
+        let is_next = matches!(self.tokens.get(self.at), Some(ExpressionToken::Sign(next)) if *next == sign);
         self.at += usize::from(is_next);
         is_next
     }
@@ -125,7 +125,7 @@ impl Parser {
 
     fn comparison(&mut self) -> Result<Expression, String> {
         let left = self.unary()?;
-        let is_in = matches!(self.tokens.get(self.at), Some(Token::Name(name)) if name == "in");
+        let is_in = matches!(self.tokens.get(self.at), Some(ExpressionToken::Name(name)) if name == "in");
         if is_in {
             self.at += 1;
             return Ok(Expression::In(Box::new(left), Box::new(self.unary()?)));
@@ -181,18 +181,18 @@ impl Parser {
         let token = self.tokens.get(self.at).cloned().ok_or_else(|| "it ends too early".to_owned())?;
         self.at += 1;
         match token {
-            Token::Text(text) => Ok(Expression::Text(text)),
-            Token::Number(number) => Ok(Expression::Number(number)),
-            Token::Name(name) if self.takes("(") => {
+            ExpressionToken::Text(text) => Ok(Expression::Text(text)),
+            ExpressionToken::Number(number) => Ok(Expression::Number(number)),
+            ExpressionToken::Name(name) if self.takes("(") => {
                 Ok(Expression::Call { of: None, name, arguments: self.values(")")? })
             }
-            Token::Name(name) => Ok(Expression::Name(name)),
-            Token::Sign(_) => Err(format!("unexpected {token}")),
+            ExpressionToken::Name(name) => Ok(Expression::Name(name)),
+            ExpressionToken::Sign(_) => Err(format!("unexpected {token}")),
         }
     }
 
     fn name(&mut self) -> Result<String, String> {
-        let Some(Token::Name(name)) = self.tokens.get(self.at).cloned() else {
+        let Some(ExpressionToken::Name(name)) = self.tokens.get(self.at).cloned() else {
             return Err("expected a name behind `.`".to_owned());
         };
         self.at += 1;

@@ -10,7 +10,7 @@ use super::kubernetes::Manifest;
 use super::ledger::{Ledger, Message};
 use super::remark::Effect;
 use super::scope::MatchField;
-use super::selection::Selection;
+use super::selection::RequestSet;
 use super::tree::{field_text, get, items, scalar_text};
 use weir_yaml::Node;
 
@@ -52,8 +52,8 @@ pub(super) struct RoutePart<'n> {
     /// The name of the rule of the route.
     pub(super) section: Option<&'n str>,
     /// With the requests of more specific parts.
-    selection: Selection,
-    specificity: Specificity,
+    selection: RequestSet,
+    specificity: PartSpecificity,
     host: Option<&'n Node>,
     matching: RouteMatch<'n>,
     rule: Option<&'n Node>,
@@ -61,7 +61,7 @@ pub(super) struct RoutePart<'n> {
 
 /// The order in which parts take requests; the greater takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Specificity {
+struct PartSpecificity {
     is_exact_host: bool,
     host_length: usize,
     path: matches::PathRank,
@@ -134,7 +134,7 @@ impl<'n> GatewayRoutes<'n> {
 
     /// Returns the requests of a part, without those of more specific parts; those of `own` are not excepted. Marks the
     /// values that make the selection.
-    pub(super) fn selection(&self, id: PartId, own: &[PartId], ledger: &Ledger) -> Selection {
+    pub(super) fn selection(&self, id: PartId, own: &[PartId], ledger: &Ledger) -> RequestSet {
         let part = self.part(id);
         self.mark(id, ledger);
         let mut selection = part.selection.clone();
@@ -227,9 +227,9 @@ impl<'n> RoutePart<'n> {
         let mut selection = matching.selection.clone();
         let name = host.and_then(scalar_text).unwrap_or_default();
         if !name.is_empty() {
-            selection = Selection::matching(MatchField::Host, vec![name.to_owned()]).and(&selection);
+            selection = RequestSet::matching(MatchField::Host, vec![name.to_owned()]).and(&selection);
         }
-        let specificity = Specificity {
+        let specificity = PartSpecificity {
             is_exact_host: !name.is_empty() && !name.starts_with('*'),
             host_length: name.len(),
             path: matching.path,

@@ -11,18 +11,18 @@ mod config_map;
 mod locations;
 
 use self::annotations::Annotations;
-use self::config_map::{ControllerSettings, LimitKey, is_controller_config, lose_bytes};
+use self::config_map::{IngressSettings, LimitKey, is_controller_config, lose_bytes};
 use self::locations::IngressLocations;
 use super::ImportError;
 use super::duration::parse_duration;
 use super::importer::{Conversion, ImportOption, ImportSource, Importer};
 use super::kubernetes::{Manifest, ManifestFiles};
 use super::ledger::{Ledger, Message};
-use super::limit_draft::{Counting, DraftWriter, LimitDraft};
+use super::limit_draft::{DraftWriter, LimitContent, LimitDraft};
 use super::output::Imported;
 use super::remark::Effect;
 use super::scope::MatchField;
-use super::selection::Selection;
+use super::selection::RequestSet;
 use super::token_bucket::format_period;
 use super::tree::scalar_text;
 
@@ -82,7 +82,7 @@ pub fn import(sources: &[ImportSource], prefix: &str) -> Result<Imported, Vec<Im
     if !manifests.iter().any(is_ingress) {
         return Err(files.nothing_found("Ingress"));
     }
-    let mut settings = ControllerSettings::default();
+    let mut settings = IngressSettings::default();
     let mut ingresses = Vec::new();
     for manifest in &manifests {
         if is_ingress(manifest) {
@@ -122,7 +122,7 @@ fn header_comments(files: &str) -> Vec<String> {
 /// Writes the rules of all Ingresses.
 struct IngressRules<'l> {
     ledger: &'l Ledger,
-    settings: ControllerSettings,
+    settings: IngressSettings,
     writer: DraftWriter,
 }
 
@@ -144,11 +144,11 @@ impl IngressRules<'_> {
         }
     }
 
-    fn add(&mut self, ingress: &Ingress<'_>, requests: &Selection) {
+    fn add(&mut self, ingress: &Ingress<'_>, requests: &RequestSet) {
         let Ingress { manifest, annotations } = ingress;
         let multiplier = self.multiplier(annotations);
         let allowed = annotations.networks(&["limit-allowlist", "limit-whitelist"], self.ledger);
-        let limited = requests.and(&Selection::not_matching(MatchField::ClientIp, allowed));
+        let limited = requests.and(&RequestSet::not_matching(MatchField::ClientIp, allowed));
         for name in ["limit-rate", "limit-rate-after"] {
             match annotations.get(name) {
                 Some(value) if annotations.text(name) == Some("0") => {
@@ -163,11 +163,11 @@ impl IngressRules<'_> {
             let Some(rate) = self.positive(annotations, name) else { continue };
             let burst = rate.saturating_mul(multiplier).saturating_add(1).min(i64::from(u32::MAX));
             let fields = vec![("limit", format!("{rate}/{unit}")), ("burst", burst.to_string())];
-            let draft = self.draft(manifest, name, Counting::Fields(fields));
+            let draft = self.draft(manifest, name, LimitContent::Fields(fields));
             self.writer.add(&draft, &limited);
         }
         if let Some(count) = self.positive(annotations, "limit-connections") {
-            let counting = Counting::Fields(vec![("in_flight", count.to_string())]);
+            let counting = LimitContent::Fields(vec![("in_flight", count.to_string())]);
             let mut draft = self.draft(manifest, "limit-connections", counting);
             draft.status = self.status(self.settings.connection_status);
             self.writer.add(&draft, &limited);
@@ -212,7 +212,7 @@ impl IngressRules<'_> {
         Some(number)
     }
 
-    fn draft(&self, manifest: &Manifest<'_>, name: &str, counting: Counting) -> LimitDraft {
+    fn draft(&self, manifest: &Manifest<'_>, name: &str, counting: LimitContent) -> LimitDraft {
         let short = name.trim_start_matches("limit-");
         let origin = format!("{}: {name}", manifest.title());
         let mut draft = LimitDraft::new(format!("{}.{short}", manifest.rule_name()), origin, counting);
@@ -226,7 +226,7 @@ impl IngressRules<'_> {
     }
 
     /// Adds the limit that all replicas of the controller share.
-    fn add_global(&mut self, ingress: &Ingress<'_>, requests: &Selection) {
+    fn add_global(&mut self, ingress: &Ingress<'_>, requests: &RequestSet) {
         let Ingress { manifest, annotations } = ingress;
         let Some(count) = self.positive(annotations, "global-rate-limit") else { return };
         let window = annotations.get("global-rate-limit-window");
@@ -242,7 +242,7 @@ impl IngressRules<'_> {
             ("limit", format!("{count}/{}", format_period(period))),
             ("algorithm", "sliding_window".to_owned()),
         ];
-        let mut draft = self.draft(manifest, "global-rate-limit", Counting::Fields(fields));
+        let mut draft = self.draft(manifest, "global-rate-limit", LimitContent::Fields(fields));
         draft.key.clear();
         draft.on_missing = None;
         draft.remarks.clear();
@@ -254,7 +254,7 @@ impl IngressRules<'_> {
             Effect::Looser,
             "each instance has the whole limit, all replicas of the controller share it: use `store` and `scope: shared`",
         );
-        let limited = requests.and(&Selection::not_matching(MatchField::ClientIp, ignored));
+        let limited = requests.and(&RequestSet::not_matching(MatchField::ClientIp, ignored));
         self.writer.add(&draft, &limited);
     }
 }

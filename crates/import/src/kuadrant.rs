@@ -20,7 +20,7 @@ use super::ledger::Ledger;
 use super::limit_draft::DraftWriter;
 use super::output::Imported;
 use super::remark::Effect;
-use super::selection::Selection;
+use super::selection::RequestSet;
 
 const GROUP: &str = "kuadrant.io";
 const KIND: &str = "RateLimitPolicy";
@@ -107,7 +107,7 @@ impl PolicyRules<'_, '_> {
         for route in 0..self.routes.routes.len() {
             for LimitedParts { limit, when, parts } in self.limited_parts(route) {
                 let of_part = parts.iter().map(|part| self.routes.selection(*part, &parts, ledger));
-                let mut requests = of_part.fold(Selection::default(), |all, one| all.or(&one));
+                let mut requests = of_part.fold(RequestSet::default(), |all, one| all.or(&one));
                 if let Some(when) = when.and_then(|index| self.policies[index].when.as_ref()) {
                     requests = requests.and(when);
                 }
@@ -139,7 +139,7 @@ impl PolicyRules<'_, '_> {
             if policy.limits.is_empty() {
                 self.writer.comment(Effect::None, format!("{title}: no limit"));
             } else if policy.targets.is_empty() || unresolved.is_some() {
-                let mut everything = policy.when.clone().unwrap_or_else(Selection::all);
+                let mut everything = policy.when.clone().unwrap_or_else(RequestSet::all);
                 match unresolved {
                     Some(target) => everything.remarks.insert(0, target.unresolved.clone()),
                     None => everything.add(Effect::Tighter, "no `targetRef`: the rule is for all requests"),
@@ -172,7 +172,7 @@ impl PolicyRules<'_, '_> {
     }
 
     /// Adds a limit by the indexes of its policy and of itself there.
-    fn add(&mut self, id: (usize, usize), requests: &Selection, place: &str) {
+    fn add(&mut self, id: (usize, usize), requests: &RequestSet, place: &str) {
         let policy = &self.policies[id.0];
         let limit = &policy.limits[id.1];
         let title = policy.manifest.title();

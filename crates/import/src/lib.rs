@@ -8,6 +8,9 @@
 //! deletes and changes each leaf of the samples in `tests/rls/imports` and expects other rules or comments, so a new
 //! importer needs its samples there, and its fields as a `Message`. An [`Importer`] in [`IMPORTERS`] is all that the
 //! command line needs to know.
+//!
+//! Policies of Kubernetes share four modules: `kubernetes` reads objects, `gateway_api` finds the requests of a policy,
+//! `selection` combines conditions, and `limit_draft` writes a rule for each alternative.
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod envoy_gateway;

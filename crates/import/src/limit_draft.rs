@@ -4,14 +4,14 @@
 
 use super::remark::{Effect, Remark};
 use super::rule_text::{RuleListItem, RuleText, UniqueNames, list, map, scalar};
-use super::selection::Selection;
+use super::selection::RequestSet;
 
 /// Maximum number of rules and comments.
 const MAX_ITEMS: usize = 2000;
 
 /// How a limit counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Counting {
+pub(super) enum LimitContent {
     /// Nothing passes; rejections have the status of a limit.
     Nothing,
     /// These keys of a rule: `limit` or `token_bucket` with what belongs to it, or `in_flight`.
@@ -29,7 +29,7 @@ pub(super) struct LimitDraft {
     pub(super) key: Vec<String>,
     /// `on_missing`, if it matters.
     pub(super) on_missing: Option<&'static str>,
-    pub(super) counting: Counting,
+    pub(super) counting: LimitContent,
     /// Keys that follow those of the counting.
     pub(super) others: Vec<(&'static str, String)>,
     /// Status of rejections, unless it is 429.
@@ -38,7 +38,7 @@ pub(super) struct LimitDraft {
 }
 
 impl LimitDraft {
-    pub(super) fn new(name: impl Into<String>, origin: impl Into<String>, counting: Counting) -> Self {
+    pub(super) fn new(name: impl Into<String>, origin: impl Into<String>, counting: LimitContent) -> Self {
         Self {
             name: name.into(),
             origin: origin.into(),
@@ -54,8 +54,8 @@ impl LimitDraft {
     /// Returns the limit on one line.
     fn summary(&self) -> String {
         match &self.counting {
-            Counting::Nothing => "deny".to_owned(),
-            Counting::Fields(fields) => {
+            LimitContent::Nothing => "deny".to_owned(),
+            LimitContent::Fields(fields) => {
                 map(fields.iter().chain(&self.others).map(|(key, value)| (*key, value)))
             }
         }
@@ -79,7 +79,7 @@ impl DraftWriter {
     }
 
     /// Adds the rules of a limit for these requests.
-    pub(super) fn add(&mut self, draft: &LimitDraft, selection: &Selection) {
+    pub(super) fn add(&mut self, draft: &LimitDraft, selection: &RequestSet) {
         if self.items.len() >= MAX_ITEMS {
             if self.items.len() == MAX_ITEMS {
                 self.comment(
@@ -95,7 +95,7 @@ impl DraftWriter {
             let text = format!("{name}: no request meets its conditions ({origin}): {limit}");
             return self.comment(Effect::None, text);
         }
-        let shares = selection.scopes.len() > 1 && draft.counting != Counting::Nothing;
+        let shares = selection.scopes.len() > 1 && draft.counting != LimitContent::Nothing;
         let mut counter = None;
         for scope in &selection.scopes {
             let mut rule = RuleText::default();
@@ -115,11 +115,11 @@ impl DraftWriter {
 fn set_counting(rule: &mut RuleText, draft: &LimitDraft, counter: Option<&str>) {
     let status = |status: u16| map([("status", status.to_string())]);
     match &draft.counting {
-        Counting::Nothing => {
+        LimitContent::Nothing => {
             rule.set("action", "deny");
             rule.set("on_limit", status(draft.status.unwrap_or(429)));
         }
-        Counting::Fields(fields) => {
+        LimitContent::Fields(fields) => {
             if !draft.key.is_empty() {
                 rule.set("key", list(&draft.key));
                 draft.on_missing.into_iter().for_each(|missing| rule.set("on_missing", missing));

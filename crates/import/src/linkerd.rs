@@ -10,12 +10,12 @@ use super::ImportError;
 use super::importer::{Conversion, ImportSource, Importer};
 use super::kubernetes::{Manifest, ManifestFiles};
 use super::ledger::{Ledger, Message};
-use super::limit_draft::{Counting, DraftWriter, LimitDraft};
+use super::limit_draft::{DraftWriter, LimitContent, LimitDraft};
 use super::output::Imported;
 use super::remark::{Effect, brief};
 use super::rule_text::map;
 use super::scope::MatchField;
-use super::selection::Selection;
+use super::selection::RequestSet;
 use super::tree::{as_u64, field_text, get, items, scalar_text};
 use weir_yaml::Node;
 
@@ -107,7 +107,7 @@ impl<'n> Policies<'_, 'n> {
             items(get(spec, "overrides")).iter().map(|one| self.read_override(policy, one)).collect();
         let mut is_limited = false;
         if let Some(rate) = get(spec, "total").and_then(|total| self.read_limit(total, &LIMIT)) {
-            self.writer.add(&draft(policy, "total", rate), &Selection::all());
+            self.writer.add(&draft(policy, "total", rate), &RequestSet::all());
             is_limited = true;
         }
         if let Some(rate) = get(spec, "identity").and_then(|one| self.read_limit(one, &LIMIT)) {
@@ -116,7 +116,7 @@ impl<'n> Policies<'_, 'n> {
             limit.on_missing = Some("shared");
             let limited = overrides.iter().filter(|(rate, _)| rate.is_some());
             let patterns = limited.flat_map(|(_, patterns)| patterns.clone()).collect();
-            self.writer.add(&limit, &Selection::not_matching(identity_field(), patterns));
+            self.writer.add(&limit, &RequestSet::not_matching(identity_field(), patterns));
             is_limited = true;
         }
         is_limited |= self.add_overrides(policy, &overrides);
@@ -141,7 +141,7 @@ impl<'n> Policies<'_, 'n> {
                 );
                 continue;
             }
-            self.writer.add(&draft(policy, &name, *rate), &Selection::matching(identity_field(), own));
+            self.writer.add(&draft(policy, &name, *rate), &RequestSet::matching(identity_field(), own));
             is_limited = true;
         }
         is_limited
@@ -259,7 +259,7 @@ fn identity_field() -> MatchField {
 }
 
 fn draft(policy: &Manifest<'_>, part: &str, rate: u64) -> LimitDraft {
-    let counting = Counting::Fields(vec![("limit", format!("{rate}/s"))]);
+    let counting = LimitContent::Fields(vec![("limit", format!("{rate}/s"))]);
     LimitDraft::new(format!("{}.{part}", policy.rule_name()), format!("{}: {part}", policy.title()), counting)
 }
 

@@ -12,13 +12,13 @@ const MAX_SCOPES: usize = 64;
 
 /// Requests as alternatives without a request in common.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Selection {
+pub(super) struct RequestSet {
     pub(super) scopes: Vec<Scope>,
     /// What the scopes do not express.
     pub(super) remarks: Vec<Remark>,
 }
 
-impl Selection {
+impl RequestSet {
     /// All requests.
     pub(super) fn all() -> Self {
         Self { scopes: vec![Scope::default()], remarks: Vec::new() }
@@ -259,12 +259,12 @@ fn field_name(field: &MatchField) -> String {
 mod tests {
     use super::*;
 
-    fn path(pattern: &str) -> Selection {
-        Selection::matching(MatchField::Path, vec![pattern.to_owned()])
+    fn path(pattern: &str) -> RequestSet {
+        RequestSet::matching(MatchField::Path, vec![pattern.to_owned()])
     }
 
-    fn host(pattern: &str) -> Selection {
-        Selection::matching(MatchField::Host, vec![pattern.to_owned()])
+    fn host(pattern: &str) -> RequestSet {
+        RequestSet::matching(MatchField::Host, vec![pattern.to_owned()])
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(either.scopes.len(), 1);
         let patterns = &either.scopes[0].conditions[0].patterns;
         assert_eq!(*patterns, ["/a", "/b"]);
-        assert!(path("/a").or(&Selection::all()).is_all());
+        assert!(path("/a").or(&RequestSet::all()).is_all());
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn what_another_selection_excepts_is_not_taken_away() {
         let api = path("/api/*").without(&path("/api/v1/*"));
-        let rest = Selection::all().without(&api);
+        let rest = RequestSet::all().without(&api);
         assert_eq!(rest.scopes.len(), 2);
         assert_eq!(rest.scopes[0].exceptions, [path("/api/*").scopes[0].conditions.clone()]);
         assert_eq!(rest.scopes[1].conditions[0].patterns, ["/api/v1/*"]);
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn unknown_requests_are_all_and_make_the_limit_tighter() {
-        let unknown = Selection::unknown("a query");
+        let unknown = RequestSet::unknown("a query");
         assert!(unknown.is_all() && unknown.is_inexact());
         assert_eq!(path("/a").and(&unknown).scopes, path("/a").scopes);
         assert!(unknown.inverse().is_all());

@@ -21,7 +21,7 @@ use super::limit_draft::DraftWriter;
 use super::output::Imported;
 use super::remark::Effect;
 use super::rule_text::RuleListItem;
-use super::selection::Selection;
+use super::selection::RequestSet;
 use super::tree::get;
 use weir_yaml::Node;
 
@@ -116,10 +116,10 @@ fn write(middlewares: &TraefikMiddlewares<'_>, routers: &TraefikRouters) -> Vec<
             continue;
         };
         let users = (0..routers.all.len()).filter(|router| routers.all[*router].middlewares.contains(&index));
-        let mut uses: Vec<(String, Selection)> =
+        let mut uses: Vec<(String, RequestSet)> =
             users.map(|router| (routers.all[router].title.clone(), routers.requests(router))).collect();
         if uses.is_empty() {
-            let unused = Selection::unknown("no router in the input uses it: the rule is for all requests");
+            let unused = RequestSet::unknown("no router in the input uses it: the rule is for all requests");
             uses.push(("no router".to_owned(), unused));
         }
         if middleware.is_shared {

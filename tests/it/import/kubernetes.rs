@@ -1,5 +1,8 @@
 //! Imports of Kubernetes objects: standard input, several files, options and exit codes.
 
+use std::fs;
+use std::path::Path;
+
 use tempfile::TempDir;
 
 use super::{assert_imports, import_from_input, text, write_file};
@@ -83,5 +86,32 @@ fn input_without_an_object_of_the_format_exits_2_with_what_was_found() {
         let output = import_from_input(format, "a: [\n");
         assert_eq!(output.status.code(), Some(2), "{format}");
         assert!(text(&output.stderr).starts_with("-:"), "{}", text(&output.stderr));
+    }
+}
+
+/// Returns the code blocks of a page of the documentation with this language.
+fn blocks(page: &str, language: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/migration").join(page);
+    let text = fs::read_to_string(path).unwrap();
+    let fence = format!("```{language}\n");
+    let after_fence = text.split(fence.as_str()).skip(1);
+    after_fence.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn rules_of_the_migration_guides_are_those_of_the_import() {
+    for (page, formats) in
+        [("ingress-nginx.md", &["ingress-nginx"][..]), ("gateways.md", &["envoy-gateway", "linkerd", "kuadrant"])]
+    {
+        let (before, after) = (blocks(page, "yml"), blocks(page, "yaml"));
+        assert_eq!((before.len(), after.len()), (formats.len(), formats.len()), "{page}");
+        for (format, (before, after)) in formats.iter().zip(before.iter().zip(&after)) {
+            let output = import_from_input(format, before);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            let without_comments = |line: &&str| !line.trim_start().starts_with('#');
+            let rules: Vec<&str> = text(&output.stdout).lines().filter(without_comments).collect();
+            let rules = rules.join("\n");
+            assert!(after.trim_end().ends_with(&rules), "{page}, {format}:\n{rules}");
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! The rules of a policy as limits: global ones in fixed windows, local ones as token buckets.
 
 use super::super::ledger::Ledger;
-use super::super::limit_draft::{Counting, LimitDraft};
+use super::super::limit_draft::{LimitContent, LimitDraft};
 use super::super::remark::{Effect, brief};
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 use super::super::tree::{as_u64, field_text, get, is_true, items};
 use super::messages;
 use super::selectors::SelectedClients;
@@ -11,14 +11,14 @@ use weir_yaml::Node;
 
 /// Where Envoy Gateway counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Section {
+pub(super) enum RateLimitSection {
     /// A rate limit service counts for all proxies.
     Global,
     /// Each proxy counts on its own.
     Local,
 }
 
-impl Section {
+impl RateLimitSection {
     pub(super) const fn field(self) -> &'static str {
         match self {
             Self::Global => "global",
@@ -30,7 +30,7 @@ impl Section {
 /// A rule of a policy.
 #[derive(Debug)]
 pub(super) struct TrafficRule {
-    pub(super) section: Section,
+    pub(super) section: RateLimitSection,
     pub(super) index: usize,
     /// Whether it selects clients; the local rule that does not is for the requests of no other.
     pub(super) has_selectors: bool,
@@ -44,7 +44,7 @@ pub(super) struct TrafficRule {
 }
 
 impl TrafficRule {
-    pub(super) fn read(node: &Node, section: Section, index: usize, ledger: &Ledger) -> Self {
+    pub(super) fn read(node: &Node, section: RateLimitSection, index: usize, ledger: &Ledger) -> Self {
         ledger.message(node, &messages::RULE);
         let selectors = items(get(node, "clientSelectors"));
         let clients = SelectedClients::read(selectors, ledger);
@@ -56,14 +56,14 @@ impl TrafficRule {
             draft
         });
         let draft = draft.and_then(|draft| {
-            let is_default = section == Section::Local && selectors.is_empty();
+            let is_default = section == RateLimitSection::Local && selectors.is_empty();
             in_shadow_mode(draft, node, is_default, ledger)
         });
-        let is_shared = section == Section::Global && is_true(node, "shared");
+        let is_shared = section == RateLimitSection::Global && is_true(node, "shared");
         if let Some(shared) = get(node, "shared") {
             let reason = match section {
-                Section::Global => "whether all targets share one counter",
-                Section::Local => "has no effect on local limits",
+                RateLimitSection::Global => "whether all targets share one counter",
+                RateLimitSection::Local => "has no effect on local limits",
             };
             ledger.lose(shared, Effect::None, reason);
         }
@@ -71,12 +71,12 @@ impl TrafficRule {
     }
 
     /// The requests that count for this rule among those of a target.
-    pub(super) fn requests(&self, target: &Selection) -> Selection {
+    pub(super) fn requests(&self, target: &RequestSet) -> RequestSet {
         target.and(&self.clients.selection)
     }
 
     /// The requests that a local rule takes from the one without selectors.
-    pub(super) fn taken(&self) -> Selection {
+    pub(super) fn taken(&self) -> RequestSet {
         let mut taken = self.clients.selection.clone();
         if self.clients.may_lack_key {
             taken.add(Effect::Tighter, "a parameter of the query decides which rule counts");
@@ -94,7 +94,7 @@ struct TrafficLimit {
     period: &'static str,
 }
 
-fn read_limit(rule: &Node, section: Section, ledger: &Ledger) -> Option<TrafficLimit> {
+fn read_limit(rule: &Node, section: RateLimitSection, ledger: &Ledger) -> Option<TrafficLimit> {
     let Some(limit) = get(rule, "limit") else {
         ledger.lose(rule, Effect::Looser, format!("{} rule left out: no `limit`", section.field()));
         return None;
@@ -118,7 +118,7 @@ fn read_limit(rule: &Node, section: Section, ledger: &Ledger) -> Option<TrafficL
 
 impl TrafficLimit {
     /// Returns the limit with the cost of a rule; `None` if it limits nothing.
-    fn draft(&self, rule: &Node, section: Section, ledger: &Ledger) -> Option<LimitDraft> {
+    fn draft(&self, rule: &Node, section: RateLimitSection, ledger: &Ledger) -> Option<LimitDraft> {
         let Some(cost) = read_cost(rule, section, ledger) else {
             let limit = get(rule, "limit");
             let reason = "no rule, as requests cost nothing";
@@ -131,18 +131,18 @@ impl TrafficLimit {
             let unit = limit.and_then(|limit| get(limit, "unit"));
             let reason = format!("a request costs {cost}, more than {count} in any time: all are rejected");
             unit.into_iter().for_each(|unit| ledger.lose(unit, Effect::None, reason.clone()));
-            return Some(LimitDraft::new("", "", Counting::Nothing));
+            return Some(LimitDraft::new("", "", LimitContent::Nothing));
         }
         let algorithm = match section {
-            Section::Global => "fixed_window",
-            Section::Local => "token_bucket",
+            RateLimitSection::Global => "fixed_window",
+            RateLimitSection::Local => "token_bucket",
         };
         let mut fields = vec![("limit", format!("{count}/{period}")), ("algorithm", algorithm.to_owned())];
         if cost > 1 {
             fields.push(("cost", cost.to_string()));
         }
-        let mut draft = LimitDraft::new("", "", Counting::Fields(fields));
-        if section == Section::Global {
+        let mut draft = LimitDraft::new("", "", LimitContent::Fields(fields));
+        if section == RateLimitSection::Global {
             draft.add(
                 Effect::Looser,
                 "each instance has the whole limit, Envoy Gateway counts all together: use `store` and `scope: shared`",
@@ -164,7 +164,7 @@ fn in_shadow_mode(
         ledger.lose(shadow, Effect::None, "has no effect on a local rule without selectors");
     } else if !is_true(rule, "shadowMode") {
         ledger.use_all(shadow);
-    } else if draft.counting == Counting::Nothing {
+    } else if draft.counting == LimitContent::Nothing {
         ledger.lose(shadow, Effect::None, "no rule, as nothing is rejected in shadow mode");
         return None;
     } else {
@@ -190,9 +190,9 @@ fn unit_length(name: &str) -> Option<(u64, &'static str)> {
 }
 
 /// Returns the cost of a request; `None` if no request costs anything.
-fn read_cost(rule: &Node, section: Section, ledger: &Ledger) -> Option<u64> {
+fn read_cost(rule: &Node, section: RateLimitSection, ledger: &Ledger) -> Option<u64> {
     let Some(cost) = get(rule, "cost") else { return Some(1) };
-    if section == Section::Local {
+    if section == RateLimitSection::Local {
         ledger.lose(cost, Effect::None, "has no effect on local limits");
         return Some(1);
     }

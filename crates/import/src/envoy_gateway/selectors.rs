@@ -9,7 +9,7 @@ use super::super::network::parse_network;
 use super::super::remark::{Effect, brief};
 use super::super::rule_text::{map, scalar};
 use super::super::scope::MatchField;
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 use super::super::tree::{field_text, get, is_true, items};
 use super::messages;
 use weir_yaml::Node;
@@ -17,7 +17,7 @@ use weir_yaml::Node;
 /// The requests of a rule, and what they are counted by.
 #[derive(Debug)]
 pub(super) struct SelectedClients {
-    pub(super) selection: Selection,
+    pub(super) selection: RequestSet,
     pub(super) key: Vec<String>,
     /// Whether requests without a part of the key are in the selection.
     pub(super) may_lack_key: bool,
@@ -26,8 +26,8 @@ pub(super) struct SelectedClients {
 impl SelectedClients {
     /// Reads the selectors of a rule.
     pub(super) fn read(selectors: &[Node], ledger: &Ledger) -> Self {
-        let mut clients = Self { selection: Selection::all(), key: Vec::new(), may_lack_key: false };
-        let mut methods: Option<Selection> = None;
+        let mut clients = Self { selection: RequestSet::all(), key: Vec::new(), may_lack_key: false };
+        let mut methods: Option<RequestSet> = None;
         let last = |name: &str| selectors.iter().filter_map(|selector| get(selector, name)).next_back();
         for selector in selectors {
             ledger.message(selector, &messages::SELECTOR);
@@ -55,7 +55,7 @@ impl SelectedClients {
         clients
     }
 
-    fn narrow(&mut self, other: &Selection) {
+    fn narrow(&mut self, other: &RequestSet) {
         self.selection = self.selection.and(other);
     }
 
@@ -67,18 +67,18 @@ impl SelectedClients {
         let value = field_text(header, "value");
         if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
             let text = format!("a condition on `{}` is not supported", brief(&name));
-            return self.narrow(&Selection::unknown(text));
+            return self.narrow(&RequestSet::unknown(text));
         }
         let field = MatchField::Header(name.clone());
         match (kind, value) {
             ("Distinct", None) => {
                 self.key.push(map([("header", scalar(&name))]));
-                self.narrow(&Selection::matching(field, vec!["*".to_owned()]));
+                self.narrow(&RequestSet::matching(field, vec!["*".to_owned()]));
             }
             (kind, Some(value)) => {
                 let condition = match header_pattern(kind, value) {
-                    Some(pattern) => Selection::matching(field, vec![pattern]),
-                    None => Selection::unknown(format!(
+                    Some(pattern) => RequestSet::matching(field, vec![pattern]),
+                    None => RequestSet::unknown(format!(
                         "a condition on the header `{name}` is not supported: {} {}",
                         brief(kind),
                         brief(value)
@@ -88,7 +88,7 @@ impl SelectedClients {
             }
             (kind, None) => {
                 let text = format!("a condition on the header `{name}` has no value: {}", brief(kind));
-                self.narrow(&Selection::unknown(text));
+                self.narrow(&RequestSet::unknown(text));
             }
         }
     }
@@ -105,7 +105,7 @@ impl SelectedClients {
             kind => {
                 let value = field_text(parameter, "value").unwrap_or_default();
                 let sign = if is_true(parameter, "invert") { "not " } else { "" };
-                self.narrow(&Selection::unknown(format!(
+                self.narrow(&RequestSet::unknown(format!(
                     "rules do not match the parameter `{}` of the query: {sign}{} {}",
                     brief(name),
                     brief(kind),
@@ -121,9 +121,9 @@ impl SelectedClients {
         let value = field_text(source, "value").unwrap_or_default();
         let condition = match parse_network(value) {
             Some((address, length)) => {
-                Selection::matching(MatchField::ClientIp, vec![format!("{address}/{length}")])
+                RequestSet::matching(MatchField::ClientIp, vec![format!("{address}/{length}")])
             }
-            None => Selection::unknown(format!("no network: {}", brief(value))),
+            None => RequestSet::unknown(format!("no network: {}", brief(value))),
         };
         self.narrow(&inverted(source, condition));
         match field_text(source, "type").unwrap_or("Exact") {
@@ -141,19 +141,19 @@ fn mark(node: &Node, names: &[&str], ledger: &Ledger) {
     names.iter().filter_map(|name| get(node, name)).for_each(|value| ledger.use_all(value));
 }
 
-fn inverted(node: &Node, selection: Selection) -> Selection {
+fn inverted(node: &Node, selection: RequestSet) -> RequestSet {
     if is_true(node, "invert") { selection.inverse() } else { selection }
 }
 
-fn method_selection(method: &Node, ledger: &Ledger) -> Selection {
+fn method_selection(method: &Node, ledger: &Ledger) -> RequestSet {
     ledger.message(method, &messages::METHOD);
     mark(method, &["value", "invert"], ledger);
     let name = field_text(method, "value").unwrap_or_default().to_owned();
-    inverted(method, Selection::matching(MatchField::Method, vec![name]))
+    inverted(method, RequestSet::matching(MatchField::Method, vec![name]))
 }
 
 /// Returns the requests of a path. Envoy compares `:path`, which has the query.
-fn path_condition(path: &Node, ledger: &Ledger) -> Selection {
+fn path_condition(path: &Node, ledger: &Ledger) -> RequestSet {
     ledger.message(path, &messages::VALUE_MATCH);
     mark(path, &["type", "value", "invert"], ledger);
     let kind = field_text(path, "type").unwrap_or("PathPrefix");

@@ -6,14 +6,14 @@ use std::str::Chars;
 
 /// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Token {
+pub(super) enum ExpressionToken {
     Name(String),
     Text(String),
     Number(String),
     Sign(&'static str),
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for ExpressionToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(text) | Self::Number(text) => write!(f, "`{text}`"),
@@ -27,16 +27,18 @@ impl fmt::Display for Token {
 ///
 /// # Errors
 /// What is not supported, in a few words.
-pub(super) fn tokenize(text: &str) -> Result<Vec<Token>, String> {
+pub(super) fn tokenize(text: &str) -> Result<Vec<ExpressionToken>, String> {
     let mut letters = text.chars().peekable();
     let mut tokens = Vec::new();
     while let Some(letter) = letters.next() {
         let token = match letter {
             letter if letter.is_whitespace() => continue,
-            '`' | '"' | '\'' => Token::Text(quoted(&mut letters, letter)?),
-            letter if letter.is_ascii_digit() => Token::Number(word(&mut letters, letter)),
-            letter if letter.is_alphabetic() || letter == '_' => Token::Name(word(&mut letters, letter)),
-            letter => Token::Sign(sign(&mut letters, letter)?),
+            '`' | '"' | '\'' => ExpressionToken::Text(quoted(&mut letters, letter)?),
+            letter if letter.is_ascii_digit() => ExpressionToken::Number(word(&mut letters, letter)),
+            letter if letter.is_alphabetic() || letter == '_' => {
+                ExpressionToken::Name(word(&mut letters, letter))
+            }
+            letter => ExpressionToken::Sign(sign(&mut letters, letter)?),
         };
         tokens.push(token);
     }

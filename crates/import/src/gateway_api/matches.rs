@@ -5,7 +5,7 @@ use super::super::pattern::{is_literal_path, parse_regex};
 use super::super::remark::{Effect, brief};
 use super::super::rule_text::literal_pattern;
 use super::super::scope::MatchField;
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 use super::super::tree::{entries, field_text, get, items};
 use weir_yaml::Node;
 
@@ -40,7 +40,7 @@ pub(in super::super) enum PathRank {
 /// A match, read.
 #[derive(Debug, Default)]
 pub(in super::super) struct RouteMatch<'n> {
-    pub(in super::super) selection: Selection,
+    pub(in super::super) selection: RequestSet,
     pub(in super::super) path: PathRank,
     pub(in super::super) has_method: bool,
     pub(in super::super) headers: usize,
@@ -52,7 +52,7 @@ pub(in super::super) struct RouteMatch<'n> {
 impl<'n> RouteMatch<'n> {
     /// Reads a match; one that is not given matches all requests.
     pub(in super::super) fn read(is_grpc: bool, node: Option<&'n Node>) -> Self {
-        let mut matching = Self { selection: Selection::all(), node, is_grpc, ..Self::default() };
+        let mut matching = Self { selection: RequestSet::all(), node, is_grpc, ..Self::default() };
         let Some(node) = node else { return matching };
         if is_grpc {
             matching.read_grpc_method(node);
@@ -71,7 +71,7 @@ impl<'n> RouteMatch<'n> {
         matching
     }
 
-    fn narrow(&mut self, other: &Selection) {
+    fn narrow(&mut self, other: &RequestSet) {
         self.selection = self.selection.and(other);
     }
 
@@ -91,7 +91,7 @@ impl<'n> RouteMatch<'n> {
     fn read_method(&mut self, node: &Node) {
         if let Some(method) = field_text(node, "method") {
             self.has_method = true;
-            self.narrow(&Selection::matching(MatchField::Method, vec![method.to_owned()]));
+            self.narrow(&RequestSet::matching(MatchField::Method, vec![method.to_owned()]));
         }
     }
 
@@ -108,11 +108,11 @@ impl<'n> RouteMatch<'n> {
             }
             ("Exact", Some(service), None) => path_selection("PathPrefix", &format!("/{service}")),
             ("Exact", None, Some(method)) => regex_path(&format!("/[^/]+/{}", regex::escape(method))),
-            (_, None, None) => Selection::all(),
+            (_, None, None) => RequestSet::all(),
             ("RegularExpression", service, method) => {
                 regex_path(&format!("/(?:{})/(?:{})", service.unwrap_or("[^/]+"), method.unwrap_or("[^/]+")))
             }
-            _ => Selection::unknown(format!("an unknown `type` of a gRPC method: {}", brief(kind))),
+            _ => RequestSet::unknown(format!("an unknown `type` of a gRPC method: {}", brief(kind))),
         };
         self.narrow(&selection);
     }
@@ -147,23 +147,23 @@ fn mark_parts(node: &Node, names: &[&str], ledger: &Ledger) {
 }
 
 /// Returns the requests that a path of the Gateway API selects. A prefix ends with a segment.
-pub(in super::super) fn path_selection(kind: &str, value: &str) -> Selection {
+pub(in super::super) fn path_selection(kind: &str, value: &str) -> RequestSet {
     match kind {
         "PathPrefix" => {
             let prefix = value.trim_end_matches('/');
             if prefix.is_empty() {
-                return Selection::all();
+                return RequestSet::all();
             }
             let below = format!("{prefix}/");
             let below = match is_literal_path(prefix) {
                 true => format!("{below}*"),
                 false => format!("~^{}", regex::escape(&below)),
             };
-            Selection::matching(MatchField::Path, vec![exact_path(prefix), below])
+            RequestSet::matching(MatchField::Path, vec![exact_path(prefix), below])
         }
-        "Exact" => Selection::matching(MatchField::Path, vec![exact_path(value)]),
+        "Exact" => RequestSet::matching(MatchField::Path, vec![exact_path(value)]),
         "RegularExpression" => regex_path(value),
-        _ => Selection::unknown(format!("an unknown `type` of a path, {}: {}", brief(kind), brief(value))),
+        _ => RequestSet::unknown(format!("an unknown `type` of a path, {}: {}", brief(kind), brief(value))),
     }
 }
 
@@ -173,25 +173,25 @@ pub(in super::super) fn exact_path(path: &str) -> String {
 }
 
 /// Returns the requests whose whole path a regex matches.
-fn regex_path(regex: &str) -> Selection {
+fn regex_path(regex: &str) -> RequestSet {
     let whole = format!("^(?:{regex})$");
     match parse_regex(&whole, false) {
-        Some(_) => Selection::matching(MatchField::Path, vec![format!("~{whole}")]),
-        None => Selection::unknown(format!("the regex of a path is not supported: {}", brief(regex))),
+        Some(_) => RequestSet::matching(MatchField::Path, vec![format!("~{whole}")]),
+        None => RequestSet::unknown(format!("the regex of a path is not supported: {}", brief(regex))),
     }
 }
 
 /// Returns the requests that a matcher of a header selects: `type`, `name` and `value`.
-fn header_selection(header: &Node) -> Selection {
+fn header_selection(header: &Node) -> RequestSet {
     let name = field_text(header, "name").unwrap_or_default().to_ascii_lowercase();
     let value = field_text(header, "value").unwrap_or_default();
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
-        return Selection::unknown(format!("no name of a header: {}", brief(&name)));
+        return RequestSet::unknown(format!("no name of a header: {}", brief(&name)));
     }
     let kind = field_text(header, "type").unwrap_or("Exact");
     match header_pattern(kind, value) {
-        Some(pattern) => Selection::matching(MatchField::Header(name), vec![pattern]),
-        None => Selection::unknown(format!(
+        Some(pattern) => RequestSet::matching(MatchField::Header(name), vec![pattern]),
+        None => RequestSet::unknown(format!(
             "a condition on the header `{name}` is not supported: {} {}",
             brief(kind),
             brief(value)

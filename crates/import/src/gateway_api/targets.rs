@@ -25,7 +25,7 @@ static SELECTOR: Message = Message {
 
 /// How close a target is to a request; closer policies replace others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) enum Level {
+pub(in super::super) enum TargetLevel {
     Gateway,
     Listener,
     Route,
@@ -35,7 +35,7 @@ pub(in super::super) enum Level {
 /// A target of a policy, with the parts of routes that it has.
 #[derive(Debug)]
 pub(in super::super) struct PolicyTarget {
-    pub(in super::super) level: Level,
+    pub(in super::super) level: TargetLevel,
     /// Empty if the routes are not in the input.
     pub(in super::super) parts: Vec<PartId>,
     /// What to say of the rules if they are for all requests, since there are no parts.
@@ -72,10 +72,10 @@ fn named_target(
     let section = text("sectionName");
     let is_gateway = kind == "Gateway";
     let level = match (is_gateway, section) {
-        (true, None) => Level::Gateway,
-        (true, Some(_)) => Level::Listener,
-        (false, None) => Level::Route,
-        (false, Some(_)) => Level::RouteRule,
+        (true, None) => TargetLevel::Gateway,
+        (true, Some(_)) => TargetLevel::Listener,
+        (false, None) => TargetLevel::Route,
+        (false, Some(_)) => TargetLevel::RouteRule,
     };
     let found = match (text("group") == Some(GROUP), is_gateway) {
         (false, _) => Vec::new(),
@@ -97,7 +97,7 @@ fn named_target(
         found.iter().filter(|_| is_gateway).for_each(|route| routes.mark_parents(*route, ledger));
         parts
             .iter()
-            .filter(|_| level == Level::RouteRule)
+            .filter(|_| level == TargetLevel::RouteRule)
             .for_each(|part| routes.mark_section(*part, ledger));
     }
     PolicyTarget { level, parts, unresolved: Remark::new(Effect::Tighter, reason) }
@@ -137,5 +137,5 @@ fn selected_targets(
     } else {
         fields.for_each(|value| ledger.lose(value, Effect::None, "selects the targets"));
     }
-    vec![PolicyTarget { level: Level::Route, parts, unresolved: Remark::new(Effect::Tighter, reason) }]
+    vec![PolicyTarget { level: TargetLevel::Route, parts, unresolved: Remark::new(Effect::Tighter, reason) }]
 }

@@ -37,7 +37,7 @@ const KEYS: [&str; 15] = [
 
 /// Settings of the controller.
 #[derive(Debug)]
-pub(super) struct ControllerSettings {
+pub(super) struct IngressSettings {
     pub(super) request_status: u16,
     pub(super) connection_status: u16,
     pub(super) global_status: u16,
@@ -54,7 +54,7 @@ pub(super) struct LimitKey {
     pub(super) remark: Option<Remark>,
 }
 
-impl Default for ControllerSettings {
+impl Default for IngressSettings {
     fn default() -> Self {
         Self {
             request_status: 503,
@@ -71,7 +71,7 @@ pub(super) fn is_controller_config(manifest: &Manifest<'_>) -> bool {
     manifest.is("", "ConfigMap") && data.is_some_and(|data| KEYS.iter().any(|key| get(data, key).is_some()))
 }
 
-impl ControllerSettings {
+impl IngressSettings {
     /// Reads the controller's ConfigMap.
     pub(super) fn read(&mut self, manifest: &Manifest<'_>, ledger: &Ledger) {
         let Some(data) = get(manifest.node, "data") else { return };

@@ -8,7 +8,7 @@ use super::super::ledger::Ledger;
 use super::super::pattern::{is_literal_path, parse_regex};
 use super::super::remark::{Effect, brief};
 use super::super::scope::MatchField;
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 use super::super::tree::{field_text, get, items};
 use super::Ingress;
 use weir_yaml::Node;
@@ -120,7 +120,7 @@ impl<'n> IngressLocations<'n> {
     }
 
     /// Returns the requests of an Ingress.
-    pub(super) fn requests(&self, ingress: usize, ages: &[usize]) -> Selection {
+    pub(super) fn requests(&self, ingress: usize, ages: &[usize]) -> RequestSet {
         let mut hosts: Vec<&str> = Vec::new();
         for location in self.all.iter().filter(|one| one.ingress == ingress) {
             if !hosts.contains(&location.host.as_str()) {
@@ -128,19 +128,19 @@ impl<'n> IngressLocations<'n> {
             }
         }
         let of_host = |host: &&str| self.host_selection(host).and(&self.paths(ingress, host, ages));
-        hosts.iter().map(of_host).fold(Selection::default(), |all, one| all.or(&one))
+        hosts.iter().map(of_host).fold(RequestSet::default(), |all, one| all.or(&one))
     }
 
     /// Returns the requests of a host.
-    fn host_selection(&self, host: &str) -> Selection {
+    fn host_selection(&self, host: &str) -> RequestSet {
         let names = |host: &str| {
             let aliases =
                 self.aliases.iter().filter(|(known, _)| known == host).map(|(_, alias)| alias.clone());
             std::iter::once(host.to_owned()).chain(aliases).collect::<Vec<_>>()
         };
         let own = match host.is_empty() {
-            true => Selection::all(),
-            false => Selection::matching(MatchField::Host, names(host)),
+            true => RequestSet::all(),
+            false => RequestSet::matching(MatchField::Host, names(host)),
         };
         // Of names that match, an exact one takes precedence, then the longest wildcard.
         let is_closer = |other: &&str| {
@@ -153,14 +153,14 @@ impl<'n> IngressLocations<'n> {
         let others: Vec<String> = others.into_iter().flat_map(names).collect();
         match others.is_empty() {
             true => own,
-            false => own.without(&Selection::matching(MatchField::Host, others)),
+            false => own.without(&RequestSet::matching(MatchField::Host, others)),
         }
     }
 
     /// Returns the requests of the paths that an Ingress has on a host.
-    fn paths(&self, ingress: usize, host: &str, ages: &[usize]) -> Selection {
+    fn paths(&self, ingress: usize, host: &str, ages: &[usize]) -> RequestSet {
         let of_host: Vec<&IngressLocation<'n>> = self.all.iter().filter(|one| one.host == host).collect();
-        let mut paths = Selection::default();
+        let mut paths = RequestSet::default();
         for own in of_host.iter().filter(|one| one.ingress == ingress) {
             let others = of_host.iter().filter(|one| one.ingress != ingress && one.precedes(own, ages));
             let rest = others.fold(own.selection(), |rest, other| rest.without(&other.selection()));
@@ -194,16 +194,16 @@ impl IngressLocation<'_> {
             }
     }
 
-    fn selection(&self) -> Selection {
+    fn selection(&self) -> RequestSet {
         let Self { path, kind, is_regex, .. } = self;
         if path == "/" && (*is_regex || *kind != LocationKind::Exact) {
-            return Selection::all();
+            return RequestSet::all();
         }
         if *is_regex {
             let regex = format!("^{path}");
             return match parse_regex(&regex, true) {
-                Some(_) => Selection::matching(MatchField::Path, vec![format!("~(?i){regex}")]),
-                None => Selection::unknown(format!("the regex of a path is not supported: {}", brief(path))),
+                Some(_) => RequestSet::matching(MatchField::Path, vec![format!("~(?i){regex}")]),
+                None => RequestSet::unknown(format!("the regex of a path is not supported: {}", brief(path))),
             };
         }
         let prefix = |text: &str| match text.strip_suffix('/').is_some_and(is_literal_path) {
@@ -216,6 +216,6 @@ impl IngressLocation<'_> {
             LocationKind::Segment => vec![exact_path(path), prefix(&format!("{path}/"))],
             LocationKind::Text => vec![prefix(path)],
         };
-        Selection::matching(MatchField::Path, patterns)
+        RequestSet::matching(MatchField::Path, patterns)
     }
 }

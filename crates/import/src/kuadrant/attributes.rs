@@ -7,7 +7,7 @@ use super::super::pattern::parse_regex;
 use super::super::remark::Effect;
 use super::super::rule_text::{literal_pattern, map, scalar};
 use super::super::scope::MatchField;
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 
 /// An attribute that rules know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl RequestAttribute {
     }
 
     /// Returns the requests in which the attribute compares so with the text; `None` if rules cannot express it.
-    pub(super) fn selection(&self, comparison: Comparison, text: &str) -> Option<Selection> {
+    pub(super) fn selection(&self, comparison: Comparison, text: &str) -> Option<RequestSet> {
         let escaped = regex::escape(text);
         let regex = match comparison {
             Comparison::Equal => return self.equal(text),
@@ -99,45 +99,45 @@ impl RequestAttribute {
             Self::Method | Self::ClientIp { .. } => return None,
         };
         let pattern = match (&field, comparison, text.strip_suffix('/')) {
-            (MatchField::Path, Comparison::StartsWith, Some("")) => return Some(Selection::all()),
+            (MatchField::Path, Comparison::StartsWith, Some("")) => return Some(RequestSet::all()),
             (MatchField::Path, Comparison::StartsWith, Some(folder)) if exact_path(folder) == folder => {
                 format!("{text}*")
             }
             _ => format!("~{regex}"),
         };
-        let mut selection = Selection::matching(field, vec![pattern]);
+        let mut selection = RequestSet::matching(field, vec![pattern]);
         if has_query && comparison != Comparison::StartsWith {
             note_query(&mut selection);
         }
         Some(selection)
     }
 
-    fn equal(&self, text: &str) -> Option<Selection> {
+    fn equal(&self, text: &str) -> Option<RequestSet> {
         Some(match self {
             Self::Path { has_query } => {
                 if text.contains('?') {
                     return None;
                 }
-                let mut selection = Selection::matching(MatchField::Path, vec![exact_path(text)]);
+                let mut selection = RequestSet::matching(MatchField::Path, vec![exact_path(text)]);
                 if *has_query {
                     note_query(&mut selection);
                 }
                 selection
             }
-            Self::Host => Selection::matching(MatchField::Host, vec![text.to_ascii_lowercase()]),
-            Self::Method => Selection::matching(MatchField::Method, vec![text.to_owned()]),
+            Self::Host => RequestSet::matching(MatchField::Host, vec![text.to_ascii_lowercase()]),
+            Self::Method => RequestSet::matching(MatchField::Method, vec![text.to_owned()]),
             Self::Header(name) => {
-                Selection::matching(MatchField::Header(name.clone()), vec![literal_pattern(text)])
+                RequestSet::matching(MatchField::Header(name.clone()), vec![literal_pattern(text)])
             }
             Self::ClientIp { has_port: false } => {
                 parse_network(text)?;
-                Selection::matching(MatchField::ClientIp, vec![text.to_owned()])
+                RequestSet::matching(MatchField::ClientIp, vec![text.to_owned()])
             }
             Self::ClientIp { has_port: true } => return None,
         })
     }
 }
 
-fn note_query(selection: &mut Selection) {
+fn note_query(selection: &mut RequestSet) {
     selection.add(Effect::Differs, "`request.path` has the query, and a rule compares the path alone");
 }

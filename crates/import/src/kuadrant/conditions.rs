@@ -5,26 +5,26 @@ use super::super::gateway_api::matches::RouteMatch;
 use super::super::ledger::{Ledger, flow_text};
 use super::super::remark::brief;
 use super::super::scope::MatchField;
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 use super::super::tree::{field_text, get, items, scalar_text};
 use super::attributes::{Comparison, RequestAttribute};
 use super::messages;
 use weir_yaml::Node;
 
 /// Returns the requests that meet all conditions of a list.
-pub(super) fn read_conditions(list: Option<&Node>, ledger: &Ledger) -> Selection {
+pub(super) fn read_conditions(list: Option<&Node>, ledger: &Ledger) -> RequestSet {
     let conditions = items(list).iter().map(|condition| read_condition(condition, ledger));
-    conditions.fold(Selection::all(), |all, one| all.and(&one))
+    conditions.fold(RequestSet::all(), |all, one| all.and(&one))
 }
 
-fn read_condition(node: &Node, ledger: &Ledger) -> Selection {
+fn read_condition(node: &Node, ledger: &Ledger) -> RequestSet {
     ledger.message(node, &messages::PREDICATE);
     if let Some(text) = field_text(node, "predicate") {
         get(node, "predicate").into_iter().for_each(|predicate| ledger.use_all(predicate));
         return of_predicate(text);
     }
     let Some(selector) = field_text(node, "selector") else {
-        return Selection::unknown(format!(
+        return RequestSet::unknown(format!(
             "a condition without `predicate` or `selector` is not expressed: {}",
             brief(&flow_text(node))
         ));
@@ -33,14 +33,14 @@ fn read_condition(node: &Node, ledger: &Ledger) -> Selection {
     let operator = field_text(node, "operator").unwrap_or_default();
     let value = field_text(node, "value").unwrap_or_default();
     of_comparison(selector, operator, value)
-        .unwrap_or_else(|| Selection::unknown(not_expressed(&format!("{selector} {operator} {value}"))))
+        .unwrap_or_else(|| RequestSet::unknown(not_expressed(&format!("{selector} {operator} {value}"))))
 }
 
 fn not_expressed(text: &str) -> String {
     format!("the condition `{}` is not expressed", brief(text))
 }
 
-fn of_comparison(selector: &str, operator: &str, value: &str) -> Option<Selection> {
+fn of_comparison(selector: &str, operator: &str, value: &str) -> Option<RequestSet> {
     let attribute = RequestAttribute::of_selector(selector)?;
     match operator {
         "eq" => attribute.selection(Comparison::Equal, value),
@@ -53,26 +53,26 @@ fn of_comparison(selector: &str, operator: &str, value: &str) -> Option<Selectio
 }
 
 /// Returns the requests that a predicate selects.
-pub(super) fn of_predicate(text: &str) -> Selection {
+pub(super) fn of_predicate(text: &str) -> RequestSet {
     match Expression::parse(text) {
         Ok(expression) => of_expression(&expression, text),
-        Err(problem) => Selection::unknown(format!("{}: {problem}", not_expressed(text))),
+        Err(problem) => RequestSet::unknown(format!("{}: {problem}", not_expressed(text))),
     }
 }
 
 /// Returns the requests that an expression selects; `whole` is the predicate, for remarks.
-fn of_expression(expression: &Expression, whole: &str) -> Selection {
+fn of_expression(expression: &Expression, whole: &str) -> RequestSet {
     match expression {
         Expression::And(left, right) => of_expression(left, whole).and(&of_expression(right, whole)),
         Expression::Or(left, right) => of_expression(left, whole).or(&of_expression(right, whole)),
         Expression::Not(inner) => of_expression(inner, whole).inverse(),
-        Expression::Name(name) if name == "true" => Selection::all(),
-        Expression::Name(name) if name == "false" => Selection::default(),
-        simple => of_simple(simple).unwrap_or_else(|| Selection::unknown(not_expressed(whole))),
+        Expression::Name(name) if name == "true" => RequestSet::all(),
+        Expression::Name(name) if name == "false" => RequestSet::default(),
+        simple => of_simple(simple).unwrap_or_else(|| RequestSet::unknown(not_expressed(whole))),
     }
 }
 
-fn of_simple(expression: &Expression) -> Option<Selection> {
+fn of_simple(expression: &Expression) -> Option<RequestSet> {
     let equal = |one: &Expression, other: &Expression| match (one, other) {
         (attribute, Expression::Text(text)) | (Expression::Text(text), attribute) => {
             RequestAttribute::of(attribute)?.selection(Comparison::Equal, text)
@@ -103,13 +103,13 @@ fn of_simple(expression: &Expression) -> Option<Selection> {
 }
 
 /// `request.method in ['GET', 'HEAD']`, or `'x-a' in request.headers`
-fn of_membership(value: &Expression, list: &Expression) -> Option<Selection> {
+fn of_membership(value: &Expression, list: &Expression) -> Option<RequestSet> {
     if let (Expression::Text(name), Some(["request", "headers"])) = (value, list.path().as_deref()) {
         return present(&RequestAttribute::of_selector(&format!("request.headers.{name}"))?);
     }
     let Expression::List(values) = list else { return None };
     let attribute = RequestAttribute::of(value)?;
-    let mut selection = Selection::default();
+    let mut selection = RequestSet::default();
     for value in values {
         let Expression::Text(text) = value else { return None };
         selection = selection.or(&attribute.selection(Comparison::Equal, text)?);
@@ -117,31 +117,31 @@ fn of_membership(value: &Expression, list: &Expression) -> Option<Selection> {
     Some(selection)
 }
 
-fn present(attribute: &RequestAttribute) -> Option<Selection> {
+fn present(attribute: &RequestAttribute) -> Option<RequestSet> {
     match attribute {
         RequestAttribute::Header(name) => {
-            Some(Selection::matching(MatchField::Header(name.clone()), vec!["*".to_owned()]))
+            Some(RequestSet::matching(MatchField::Header(name.clone()), vec!["*".to_owned()]))
         }
         RequestAttribute::Path { .. } | RequestAttribute::Host | RequestAttribute::Method => {
-            Some(Selection::all())
+            Some(RequestSet::all())
         }
         RequestAttribute::ClientIp { .. } => None,
     }
 }
 
 /// Returns the requests of the route selectors of `v1beta2`, of which one is enough.
-pub(super) fn read_route_selectors(list: Option<&Node>, ledger: &Ledger) -> Selection {
+pub(super) fn read_route_selectors(list: Option<&Node>, ledger: &Ledger) -> RequestSet {
     let selectors = items(list);
     if selectors.is_empty() {
-        return Selection::all();
+        return RequestSet::all();
     }
-    let mut any = Selection::default();
+    let mut any = RequestSet::default();
     for selector in selectors {
         ledger.message(selector, &messages::ROUTE_SELECTOR);
         let hosts = get(selector, "hostnames");
         hosts.into_iter().for_each(|hosts| ledger.use_all(hosts));
         let names: Vec<String> = items(hosts).iter().filter_map(scalar_text).map(str::to_owned).collect();
-        let mut own = Selection::all();
+        let mut own = RequestSet::all();
         let matches = items(get(selector, "matches"));
         if !matches.is_empty() {
             let read = matches.iter().map(|one| {
@@ -149,9 +149,9 @@ pub(super) fn read_route_selectors(list: Option<&Node>, ledger: &Ledger) -> Sele
                 matching.mark(ledger);
                 matching.selection
             });
-            own = read.fold(Selection::default(), |any, one| any.or(&one));
+            own = read.fold(RequestSet::default(), |any, one| any.or(&one));
         }
-        any = any.or(&own.and(&Selection::matching(MatchField::Host, names)));
+        any = any.or(&own.and(&RequestSet::matching(MatchField::Host, names)));
     }
     any
 }

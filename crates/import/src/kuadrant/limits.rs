@@ -6,10 +6,10 @@
 use super::super::duration::parse_duration;
 use super::super::expression::Expression;
 use super::super::ledger::Ledger;
-use super::super::limit_draft::{Counting, LimitDraft};
+use super::super::limit_draft::{LimitContent, LimitDraft};
 use super::super::remark::{Effect, brief};
 use super::super::rule_text::{list, map};
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 use super::super::tree::{as_i64, field_text, get, items, scalar_text};
 use super::attributes::RequestAttribute;
 use super::conditions::{read_conditions, read_route_selectors};
@@ -21,7 +21,7 @@ use weir_yaml::Node;
 pub(super) struct PolicyLimit<'n> {
     pub(super) name: String,
     pub(super) node: &'n Node,
-    pub(super) requests: Selection,
+    pub(super) requests: RequestSet,
     /// Without name and origin; `None` if it limits nothing.
     pub(super) draft: Option<LimitDraft>,
 }
@@ -37,7 +37,7 @@ impl<'n> PolicyLimit<'n> {
             if draft.key.iter().any(|part| part.contains("header")) {
                 draft.on_missing = Some("skip");
             }
-            if draft.counting != Counting::Nothing {
+            if draft.counting != LimitContent::Nothing {
                 draft.add(
                     Effect::Looser,
                     "each instance has the whole limit, Limitador counts all together: use `store` and `scope: shared`",
@@ -50,7 +50,7 @@ impl<'n> PolicyLimit<'n> {
 }
 
 /// Returns what the rates of a limit count.
-fn read_rates(limit: &Node, ledger: &Ledger) -> Option<Counting> {
+fn read_rates(limit: &Node, ledger: &Ledger) -> Option<LimitContent> {
     let mut rates: Vec<(i64, u64)> = Vec::new();
     for rate in items(get(limit, "rates")) {
         ledger.message(rate, &messages::RATE);
@@ -76,17 +76,17 @@ fn read_rates(limit: &Node, ledger: &Ledger) -> Option<Counting> {
 }
 
 /// Returns how rates count: each a number of requests, and seconds.
-fn counting(rates: &[(i64, u64)], limit: &Node, ledger: &Ledger) -> Counting {
+fn counting(rates: &[(i64, u64)], limit: &Node, ledger: &Ledger) -> LimitContent {
     if rates.iter().any(|(count, _)| *count == 0) {
         items(get(limit, "rates")).iter().for_each(|rate| {
             ledger.lose(rate, Effect::None, "a limit of 0 rejects all requests");
         });
-        return Counting::Nothing;
+        return LimitContent::Nothing;
     }
     let bucket = |(count, seconds): &(i64, u64)| {
         map([("refill", count.to_string()), ("every", format!("{seconds}s"))])
     };
-    Counting::Fields(match rates {
+    LimitContent::Fields(match rates {
         [only] => vec![("token_bucket", bucket(only))],
         several => {
             let limits = several.iter().map(|rate| map([("token_bucket", bucket(rate))]));

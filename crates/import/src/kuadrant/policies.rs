@@ -3,12 +3,12 @@
 //! A gateway has routes and a route has rules, each with at most one policy. From the gateway down, `defaults` give way
 //! to closer policies and `overrides` do not, as a whole (`atomic`) or limit by limit (`merge`).
 
-use super::super::gateway_api::targets::{Level, PolicyTarget, targets};
+use super::super::gateway_api::targets::{PolicyTarget, TargetLevel, targets};
 use super::super::gateway_api::{GatewayRoutes, PartId};
 use super::super::kubernetes::Manifest;
 use super::super::ledger::Ledger;
 use super::super::remark::Effect;
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 use super::super::tree::{entries, field_text, get, scalar_text};
 use super::conditions::read_conditions;
 use super::limits::PolicyLimit;
@@ -34,7 +34,7 @@ pub(super) struct LimitPolicy<'n> {
     pub(super) targets: Vec<PolicyTarget>,
     strategy: Strategy,
     /// Conditions of all its limits.
-    pub(super) when: Option<Selection>,
+    pub(super) when: Option<RequestSet>,
     pub(super) limits: Vec<PolicyLimit<'n>>,
 }
 
@@ -84,7 +84,7 @@ impl<'n> LimitPolicy<'n> {
         policy
     }
 
-    fn level(&self, part: PartId) -> Option<Level> {
+    fn level(&self, part: PartId) -> Option<TargetLevel> {
         self.targets.iter().filter(|target| target.parts.contains(&part)).map(|target| target.level).max()
     }
 }

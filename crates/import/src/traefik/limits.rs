@@ -2,7 +2,7 @@
 
 use super::super::duration::parse_duration;
 use super::super::ledger::Ledger;
-use super::super::limit_draft::{Counting, LimitDraft};
+use super::super::limit_draft::{LimitContent, LimitDraft};
 use super::super::remark::{Effect, brief};
 use super::super::rule_text::{map, scalar};
 use super::super::token_bucket::format_period;
@@ -31,7 +31,7 @@ pub(super) fn read_rate_limit(node: &Node, ledger: &Ledger) -> Option<LimitDraft
     let average_count = u128::from(average.unsigned_abs());
     let limit = format_limit(average_count, period);
     let fields = vec![("limit", limit), ("burst", burst.to_string())];
-    let mut draft = LimitDraft::new("", "", Counting::Fields(fields));
+    let mut draft = LimitDraft::new("", "", LimitContent::Fields(fields));
     let per_second = average_count * SECOND / period;
     // Traefik lets a request wait for half of the time between two requests.
     let delay = if per_second < 1 { SECOND / 2 } else { SECOND / (per_second * 2) };
@@ -40,7 +40,7 @@ pub(super) fn read_rate_limit(node: &Node, ledger: &Ledger) -> Option<LimitDraft
             .add(Effect::Tighter, format!("Traefik lets requests wait for up to {delay} ns, rules do not")),
         millis => draft.others.push(("throttle", format!("delay {millis}ms"))),
     }
-    set_source(&mut draft, node, Source::ClientIp, ledger);
+    set_source(&mut draft, node, DefaultSource::ClientIp, ledger);
     Some(draft)
 }
 
@@ -67,10 +67,10 @@ pub(super) fn read_in_flight(node: &Node, ledger: &Ledger) -> Option<LimitDraft>
         get(node, "sourceCriterion")
             .into_iter()
             .for_each(|source| ledger.lose(source, Effect::None, "all requests are rejected"));
-        return Some(LimitDraft::new("", "", Counting::Nothing));
+        return Some(LimitDraft::new("", "", LimitContent::Nothing));
     }
-    let mut draft = LimitDraft::new("", "", Counting::Fields(vec![("in_flight", amount.to_string())]));
-    set_source(&mut draft, node, Source::Host, ledger);
+    let mut draft = LimitDraft::new("", "", LimitContent::Fields(vec![("in_flight", amount.to_string())]));
+    set_source(&mut draft, node, DefaultSource::Host, ledger);
     Some(draft)
 }
 
@@ -111,13 +111,13 @@ fn read_period(node: &Node, ledger: &Ledger) -> Option<u128> {
 
 /// What requests are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum DefaultSource {
     ClientIp,
     Host,
 }
 
 /// Sets the key by `sourceCriterion`, or else by `default`.
-fn set_source(draft: &mut LimitDraft, node: &Node, default: Source, ledger: &Ledger) {
+fn set_source(draft: &mut LimitDraft, node: &Node, default: DefaultSource, ledger: &Ledger) {
     let criterion = get(node, "sourceCriterion");
     criterion.into_iter().for_each(|criterion| ledger.message(criterion, &messages::CRITERION));
     let field = |name: &str| criterion.and_then(|criterion| get(criterion, name));
@@ -146,7 +146,7 @@ fn set_source(draft: &mut LimitDraft, node: &Node, default: Source, ledger: &Led
                 format!("no name of a header, so all requests share one counter: {}", brief(name)),
             ),
         }
-    } else if is_host || default == Source::Host {
+    } else if is_host || default == DefaultSource::Host {
         draft.key.push("host".to_owned());
         field("requestHost")
             .into_iter()

@@ -7,7 +7,7 @@ use super::super::kubernetes::Manifest;
 use super::super::ledger::Ledger;
 use super::super::remark::{Effect, Remark, brief};
 use super::super::scope::MatchField;
-use super::super::selection::Selection;
+use super::super::selection::RequestSet;
 use super::super::tree::{as_i64, entries, field_text, get, items, scalar_text};
 use super::messages;
 use super::middlewares::TraefikMiddlewares;
@@ -22,7 +22,7 @@ const ANNOTATION: &str = "traefik.ingress.kubernetes.io/router.middlewares";
 pub(super) struct TraefikRouter {
     pub(super) title: String,
     /// With the requests of routers of a higher priority.
-    selection: Selection,
+    selection: RequestSet,
     priority: i64,
     /// The middlewares with limits, by index.
     pub(super) middlewares: Vec<usize>,
@@ -129,7 +129,7 @@ impl TraefikRouters {
     }
 
     /// Returns the requests of a router, without those of routers with a higher priority.
-    pub(super) fn requests(&self, index: usize) -> Selection {
+    pub(super) fn requests(&self, index: usize) -> RequestSet {
         let own = &self.all[index];
         let comes_first = |(other, router): &(usize, &TraefikRouter)| {
             router.priority > own.priority || (router.priority == own.priority && *other < index)
@@ -140,7 +140,7 @@ impl TraefikRouters {
 }
 
 /// Returns the requests of a path of an Ingress, and the length of the rule that Traefik makes of it.
-fn ingress_path(path: &Node, host: &str, ledger: &Ledger) -> (Selection, i64) {
+fn ingress_path(path: &Node, host: &str, ledger: &Ledger) -> (RequestSet, i64) {
     let text = field_text(path, "path").unwrap_or("/");
     let kind = field_text(path, "pathType").unwrap_or_default();
     ["path", "pathType"]
@@ -161,10 +161,10 @@ fn ingress_path(path: &Node, host: &str, ledger: &Ledger) -> (Selection, i64) {
         }
         _ => (vec![prefix_pattern(text)], "PathPrefix(``)".len()),
     };
-    let mut selection = Selection::matching(MatchField::Path, patterns);
+    let mut selection = RequestSet::matching(MatchField::Path, patterns);
     let mut length = overhead + text.len();
     if !host.is_empty() {
-        let hosts = Selection::matching(MatchField::Host, vec![host.to_ascii_lowercase()]);
+        let hosts = RequestSet::matching(MatchField::Host, vec![host.to_ascii_lowercase()]);
         selection = hosts.and(&selection);
         length += "Host(``) && ".len() + host.len();
     }
