@@ -106,10 +106,12 @@ impl RequestSet {
             return either;
         }
         for theirs in &other.scopes {
-            if !either.scopes.iter_mut().any(|ours| join(ours, theirs)) {
-                let (parts, is_exact) = without_all(theirs, &either.scopes);
-                either.scopes.extend(parts);
-                either.note_approximation(is_exact);
+            let (parts, is_exact) = without_all(theirs, &either.scopes);
+            either.note_approximation(is_exact);
+            for part in parts {
+                if !either.scopes.iter_mut().any(|ours| join(ours, &part)) {
+                    either.scopes.push(part);
+                }
             }
         }
         if either.scopes.len() > MAX_SCOPES {
