@@ -58,6 +58,11 @@ impl<'n> IngressLocations<'n> {
             for rule in rules {
                 locations.add_rule(index, rule, ingress, ledger);
             }
+            let default = get(spec, "defaultBackend").filter(|_| !rules.is_empty());
+            if let Some(default) = default.filter(|_| ingress.annotations.has_limits()) {
+                let reason = "other paths of these hosts have the limits, too, and are in no rule";
+                ledger.lose(default, Effect::Looser, reason);
+            }
         }
         locations.set_regexes(ingresses);
         for location in locations.all.iter().filter(|one| !one.depends_on_kind()) {

@@ -92,7 +92,8 @@ impl TraefikRouters {
         });
     }
 
-    /// Adds the paths of an Ingress. Marks nothing of one without limits.
+    /// Adds the paths of an Ingress. One without middlewares takes requests from other routers, and is marked nowhere: its
+    /// remark has a checksum.
     pub(super) fn add_ingress<'n>(
         &mut self,
         manifest: &Manifest<'n>,
@@ -101,7 +102,13 @@ impl TraefikRouters {
     ) {
         let annotations = manifest.metadata("annotations").map(entries).unwrap_or_default();
         let named = annotations.iter().find(|(name, _)| scalar_text(name) == Some(ANNOTATION));
-        let Some((_, list)) = named else { return };
+        let Some((_, list)) = named else {
+            let class = manifest.spec().and_then(|spec| field_text(spec, "ingressClassName"));
+            if class.is_none_or(|class| class.contains("traefik")) {
+                self.add_paths(manifest, &[], &Ledger::default());
+            }
+            return;
+        };
         let (found, missing) = middlewares.resolve_names(scalar_text(list).unwrap_or_default());
         let limits = middlewares.flatten(&found, ledger);
         manifest.mark(ledger, &["v1"]);
@@ -111,6 +118,10 @@ impl TraefikRouters {
             let text = format!("{title}: {} is not in the input: what it limits is not known", brief(&name));
             self.remarks.push(Remark::new(Effect::Looser, text));
         }
+        self.add_paths(manifest, &limits, ledger);
+    }
+
+    fn add_paths(&mut self, manifest: &Manifest<'_>, limits: &[usize], ledger: &Ledger) {
         let Some(spec) = manifest.spec() else { return };
         ledger.message(spec, &messages::INGRESS);
         for rule in items(get(spec, "rules")) {
@@ -119,10 +130,10 @@ impl TraefikRouters {
             for path in items(get(rule, "http").and_then(|http| get(http, "paths"))) {
                 let (selection, length) = ingress_path(path, host, ledger);
                 self.all.push(TraefikRouter {
-                    title: title.clone(),
+                    title: manifest.title(),
                     selection,
                     priority: length,
-                    middlewares: limits.clone(),
+                    middlewares: limits.to_vec(),
                 });
             }
         }

@@ -49,6 +49,25 @@ fn routers_with_longer_rules_or_a_higher_priority_take_requests() {
 }
 
 #[test]
+fn an_ingress_without_middlewares_takes_requests_from_other_routers() {
+    let ingress = |name: &str, annotation: &str, path: &str| {
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{ name: {name}, annotations: {{ {annotation} }} }}\n\
+             spec: {{ rules: [{{ http: {{ paths: [{{ path: {path}, pathType: Prefix }}] }} }}] }}\n"
+        )
+    };
+    let limited = "traefik.ingress.kubernetes.io/router.middlewares: default-m@kubernetescrd";
+    let text = [
+        "apiVersion: traefik.io/v1alpha1\nkind: Middleware\nmetadata: { name: m }\nspec: { inFlightReq: { amount: 1 } }\n".to_owned(),
+        ingress("wide", limited, "/"),
+        ingress("narrow", "", "/a"),
+    ]
+    .join("---\n");
+    let rules = import(&[ImportSource { path: "f".into(), name: "f".to_owned(), text }]).unwrap().rules;
+    assert!(rules.contains("except: { path: [\"/a\", \"/a/*\"], trailing_slash: exact }"), "{rules}");
+}
+
+#[test]
 fn chains_in_a_circle_end() {
     let rules = rules(
         "{ routers: { r: { rule: Path(`/a`), middlewares: [c] } }, middlewares: { c: { chain: { middlewares: [c] } } } }",
