@@ -233,7 +233,8 @@ fn import_rules(ImportArgs { importer, files, option }: &ImportArgs) -> ExitCode
             Err(error) => problems.push(format!("{name}: not readable: {error}")),
         }
     }
-    let imported = if problems.is_empty() { importer.import(&sources, option.as_deref()) } else { Err(Vec::new()) };
+    let imported =
+        if problems.is_empty() { importer.import(&sources, option.as_deref()) } else { Err(Vec::new()) };
     match imported {
         Ok(imported) => {
             print_lines(&mut std::io::stderr(), &imported.warnings);

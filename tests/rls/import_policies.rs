@@ -77,8 +77,8 @@ const MIDDLEWARE: [&str; 23] = [
 fn import(format: &str, documents: &[Value]) -> String {
     let text: Vec<String> = documents.iter().map(ToString::to_string).collect();
     let source = ImportSource { path: "f".into(), name: "f".to_owned(), text: text.join("\n---\n") };
-    let importer = IMPORTERS.iter().find(|importer| importer.name == format).unwrap();
-    importer.import(&[source], None).unwrap().rules
+    let importer = IMPORTERS.iter().find(|importer| importer.name == format).expect("a format");
+    importer.import(&[source], None).expect("an input").rules
 }
 
 fn object(version: &str, kind: &str, spec: &Value) -> Value {
@@ -192,10 +192,7 @@ fn fields_of_linkerd_are_known() {
         "identity": { "requestsPerSecond": 2 },
         "overrides": [{ "requestsPerSecond": 3, "clientRefs": [client] }],
     });
-    let rules = import(
-        "linkerd",
-        &[object("policy.linkerd.io/v1alpha1", "HTTPLocalRateLimitPolicy", &spec)],
-    );
+    let rules = import("linkerd", &[object("policy.linkerd.io/v1alpha1", "HTTPLocalRateLimitPolicy", &spec)]);
     assert_known(&rules);
     assert_eq!(rules.matches("- name: s.n.").count(), 3, "{rules}");
 }

@@ -100,9 +100,10 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 
 #[test]
 fn rules_of_the_migration_guides_are_those_of_the_import() {
-    for (page, formats) in
-        [("ingress-nginx.md", &["ingress-nginx"][..]), ("gateways.md", &["envoy-gateway", "linkerd", "kuadrant"])]
-    {
+    for (page, formats) in [
+        ("ingress-nginx.md", &["ingress-nginx"][..]),
+        ("gateways.md", &["envoy-gateway", "linkerd", "kuadrant"]),
+    ] {
         let (before, after) = (blocks(page, "yml"), blocks(page, "yaml"));
         assert_eq!((before.len(), after.len()), (formats.len(), formats.len()), "{page}");
         for (format, (before, after)) in formats.iter().zip(before.iter().zip(&after)) {
