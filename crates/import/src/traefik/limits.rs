@@ -24,8 +24,7 @@ pub(super) fn read_rate_limit(node: &Node, ledger: &Ledger) -> Option<LimitDraft
     let burst = number(node, "burst", 1, ledger)?.max(1);
     let period = read_period(node, ledger)?;
     if let Some(redis) = get(node, "redis") {
-        let reason =
-            "each instance has the whole limit, Traefik counts all together: use `store` and `scope: shared`";
+        let reason = "each instance has the whole limit, Traefik counts all together: use `store` and `scope: shared`, without `throttle`";
         ledger.hide(redis, Effect::Looser, reason);
     }
     let average_count = u128::from(average.unsigned_abs());
