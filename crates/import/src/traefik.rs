@@ -46,8 +46,13 @@ pub static IMPORTER: Importer = Importer {
 /// Converts the middlewares in all documents of files to rules.
 ///
 /// # Errors
-/// Returns syntax errors, or that the files have no middleware.
+/// Returns syntax errors, files in TOML, or that the files have no middleware.
 pub fn import(sources: &[ImportSource]) -> Result<Imported, Vec<ImportError>> {
+    let is_toml = |source: &&ImportSource| source.path.extension().is_some_and(|end| end == "toml");
+    let toml: Vec<ImportError> = sources.iter().filter(is_toml).map(toml_error).collect();
+    if !toml.is_empty() {
+        return Err(toml);
+    }
     let files = ManifestFiles::read(sources)?;
     let ledger = Ledger::default();
     let manifests = files.manifests(&ledger);
@@ -70,6 +75,11 @@ pub fn import(sources: &[ImportSource]) -> Result<Imported, Vec<ImportError>> {
     let items = write(&middlewares, &routers);
     let tail = files.remarks(&ledger, &messages::DEFAULTS);
     Ok(Imported::new(&header_comments(&files.names()), items, &tail))
+}
+
+fn toml_error(source: &ImportSource) -> ImportError {
+    let message = "TOML is not supported, expected the file provider's configuration in YAML".to_owned();
+    ImportError { file: source.name.clone(), position: None, message }
 }
 
 fn is(manifest: &Manifest<'_>, kind: &str) -> bool {

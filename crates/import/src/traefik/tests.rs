@@ -68,6 +68,17 @@ fn an_ingress_without_middlewares_takes_requests_from_other_routers() {
 }
 
 #[test]
+fn files_in_toml_are_an_error_that_says_what_to_do() {
+    let text = "[http.middlewares.a.rateLimit]\naverage = 1\n".to_owned();
+    let error =
+        import(&[ImportSource { path: "a.toml".into(), name: "a.toml".to_owned(), text }]).unwrap_err();
+    assert_eq!(
+        error[0].to_string(),
+        "a.toml: TOML is not supported, expected the file provider's configuration in YAML"
+    );
+}
+
+#[test]
 fn chains_in_a_circle_end() {
     let rules = rules(
         "{ routers: { r: { rule: Path(`/a`), middlewares: [c] } }, middlewares: { c: { chain: { middlewares: [c] } } } }",
