@@ -224,7 +224,7 @@ fn replay_rules<'a>(path: &Path, config: &'a config::Config) -> ReplayRules<'a> 
     ReplayRules { name: path.display().to_string(), policy: &config.policy, max_keys: config.max_keys }
 }
 
-fn import_rules(ImportArgs { importer, files }: &ImportArgs) -> ExitCode {
+fn import_rules(ImportArgs { importer, files, option }: &ImportArgs) -> ExitCode {
     let (mut sources, mut problems) = (Vec::new(), Vec::new());
     for file in files {
         let (path, name) = (file.clone(), file.display().to_string());
@@ -233,7 +233,8 @@ fn import_rules(ImportArgs { importer, files }: &ImportArgs) -> ExitCode {
             Err(error) => problems.push(format!("{name}: not readable: {error}")),
         }
     }
-    let imported = if problems.is_empty() { importer.import(&sources) } else { Err(Vec::new()) };
+    let imported =
+        if problems.is_empty() { importer.import(&sources, option.as_deref()) } else { Err(Vec::new()) };
     match imported {
         Ok(imported) => {
             print_lines(&mut std::io::stderr(), &imported.warnings);

@@ -11,6 +11,8 @@ mod fixture;
 mod import_fields;
 #[path = "rls/import_leaves.rs"]
 mod import_leaves;
+#[path = "rls/import_policies.rs"]
+mod import_policies;
 #[path = "rls/imported.rs"]
 mod imported;
 #[path = "rls/matching.rs"]

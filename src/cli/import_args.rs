@@ -16,6 +16,8 @@ pub struct ImportArgs {
     pub importer: &'static Importer,
     /// The files; `-` is standard input.
     pub files: Vec<PathBuf>,
+    /// The value of the format's option, if it has one and it is given.
+    pub option: Option<String>,
 }
 
 impl FromArgMatches for ImportArgs {
@@ -23,7 +25,8 @@ impl FromArgMatches for ImportArgs {
         let chosen = matches.subcommand().and_then(|(name, matches)| Some((importer(name)?, matches)));
         let (importer, matches) = chosen.ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
         let files = matches.get_many(FILES).into_iter().flatten().cloned().collect();
-        Ok(Self { importer, files })
+        let option = importer.option().and_then(|option| matches.get_one(option.name).cloned());
+        Ok(Self { importer, files, option })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -55,7 +58,11 @@ fn subcommand(importer: &'static Importer) -> Command {
     let files = files.required(true).value_parser(value_parser!(PathBuf));
     let files = match importer.convert {
         Conversion::OneFile(_) => files.action(ArgAction::Set),
-        Conversion::Files(_) => files.action(ArgAction::Append).num_args(1..),
+        Conversion::Files(_) | Conversion::FilesWith(..) => files.action(ArgAction::Append).num_args(1..),
     };
-    Command::new(importer.name).about(importer.about).arg(files)
+    let option = importer.option().map(|option| {
+        let value = Arg::new(option.name).long(option.name).value_name(option.value_name);
+        value.help(option.help).default_value(option.default).action(ArgAction::Set)
+    });
+    Command::new(importer.name).about(importer.about).args(option).arg(files)
 }

@@ -1,6 +1,7 @@
 //! `weir import`: output and exit codes.
 
 mod envoy;
+mod kubernetes;
 mod nginx;
 
 use std::fs;

@@ -103,7 +103,7 @@ const ACTION_FIELDS: [&str; 37] = [
 ];
 
 /// Returns a map with these fields, each with the same value.
-fn with_fields(names: &[&str], value: &Value) -> Map<String, Value> {
+pub(crate) fn with_fields(names: &[&str], value: &Value) -> Map<String, Value> {
     names.iter().map(|name| ((*name).to_owned(), value.clone())).collect()
 }
 
@@ -122,7 +122,7 @@ fn import(config: &Value) -> String {
 }
 
 #[track_caller]
-fn assert_known(rules: &str) {
+pub(crate) fn assert_known(rules: &str) {
     let unknown: Vec<&str> = rules.lines().filter(|line| line.contains("unknown")).collect();
     assert!(unknown.is_empty(), "{unknown:#?}");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use weir_import::{ImportError, Imported, envoy_ratelimit, local_ratelimit, nginx};
+use weir_import::{IMPORTERS, ImportError, ImportSource, Imported, envoy_ratelimit, local_ratelimit, nginx};
 use weir_rls::request::{RlsDescriptor, RlsEntry, RlsRequest};
 use weir_rls::response::Code;
 use weir_rls::settings::{Counting, RlsSettings};
@@ -146,12 +146,16 @@ pub(crate) fn samples(suffixes: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// Imports a sample by the kind that its name has: `NAME.ratelimit.yaml`, `NAME.nginx.conf`, or Envoy's.
+/// Imports a sample by the kind that its name has: `NAME.FORMAT.yaml`, `NAME.ratelimit.yaml`, `NAME.nginx.conf`, or
+/// Envoy's.
 pub(crate) fn import_sample(name: &str, text: &str) -> Result<Imported, Vec<ImportError>> {
     if name.contains(".ratelimit.") {
         envoy_ratelimit::import(&[(name, text)])
     } else if name.contains(".nginx.") {
         nginx::import(name, text, &|_| Vec::new())
+    } else if let Some(importer) = IMPORTERS.iter().find(|one| name.contains(&format!(".{}.", one.name))) {
+        importer
+            .import(&[ImportSource { path: name.into(), name: name.to_owned(), text: text.to_owned() }], None)
     } else {
         local_ratelimit::import(name, text)
     }

@@ -11,6 +11,7 @@ mod headers;
 mod keys;
 mod nginx;
 mod paths;
+mod policies;
 mod rls;
 mod state_file;
 mod stored_call;
@@ -24,6 +25,7 @@ pub use self::headers::{cost, forwarded, host, load_report, provider_signals, pr
 pub use self::keys::keys;
 pub use self::nginx::nginx;
 pub use self::paths::path;
+pub use self::policies::policies;
 pub use self::rls::rate_limits;
 pub use self::state_file::state;
 pub use self::stored_call::stored_call;
@@ -38,7 +40,7 @@ pub use weir_replay::fuzzing::{combined_log, envoy_log, json_log, translated_log
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 30] = [
+pub const TARGETS: [(&str, Target); 31] = [
     ("answer", answer),
     ("body", body),
     ("chunks", chunks),
@@ -58,6 +60,7 @@ pub const TARGETS: [(&str, Target); 30] = [
     ("load_report", load_report),
     ("nginx", nginx),
     ("path", path),
+    ("policies", policies),
     ("provider_signals", provider_signals),
     ("proxy_protocol", proxy_protocol),
     ("rate_limits", rate_limits),

@@ -45,6 +45,8 @@ enum Mark {
     Message(&'static Message),
     /// Not expressed, with everything below it.
     Lost(Remark),
+    /// Not expressed, with everything below it, which is reported without its values.
+    Hidden(Remark),
 }
 
 /// The marks of the values of an input.
@@ -82,6 +84,16 @@ impl Ledger {
     /// Gives the reason why a value is not expressed.
     pub(super) fn lose(&self, node: &Node, effect: Effect, reason: impl Into<String>) {
         self.set(node, Mark::Lost(Remark::new(effect, reason)));
+    }
+
+    /// Says what a value is that does not concern limits. Its values may be secrets and are not reported.
+    pub(super) fn skip(&self, node: &Node, what: impl Into<String>) {
+        self.hide(node, Effect::None, what);
+    }
+
+    /// Gives the reason why a value is not expressed that may be a secret and is not reported.
+    pub(super) fn hide(&self, node: &Node, effect: Effect, reason: impl Into<String>) {
+        self.set(node, Mark::Hidden(Remark::new(effect, reason)));
     }
 
     /// Returns a remark for each value without a mark, for each that was given a reason, and for each of `defaults`, which
@@ -127,9 +139,10 @@ struct Walk<'l> {
 
 impl Walk<'_> {
     /// Visits a value; `unused` is what to say if it has no mark.
-    fn visit(&mut self, node: &Node, path: &str, unused: Option<(Effect, String)>) {
+    fn visit(&mut self, node: &Node, path: &str, unused: Option<Unused>) {
         match self.ledger.mark(node) {
             Some(Mark::Lost(remark)) => return self.report(node, path, remark.effect, &remark.text, true),
+            Some(Mark::Hidden(remark)) => return self.report(node, path, remark.effect, &remark.text, false),
             Some(Mark::Message(message)) => {
                 for (key, value) in entries(node) {
                     let name = scalar_text(key).unwrap_or("?");
@@ -140,9 +153,8 @@ impl Walk<'_> {
             Some(Mark::Used) if is_leaf(node) => return self.report_default(node, path),
             Some(Mark::Used) => {}
             None if !self.ledger.is_touched(node) => {
-                let (effect, reason) =
-                    unused.clone().unwrap_or_else(|| (Effect::None, "not part of a limit".to_owned()));
-                return self.report(node, path, effect, &reason, unused.is_some());
+                let Unused { remark, shows_value } = unused.unwrap_or_else(Unused::other);
+                return self.report(node, path, remark.effect, &remark.text, shows_value);
             }
             None => {}
         }
@@ -186,21 +198,39 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
+/// What to say of a value that was not used.
+#[derive(Clone, Debug)]
+struct Unused {
+    remark: Remark,
+    shows_value: bool,
+}
+
+impl Unused {
+    fn new(effect: Effect, reason: impl Into<String>) -> Self {
+        Self { remark: Remark::new(effect, reason), shows_value: true }
+    }
+
+    /// A value that does not concern limits, and may be a secret.
+    fn other() -> Self {
+        Self { shows_value: false, ..Self::new(Effect::None, "not part of a limit") }
+    }
+}
+
 /// Returns what to say of a field that was not used.
-fn reason_of(message: &Message, name: &str) -> (Effect, String) {
+fn reason_of(message: &Message, name: &str) -> Unused {
     if let Some((_, effect, reason)) = message.lost.iter().find(|(known, ..)| is_named(name, known)) {
-        return (*effect, (*reason).to_owned());
+        return Unused::new(*effect, *reason);
     }
     if message.other.iter().any(|known| is_named(name, known)) {
-        return (Effect::None, "not part of a limit".to_owned());
+        return Unused::other();
     }
     if message.read.iter().any(|known| is_named(name, known)) {
-        return (Effect::None, "not used here".to_owned());
+        return Unused::new(Effect::None, "not used here");
     }
     let names: Vec<String> = message.names().flat_map(|name| [name.to_owned(), camel_case(name)]).collect();
     let hint =
         nearest(name, names.iter().map(String::as_str)).map(|near| format!(", did you mean `{near}`?"));
-    (Effect::Differs, format!("unknown field of {}{}", message.name, hint.unwrap_or_default()))
+    Unused::new(Effect::Differs, format!("unknown field of {}{}", message.name, hint.unwrap_or_default()))
 }
 
 fn is_leaf(node: &Node) -> bool {

@@ -8,14 +8,27 @@
 //! deletes and changes each leaf of the samples in `tests/rls/imports` and expects other rules or comments, so a new
 //! importer needs its samples there, and its fields as a `Message`. An [`Importer`] in [`IMPORTERS`] is all that the
 //! command line needs to know.
+//!
+//! Policies of Kubernetes share four modules: `kubernetes` reads objects, `gateway_api` finds the requests of a policy,
+//! `selection` combines conditions, and `limit_draft` writes a rule for each alternative.
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod envoy_gateway;
 pub mod envoy_ratelimit;
+pub mod ingress_nginx;
+pub mod kuadrant;
+pub mod linkerd;
 pub mod local_ratelimit;
 pub mod nginx;
+pub mod traefik;
 
+mod duration;
+mod expression;
+mod gateway_api;
 mod importer;
+mod kubernetes;
 mod ledger;
+mod limit_draft;
 mod meet;
 mod network;
 mod output;
@@ -23,17 +36,26 @@ mod pattern;
 mod remark;
 mod rule_text;
 mod scope;
+mod selection;
 mod token_bucket;
 mod tree;
 
 use std::fmt;
 
-pub use self::importer::{Conversion, ImportSource, Importer};
+pub use self::importer::{Conversion, ImportOption, ImportSource, Importer};
 pub use self::output::Imported;
 
 /// All formats, in the order of the help.
-pub static IMPORTERS: &[&Importer] =
-    &[&envoy_ratelimit::IMPORTER, &local_ratelimit::IMPORTER, &nginx::IMPORTER];
+pub static IMPORTERS: &[&Importer] = &[
+    &envoy_ratelimit::IMPORTER,
+    &local_ratelimit::IMPORTER,
+    &nginx::IMPORTER,
+    &ingress_nginx::IMPORTER,
+    &envoy_gateway::IMPORTER,
+    &linkerd::IMPORTER,
+    &kuadrant::IMPORTER,
+    &traefik::IMPORTER,
+];
 
 /// Why a file cannot be imported, e.g. `limits.yaml:3:5: descriptor has empty key`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -112,7 +112,7 @@ fn tokens<'n>(node: &'n Node, name: &str, min: u64) -> Result<u64, (&'n Node, St
 }
 
 /// Formats a period for a rate, in whole milliseconds at the finest.
-fn format_period(nanos: u128) -> String {
+pub(super) fn format_period(nanos: u128) -> String {
     const UNITS: [(u128, &str); 4] = [(1, "s"), (60, "m"), (3600, "h"), (86_400, "d")];
     if !nanos.is_multiple_of(SECOND) {
         return format!("{}ms", nanos / MILLISECOND);

@@ -132,6 +132,12 @@ pub(super) fn as_u64(node: &Node) -> Option<u64> {
     is_whole.then_some(number as u64)
 }
 
+/// Reads a whole number that may be negative.
+pub(super) fn as_i64(node: &Node) -> Option<i64> {
+    let text = scalar_text(node)?;
+    text.parse().ok().or_else(|| as_u64(node).and_then(|number| i64::try_from(number).ok()))
+}
+
 /// Reads a number.
 pub(super) fn as_f64(node: &Node) -> Option<f64> {
     let text = scalar_text(node)?;
