@@ -1,0 +1,258 @@
+//! Injection and its removal over all files of one call.
+
+use std::collections::BTreeMap;
+
+use crate::edit::{Editor, NewValue};
+use crate::manifest::{self, DocumentId, ManifestFile, ManifestObject, ManifestSource};
+use crate::plan::{NoPlan, PlanContext, Route, WorkloadPlan, probes_of};
+use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
+use crate::record::{RecordingEditor, UndoRecord};
+use crate::sidecar::{self, SidecarNames};
+use crate::sidecar_config::SidecarConfig;
+use crate::tree::NodeId;
+use crate::{ConfigSource, InjectOptions, InjectProblem, Injection, output, service, undo};
+
+/// Time that a Service needs to remove an ending pod everywhere, in seconds. The application goes on for that long.
+const PAUSE_SECONDS: u64 = 5;
+/// Grace period of Kubernetes, in seconds.
+const DEFAULT_GRACE_SECONDS: u64 = 30;
+const DEFAULT_IMAGE: &str = concat!("weir:", env!("CARGO_PKG_VERSION"));
+
+/// Adds the sidecar to every workload with a port.
+///
+/// # Errors
+/// Returns every reason why a workload cannot have the sidecar. Nothing is changed then.
+pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Injection, Vec<InjectProblem>> {
+    let before = uninject(sources)?;
+    let files = parse(&before.files)?;
+    let objects = manifest::objects(&files);
+    let file_config = match &options.config {
+        Some(ConfigSource::File { name, text }) => Some(SidecarConfig::from_file(name, text)?),
+        Some(ConfigSource::Limit(_) | ConfigSource::ConfigMap(_)) | None => None,
+    };
+    let workloads: Vec<_> = objects
+        .iter()
+        .enumerate()
+        .filter_map(|(index, object)| {
+            let keys = manifest::template_keys(object)?;
+            let tree = &files[object.document.file].documents[object.document.document].tree;
+            Some((index, tree.at(object.node, keys)?))
+        })
+        .collect();
+    let context = PlanContext {
+        files: &files,
+        objects: &objects,
+        options,
+        file_config: file_config.as_ref(),
+        is_only_workload: workloads.len() == 1,
+    };
+    let (mut plans, mut skipped, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    for (object, node) in workloads {
+        match context.plan(object, node) {
+            Ok(plan) => plans.push(plan),
+            Err(NoPlan::Skipped(reason)) => skipped.push(reason),
+            Err(NoPlan::Problems(found)) => problems.extend(found),
+        }
+    }
+    problems.extend(name_problems(&files, &objects, &plans));
+    if plans.is_empty() && problems.is_empty() {
+        problems = skipped.clone();
+    }
+    if plans.is_empty() && problems.is_empty() {
+        problems.push(nothing_found(&files, objects.len()));
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let notes = skipped.iter().map(|reason| format!("{reason}: left as it is"));
+    let mut injection = Injection { notes: notes.collect(), ..Injection::default() };
+    for plan in &plans {
+        let title = objects[plan.object].title();
+        injection.notes.extend(plan.remarks.iter().map(|remark| format!("{title}: {remark}")));
+        injection.titles.push(title);
+    }
+    injection.files = edit_files(&before.files, &files, &objects, &plans, options).apply(&before.files, &files);
+    Ok(injection)
+}
+
+/// Removes the sidecar from every object that has it, and restores what was there before.
+///
+/// # Errors
+/// Returns what is wrong with a manifest, or with the record of an injection.
+pub fn uninject(sources: &[ManifestSource]) -> Result<Injection, Vec<InjectProblem>> {
+    let files = parse(sources)?;
+    let undone = undo::undo(&files)?;
+    Ok(Injection { files: undone.edits.apply(sources, &files), titles: undone.titles, notes: undone.notes })
+}
+
+fn parse(sources: &[ManifestSource]) -> Result<Vec<ManifestFile<'_>>, Vec<InjectProblem>> {
+    let (mut files, mut problems) = (Vec::new(), Vec::new());
+    for source in sources {
+        match ManifestFile::parse(source) {
+            Ok(file) => files.push(file),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if problems.is_empty() { Ok(files) } else { Err(problems) }
+}
+
+fn nothing_found(files: &[ManifestFile<'_>], objects: usize) -> InjectProblem {
+    let name = files.first().map_or("input", |file| file.name);
+    let message = match objects {
+        0 => "no Kubernetes objects, expected a manifest".to_owned(),
+        _ => format!("no workload among the objects, expected a Deployment or another kind with pods, got {objects} of other kinds"),
+    };
+    InjectProblem::of_option(name, message)
+}
+
+/// Returns ConfigMaps of others whose names inject needs.
+fn name_problems(files: &[ManifestFile<'_>], objects: &[ManifestObject], plans: &[WorkloadPlan<'_>]) -> Vec<InjectProblem> {
+    let mut found = Vec::new();
+    for plan in plans.iter().filter(|plan| plan.config.text.is_some()) {
+        let workload = &objects[plan.object];
+        let taken = objects.iter().filter(|object| {
+            object.kind == "ConfigMap" && object.name == plan.config_map && object.namespace == workload.namespace
+        });
+        let message = "the configuration of the sidecar needs this name, rename the ConfigMap, or use --config-map";
+        found.extend(taken.map(|object| InjectProblem::at(files, object, object.node, message.to_owned())));
+    }
+    found
+}
+
+/// Edits of the documents, by their places in the text.
+type DocumentEditors<'e> = BTreeMap<DocumentId, Editor<'e>>;
+
+fn edit_files<'e>(
+    _sources: &[ManifestSource],
+    files: &'e [ManifestFile<'e>],
+    objects: &[ManifestObject],
+    plans: &[WorkloadPlan<'e>],
+    options: &InjectOptions,
+) -> output::FileEdits {
+    let mut edits = output::FileEdits::default();
+    let mut editors = DocumentEditors::new();
+    for document in output::documents(objects) {
+        let file = &files[document.file];
+        let tree = &file.documents[document.document].tree;
+        editors.insert(document, Editor::new(file.document_text(document.document), tree));
+    }
+    let image = options.image.as_deref().unwrap_or(DEFAULT_IMAGE);
+    for plan in plans {
+        let workload = &objects[plan.object];
+        let Some(editor) = editors.get_mut(&workload.document) else { continue };
+        edit_pod(editor, plan, image);
+        if let Some(text) = &plan.config.text {
+            let block = sidecar::config_map(&plan.config_map, workload, text);
+            match editor.tree.node(workload.node).parent.filter(|_| workload.is_item) {
+                Some(list) => editor.add_item_before(list, workload.node, &block),
+                None => {
+                    let file = workload.document.file;
+                    edits.push(file, output::document_before(&files[file], workload.document.document, &block));
+                }
+            }
+        }
+    }
+    edit_references(&mut editors, objects, plans);
+    for (document, editor) in editors {
+        edits.extend(document.file, files[document.file].documents[document.document].range.start, editor.edits);
+    }
+    edits
+}
+
+fn edit_pod(editor: &mut Editor<'_>, plan: &WorkloadPlan<'_>, image: &str) {
+    let (pod, tree) = (&plan.pod, plan.pod.tree);
+    let mut recording = RecordingEditor { editor, base: pod.node, record: UndoRecord::default() };
+    let mut listener = free_name(pod, "http");
+    let declared = plan.port.declared.as_ref();
+    if let (Route::Name(name), Some(declared)) = (&plan.route, declared) {
+        listener.clone_from(name);
+        take_name(&mut recording, plan, declared.node, name);
+    }
+    add_pause(&mut recording, pod.containers[plan.port.container]);
+    let host_port = declared.and_then(|declared| declared.host_port).filter(|_| !matches!(plan.route, Route::Redirect));
+    let names = SidecarNames {
+        image,
+        listener: &listener,
+        probes: &free_name(pod, "probes"),
+        host_port: host_port.and_then(|node| tree.text(node)),
+    };
+    let mut containers = Vec::new();
+    if matches!(plan.route, Route::Redirect) {
+        containers.push((REDIRECT_CONTAINER, sidecar::redirect_container(&plan.config, image, plan.port.number)));
+    }
+    containers.push((CONTAINER, sidecar::container(&plan.config, &names)));
+    recording.add_named_items(pod.spec, "initContainers", &containers);
+    recording.add_named_items(pod.spec, "volumes", &[(VOLUME, sidecar::volume(&plan.config_map))]);
+    extend_grace_period(&mut recording, pod, plan.config.drain);
+    recording.finish(tree.entry(pod.node, "metadata").map(|(_, metadata)| metadata));
+}
+
+/// Returns a name of a port that the pod does not use.
+fn free_name(pod: &PodTemplate<'_>, name: &str) -> String {
+    if pod.has_port_name(name) { format!("weir-{name}") } else { name.to_owned() }
+}
+
+/// Gives the application's port another name, and its probes the number in place of the name.
+fn take_name(recording: &mut RecordingEditor<'_, '_>, plan: &WorkloadPlan<'_>, port: NodeId, name: &str) {
+    const MAX_PORT_NAME: usize = 15;
+    let renamed: String = format!("app-{name}").chars().take(MAX_PORT_NAME).collect();
+    let renamed = renamed.trim_end_matches('-');
+    if let Some(node) = plan.pod.tree.get(port, "name") {
+        recording.set(node, &serde_json::Value::from(renamed).to_string().replace('"', ""));
+    }
+    for probe in probes_of(&plan.pod, &plan.port).filter(|probe| probe.port_text == name) {
+        recording.set(probe.port, &plan.port.number.to_string());
+    }
+}
+
+/// Lets the application go on until its endpoint is removed. The kubelet stops it before its sidecars.
+fn add_pause(recording: &mut RecordingEditor<'_, '_>, container: NodeId) {
+    let tree = recording.editor.tree;
+    let pause = format!("sleep:\n  seconds: {PAUSE_SECONDS}\n");
+    match tree.entry(container, "lifecycle") {
+        Some((_, lifecycle)) if !tree.is_empty(lifecycle) => {
+            if tree.get(lifecycle, "preStop").is_none() {
+                recording.put(lifecycle, "preStop", &NewValue::Map(pause));
+            }
+        }
+        _ => {
+            let lines: Vec<_> = pause.lines().map(|line| format!("  {line}\n")).collect();
+            recording.put(container, "lifecycle", &NewValue::Map(format!("preStop:\n{}", lines.concat())));
+            recording.record_child(container, "lifecycle", "preStop");
+        }
+    }
+}
+
+/// Extends the grace period by the pause and the drain, so that the application keeps its time.
+fn extend_grace_period(recording: &mut RecordingEditor<'_, '_>, pod: &PodTemplate<'_>, drain: u64) {
+    const KEY: &str = "terminationGracePeriodSeconds";
+    let given = pod.tree.entry(pod.spec, KEY).map(|(_, value)| value);
+    let seconds = given.and_then(|value| pod.tree.text(value)?.parse::<u64>().ok()).unwrap_or(DEFAULT_GRACE_SECONDS);
+    let extended = seconds.saturating_add(PAUSE_SECONDS).saturating_add(drain).to_string();
+    match given {
+        Some(value) if !pod.tree.is_empty(value) => recording.set(value, &extended),
+        Some(_) | None => recording.put(pod.spec, KEY, &NewValue::Inline(extended)),
+    }
+}
+
+/// Directs Services and NetworkPolicies to the sidecars. One that leads to several workloads is changed once.
+fn edit_references(editors: &mut DocumentEditors<'_>, objects: &[ManifestObject], plans: &[WorkloadPlan<'_>]) {
+    let mut by_object: BTreeMap<usize, BTreeMap<NodeId, (service::PortReference, u16)>> = BTreeMap::new();
+    for plan in plans {
+        let Route::References(references) = &plan.route else { continue };
+        let listener = plan.config.listeners.first().copied().unwrap_or_default();
+        for reference in references.services.iter().chain(&references.policies) {
+            by_object.entry(reference.object).or_default().insert(reference.entry, (reference.clone(), listener));
+        }
+    }
+    for (index, references) in by_object {
+        let object = &objects[index];
+        let Some(editor) = editors.get_mut(&object.document) else { continue };
+        let mut recording = RecordingEditor { editor, base: object.node, record: UndoRecord::default() };
+        for (reference, listener) in references.values() {
+            service::redirect_reference(&mut recording, reference, *listener);
+        }
+        let metadata = recording.editor.tree.entry(object.node, "metadata").map(|(_, metadata)| metadata);
+        recording.finish(metadata);
+    }
+}
