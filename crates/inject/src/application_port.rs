@@ -120,7 +120,8 @@ fn distinct(mut numbers: Vec<u16>) -> Vec<u16> {
 /// Returns the protocol that a port has by its number or by its name, if it is not HTTP.
 fn other_protocol(pod: &PodTemplate<'_>, number: u16) -> Option<&'static str> {
     let name = pod.ports.iter().find(|port| port.number == number).and_then(|port| port.name.as_deref());
-    let is_named = |protocol: &str| name.is_some_and(|name| name.trim_start_matches("tcp-").starts_with(protocol));
+    let is_named =
+        |protocol: &str| name.is_some_and(|name| name.trim_start_matches("tcp-").starts_with(protocol));
     let known = OTHER_PROTOCOLS.iter().find(|(port, protocol)| *port == number || is_named(protocol));
     // A name that says HTTP overrides the number.
     known.map(|(_, protocol)| *protocol).filter(|_| name.is_none_or(|name| !name.contains("http")))

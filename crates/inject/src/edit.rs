@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::tree::{Content, ManifestTree, NodeId, NodePlace, is_flow};
 
-pub(crate) use self::flow::{is_json, json_scalar, pretty_json};
+pub(crate) use self::flow::pretty_json;
 
 /// A replacement of bytes.
 #[derive(Clone, Debug)]
@@ -58,25 +58,39 @@ pub(crate) struct Editor<'d> {
     pub(crate) text: &'d str,
     pub(crate) tree: &'d ManifestTree,
     pub(crate) edits: Vec<TextEdit>,
+    /// Whether the document is JSON, in which texts are quoted.
+    is_json: bool,
     newline: &'static str,
 }
 
 impl<'d> Editor<'d> {
     pub(crate) fn new(text: &'d str, tree: &'d ManifestTree) -> Self {
         let is_crlf = text.find('\n').is_some_and(|end| text[..end].ends_with('\r'));
-        Self { text, tree, edits: Vec::new(), newline: if is_crlf { "\r\n" } else { "\n" } }
+        let newline = if is_crlf { "\r\n" } else { "\n" };
+        Self { text, tree, edits: Vec::new(), is_json: flow::is_json(text), newline }
     }
 
     fn push(&mut self, range: Range<usize>, text: String, depth: usize) {
         self.edits.push(TextEdit { range, text, depth });
     }
 
-    /// Replaces a scalar. `raw` is valid in YAML and JSON.
+    /// Returns a scalar of YAML as it can be written into this document.
+    pub(crate) fn scalar(&self, raw: &str) -> String {
+        if self.is_json { flow::json_scalar(raw) } else { raw.to_owned() }
+    }
+
+    /// Returns what was behind a colon as it can be written into this document.
+    fn gap_text(&self, raw: &str) -> String {
+        if self.is_json && !flow::is_json(raw) { " null".to_owned() } else { raw.to_owned() }
+    }
+
+    /// Replaces a scalar.
     pub(crate) fn set(&mut self, scalar: NodeId, raw: &str) {
         let node = self.tree.node(scalar);
         let is_missing = node.bytes.is_empty();
         let at = if is_missing { self.node_end(scalar) } else { node.bytes.start };
-        let text = if is_missing { format!(" {raw}") } else { raw.to_owned() };
+        let raw = self.scalar(raw);
+        let text = if is_missing { format!(" {raw}") } else { raw };
         self.push(at..at.max(node.bytes.end), text, usize::MAX);
     }
 
@@ -113,7 +127,8 @@ impl<'d> Editor<'d> {
         if is_flow(&self.tree.node(list).content) {
             let text = self.flow_item(list, item, block);
             let start = self.tree.node(item).bytes.start;
-            let gap = self.line_prefix(start).map_or(" ".to_owned(), |prefix| self.newline.to_owned() + prefix);
+            let gap =
+                self.line_prefix(start).map_or(" ".to_owned(), |prefix| self.newline.to_owned() + prefix);
             self.push(start..start, format!("{text},{gap}"), depth);
             return;
         }
@@ -157,10 +172,10 @@ impl<'d> Editor<'d> {
 
     /// Restores what [`Self::fill`] has replaced.
     pub(crate) fn unfill(&mut self, key: NodeId, value: NodeId, raw: &str) {
-        let at = self.colon_end(key);
+        let (at, raw) = (self.colon_end(key), self.gap_text(raw));
         let content = &self.tree.node(value).content;
         if is_flow(content) || matches!(content, Content::Scalar(_)) {
-            self.push(at..self.node_end(value), raw.to_owned(), 0);
+            self.push(at..self.node_end(value), raw, 0);
             return;
         }
         let is_list = matches!(content, Content::List(..));
@@ -169,7 +184,7 @@ impl<'d> Editor<'d> {
             false => self.tree.entries(value).iter().map(|(_, value)| *value).collect(),
         };
         if !raw.is_empty() {
-            self.push(at..at, raw.to_owned(), 0);
+            self.push(at..at, raw, 0);
         }
         for child in children {
             self.remove(child, &|_| false);
@@ -204,7 +219,8 @@ impl<'d> Editor<'d> {
         let start = start.unwrap_or(self.tree.node(key).bytes.start);
         if self.line_prefix(start).is_none() {
             if let Some(next) = next {
-                let next = if is_item { self.dash(next) } else { None }.unwrap_or(self.tree.node(next).bytes.start);
+                let next =
+                    if is_item { self.dash(next) } else { None }.unwrap_or(self.tree.node(next).bytes.start);
                 return start..next;
             }
             return start..self.node_end(value);

@@ -71,7 +71,8 @@ pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Inj
         injection.notes.extend(plan.remarks.iter().map(|remark| format!("{title}: {remark}")));
         injection.titles.push(title);
     }
-    injection.files = edit_files(&before.files, &files, &objects, &plans, options).apply(&before.files, &files);
+    injection.files =
+        edit_files(&before.files, &files, &objects, &plans, options).apply(&before.files, &files);
     Ok(injection)
 }
 
@@ -100,20 +101,29 @@ fn nothing_found(files: &[ManifestFile<'_>], objects: usize) -> InjectProblem {
     let name = files.first().map_or("input", |file| file.name);
     let message = match objects {
         0 => "no Kubernetes objects, expected a manifest".to_owned(),
-        _ => format!("no workload among the objects, expected a Deployment or another kind with pods, got {objects} of other kinds"),
+        _ => format!(
+            "no workload among the objects, expected a Deployment or another kind with pods, got {objects} of other kinds"
+        ),
     };
     InjectProblem::of_option(name, message)
 }
 
 /// Returns ConfigMaps of others whose names inject needs.
-fn name_problems(files: &[ManifestFile<'_>], objects: &[ManifestObject], plans: &[WorkloadPlan<'_>]) -> Vec<InjectProblem> {
+fn name_problems(
+    files: &[ManifestFile<'_>],
+    objects: &[ManifestObject],
+    plans: &[WorkloadPlan<'_>],
+) -> Vec<InjectProblem> {
     let mut found = Vec::new();
     for plan in plans.iter().filter(|plan| plan.config.text.is_some()) {
         let workload = &objects[plan.object];
         let taken = objects.iter().filter(|object| {
-            object.kind == "ConfigMap" && object.name == plan.config_map && object.namespace == workload.namespace
+            object.kind == "ConfigMap"
+                && object.name == plan.config_map
+                && object.namespace == workload.namespace
         });
-        let message = "the configuration of the sidecar needs this name, rename the ConfigMap, or use --config-map";
+        let message =
+            "the configuration of the sidecar needs this name, rename the ConfigMap, or use --config-map";
         found.extend(taken.map(|object| InjectProblem::at(files, object, object.node, message.to_owned())));
     }
     found
@@ -147,14 +157,21 @@ fn edit_files<'e>(
                 Some(list) => editor.add_item_before(list, workload.node, &block),
                 None => {
                     let file = workload.document.file;
-                    edits.push(file, output::document_before(&files[file], workload.document.document, &block));
+                    edits.push(
+                        file,
+                        output::document_before(&files[file], workload.document.document, &block),
+                    );
                 }
             }
         }
     }
     edit_references(&mut editors, objects, plans);
     for (document, editor) in editors {
-        edits.extend(document.file, files[document.file].documents[document.document].range.start, editor.edits);
+        edits.extend(
+            document.file,
+            files[document.file].documents[document.document].range.start,
+            editor.edits,
+        );
     }
     edits
 }
@@ -169,7 +186,12 @@ fn edit_pod(editor: &mut Editor<'_>, plan: &WorkloadPlan<'_>, image: &str) {
         take_name(&mut recording, plan, declared.node, name);
     }
     add_pause(&mut recording, pod.containers[plan.port.container]);
-    let host_port = declared.and_then(|declared| declared.host_port).filter(|_| !matches!(plan.route, Route::Redirect));
+    let host_port =
+        declared.and_then(|declared| declared.host_port).filter(|_| !matches!(plan.route, Route::Redirect));
+    if let Some(node) = host_port {
+        // As Kubernetes reads it, 0 is none. Two containers cannot have the same port of the node.
+        recording.set(node, "0");
+    }
     let names = SidecarNames {
         image,
         listener: &listener,
@@ -178,7 +200,8 @@ fn edit_pod(editor: &mut Editor<'_>, plan: &WorkloadPlan<'_>, image: &str) {
     };
     let mut containers = Vec::new();
     if matches!(plan.route, Route::Redirect) {
-        containers.push((REDIRECT_CONTAINER, sidecar::redirect_container(&plan.config, image, plan.port.number)));
+        containers
+            .push((REDIRECT_CONTAINER, sidecar::redirect_container(&plan.config, image, plan.port.number)));
     }
     containers.push((CONTAINER, sidecar::container(&plan.config, &names)));
     recording.add_named_items(pod.spec, "initContainers", &containers);
@@ -198,7 +221,7 @@ fn take_name(recording: &mut RecordingEditor<'_, '_>, plan: &WorkloadPlan<'_>, p
     let renamed: String = format!("app-{name}").chars().take(MAX_PORT_NAME).collect();
     let renamed = renamed.trim_end_matches('-');
     if let Some(node) = plan.pod.tree.get(port, "name") {
-        recording.set(node, &serde_json::Value::from(renamed).to_string().replace('"', ""));
+        recording.set(node, renamed);
     }
     for probe in probes_of(&plan.pod, &plan.port).filter(|probe| probe.port_text == name) {
         recording.set(probe.port, &plan.port.number.to_string());
@@ -227,7 +250,8 @@ fn add_pause(recording: &mut RecordingEditor<'_, '_>, container: NodeId) {
 fn extend_grace_period(recording: &mut RecordingEditor<'_, '_>, pod: &PodTemplate<'_>, drain: u64) {
     const KEY: &str = "terminationGracePeriodSeconds";
     let given = pod.tree.entry(pod.spec, KEY).map(|(_, value)| value);
-    let seconds = given.and_then(|value| pod.tree.text(value)?.parse::<u64>().ok()).unwrap_or(DEFAULT_GRACE_SECONDS);
+    let seconds =
+        given.and_then(|value| pod.tree.text(value)?.parse::<u64>().ok()).unwrap_or(DEFAULT_GRACE_SECONDS);
     let extended = seconds.saturating_add(PAUSE_SECONDS).saturating_add(drain).to_string();
     match given {
         Some(value) if !pod.tree.is_empty(value) => recording.set(value, &extended),
@@ -236,13 +260,20 @@ fn extend_grace_period(recording: &mut RecordingEditor<'_, '_>, pod: &PodTemplat
 }
 
 /// Directs Services and NetworkPolicies to the sidecars. One that leads to several workloads is changed once.
-fn edit_references(editors: &mut DocumentEditors<'_>, objects: &[ManifestObject], plans: &[WorkloadPlan<'_>]) {
+fn edit_references(
+    editors: &mut DocumentEditors<'_>,
+    objects: &[ManifestObject],
+    plans: &[WorkloadPlan<'_>],
+) {
     let mut by_object: BTreeMap<usize, BTreeMap<NodeId, (service::PortReference, u16)>> = BTreeMap::new();
     for plan in plans {
         let Route::References(references) = &plan.route else { continue };
         let listener = plan.config.listeners.first().copied().unwrap_or_default();
         for reference in references.services.iter().chain(&references.policies) {
-            by_object.entry(reference.object).or_default().insert(reference.entry, (reference.clone(), listener));
+            by_object
+                .entry(reference.object)
+                .or_default()
+                .insert(reference.entry, (reference.clone(), listener));
         }
     }
     for (index, references) in by_object {

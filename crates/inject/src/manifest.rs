@@ -81,7 +81,9 @@ impl<'s> ManifestFile<'s> {
                 Ok(None) => {}
                 Err(error) => {
                     let hint = match error.kind {
-                        YamlErrorKind::Syntax(_) if text.contains("{{") => " (render templates first, as with `helm template`)",
+                        YamlErrorKind::Syntax(_) if text.contains("{{") => {
+                            " (render templates first, as with `helm template`)"
+                        }
                         _ => "",
                     };
                     return Err(InjectProblem {
@@ -122,7 +124,9 @@ fn json_documents(text: &str) -> Option<Vec<Range<usize>>> {
 fn yaml_documents(text: &str) -> Vec<Range<usize>> {
     let (mut ranges, mut start, mut at) = (Vec::new(), 0, 0);
     for line in text.split_inclusive('\n') {
-        let is_separator = line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
+        let is_separator = line
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
         if is_separator && at > start {
             ranges.push(start..at);
             start = at;
@@ -137,7 +141,10 @@ fn yaml_documents(text: &str) -> Vec<Range<usize>> {
 fn is_without_content(text: &str) -> bool {
     text.lines().all(|line| {
         let begun = line.trim_start();
-        begun.is_empty() || begun.starts_with('#') || line.starts_with('%') || matches!(line.trim_end(), "---" | "...")
+        begun.is_empty()
+            || begun.starts_with('#')
+            || line.starts_with('%')
+            || matches!(line.trim_end(), "---" | "...")
     })
 }
 

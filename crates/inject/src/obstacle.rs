@@ -31,7 +31,10 @@ pub(crate) fn obstacles(pod: &PodTemplate<'_>, is_redirect: bool) -> Vec<(NodeId
         found.extend(redirect_obstacles(pod));
     }
     // Every edit is in one of these. What several places of a document share cannot be changed in one of them.
-    let edited = ["initContainers", "volumes"].iter().filter_map(|key| tree.entry(pod.spec, key)).map(|(_, node)| node);
+    let edited = ["initContainers", "volumes"]
+        .iter()
+        .filter_map(|key| tree.entry(pod.spec, key))
+        .map(|(_, node)| node);
     let shared = edited.chain([pod.spec]).find(|node| tree.is_shared(*node));
     if let Some(node) = shared {
         let problem = "this is shared with other places by an anchor and an alias, write it out at each";
@@ -57,7 +60,9 @@ fn redirect_obstacles(pod: &PodTemplate<'_>) -> Vec<(NodeId, String)> {
     for node in pod.containers.iter().copied().chain([pod.spec]) {
         let uid = user(node).filter(|uid| pod.tree.text(*uid) == Some(&WEIR_USER.to_string()));
         if let Some(uid) = uid {
-            let problem = format!("user {WEIR_USER} is that of the sidecar, whose connections are not redirected, choose another");
+            let problem = format!(
+                "user {WEIR_USER} is that of the sidecar, whose connections are not redirected, choose another"
+            );
             found.push((uid, problem));
         }
     }
@@ -68,7 +73,9 @@ fn redirect_obstacles(pod: &PodTemplate<'_>) -> Vec<(NodeId, String)> {
 pub(crate) fn remarks(pod: &PodTemplate<'_>) -> Vec<String> {
     let mut found = Vec::new();
     if true_at(pod, "shareProcessNamespace").is_some() {
-        found.push("the containers share their processes, so that the application can signal the sidecar".to_owned());
+        found.push(
+            "the containers share their processes, so that the application can signal the sidecar".to_owned(),
+        );
     }
     if pod.annotation("sidecar.istio.io/inject") == Some("true") {
         found.push(

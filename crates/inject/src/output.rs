@@ -24,7 +24,11 @@ impl FileEdits {
     }
 
     /// Returns all files with their edits.
-    pub(crate) fn apply(mut self, sources: &[ManifestSource], files: &[ManifestFile<'_>]) -> Vec<ManifestSource> {
+    pub(crate) fn apply(
+        mut self,
+        sources: &[ManifestSource],
+        files: &[ManifestFile<'_>],
+    ) -> Vec<ManifestSource> {
         let sources = sources.iter().zip(files).enumerate();
         let edited = sources.map(|(index, (source, file))| {
             let mark = source.text.len() - file.text.len();
@@ -60,7 +64,8 @@ pub(crate) fn document_before(file: &ManifestFile<'_>, document: usize, block: &
         let json = unit.map_or(value.to_string(), |unit| pretty_json(&value, unit));
         return TextEdit::new(at..at, format!("{json}\n"));
     }
-    let newline = if file.text.find('\n').is_some_and(|end| file.text[..end].ends_with('\r')) { "\r\n" } else { "\n" };
+    let newline =
+        if file.text.find('\n').is_some_and(|end| file.text[..end].ends_with('\r')) { "\r\n" } else { "\n" };
     let block = block.replace('\n', newline);
     let text = match file.text[range.clone()].starts_with("---") {
         true => format!("---{newline}{block}"),
@@ -88,7 +93,8 @@ pub(crate) fn document_removal(file: &ManifestFile<'_>, document: usize) -> Text
     }
     let rest = &file.text[range.end..];
     // The first document had no separator, and got the one behind the added document.
-    let separator = rest.split_inclusive('\n').next().filter(|line| line.trim_end() == "---").map_or(0, str::len);
+    let separator =
+        rest.split_inclusive('\n').next().filter(|line| line.trim_end() == "---").map_or(0, str::len);
     let is_first = !file.text[range.clone()].starts_with("---");
     TextEdit::new(range.start..range.end + if is_first { separator } else { 0 }, String::new())
 }

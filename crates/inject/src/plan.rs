@@ -85,7 +85,10 @@ impl<'c> PlanContext<'c> {
         }
         let config = self.config(&pod, &port).map_err(|wrong| NoPlan::Problems(vec![wrong]))?;
         if let Some(taken) = config.ports().find(|taken| pod.taken_ports().contains(taken)) {
-            return Err(failed(pod.spec, format!("the configuration uses a port that the pod uses already, {taken}")));
+            return Err(failed(
+                pod.spec,
+                format!("the configuration uses a port that the pod uses already, {taken}"),
+            ));
         }
         let (route, mut remarks) =
             self.route(&pod, &port, references).map_err(|(node, message)| failed(node, message))?;
@@ -102,13 +105,19 @@ impl<'c> PlanContext<'c> {
         Ok(WorkloadPlan { object, pod, port, config, config_map, route, remarks })
     }
 
-    fn application_port(&self, pod: &PodTemplate<'_>, references: &PortReferences) -> Result<ApplicationPort, PortProblem> {
+    fn application_port(
+        &self,
+        pod: &PodTemplate<'_>,
+        references: &PortReferences,
+    ) -> Result<ApplicationPort, PortProblem> {
         let service_ports: Vec<_> = references.services.iter().map(|reference| reference.target).collect();
         let configured = self.file_config.and_then(|config| config.upstream);
         let given = match (self.options.port, self.file_config) {
             (Some(port), Some(config)) if config.upstream != Some(port) => {
                 let found = configured.map_or("no port on loopback".to_owned(), |port| port.to_string());
-                return Err(PortProblem::Choice(format!("--port is {port}, but the upstream of the configuration is {found}")));
+                return Err(PortProblem::Choice(format!(
+                    "--port is {port}, but the upstream of the configuration is {found}"
+                )));
             }
             (None, Some(_)) if configured.is_none() => {
                 let problem = "the configuration has no upstream on loopback, where the application is";
@@ -120,13 +129,23 @@ impl<'c> PlanContext<'c> {
     }
 
     /// The sidecar cannot read what TLS encrypts, unless its configuration has the certificate.
-    fn tls_problem(&self, pod: &PodTemplate<'_>, port: &ApplicationPort, references: &PortReferences) -> Option<String> {
+    fn tls_problem(
+        &self,
+        pod: &PodTemplate<'_>,
+        port: &ApplicationPort,
+        references: &PortReferences,
+    ) -> Option<String> {
         if self.file_config.is_some() || matches!(self.options.config, Some(ConfigSource::ConfigMap(_))) {
             return None;
         }
-        let is_named = port.declared.as_ref().and_then(|declared| declared.name.as_deref()).is_some_and(|name| name.starts_with("https"));
+        let is_named = port
+            .declared
+            .as_ref()
+            .and_then(|declared| declared.name.as_deref())
+            .is_some_and(|name| name.starts_with("https"));
         let is_probed = probes_of(pod, port).any(|probe| probe.is_https);
-        let is_served = references.services.iter().any(|reference| reference.target == port.number && reference.is_tls);
+        let is_served =
+            references.services.iter().any(|reference| reference.target == port.number && reference.is_tls);
         (is_named || is_probed || is_served).then(|| {
             format!(
                 "port {} is for TLS, give the sidecar its certificate by --config with listeners.tls, or another --port",
@@ -139,7 +158,10 @@ impl<'c> PlanContext<'c> {
         let needs = PodNeeds {
             taken: pod.taken_ports(),
             probe_paths: match self.options.is_redirect {
-                true => probes_of(pod, port).filter_map(|probe| probe.path.clone()).map(|path| path_only(&path)).collect(),
+                true => probes_of(pod, port)
+                    .filter_map(|probe| probe.path.clone())
+                    .map(|path| path_only(&path))
+                    .collect(),
                 false => BTreeSet::new(),
             },
             is_redirect: self.options.is_redirect,
@@ -147,8 +169,12 @@ impl<'c> PlanContext<'c> {
         match (&self.options.config, self.file_config) {
             (Some(ConfigSource::ConfigMap(_)), _) => Ok(SidecarConfig::of_unknown(port.number)),
             (_, Some(config)) => Ok(config.clone()),
-            (Some(ConfigSource::Limit(limit)), None) => SidecarConfig::for_limit(Some(limit), port.number, &needs),
-            (Some(ConfigSource::File { .. }) | None, None) => SidecarConfig::for_limit(None, port.number, &needs),
+            (Some(ConfigSource::Limit(limit)), None) => {
+                SidecarConfig::for_limit(Some(limit), port.number, &needs)
+            }
+            (Some(ConfigSource::File { .. }) | None, None) => {
+                SidecarConfig::for_limit(None, port.number, &needs)
+            }
         }
     }
 
@@ -204,7 +230,8 @@ impl<'c> PlanContext<'c> {
             return name.clone();
         }
         let workload = &self.objects[object];
-        let same = |other: &ManifestObject| other.name == workload.name && other.namespace == workload.namespace;
+        let same =
+            |other: &ManifestObject| other.name == workload.name && other.namespace == workload.namespace;
         let is_workload = |other: &ManifestObject| crate::manifest::template_keys(other).is_some();
         let earlier = self.objects[..object].iter().any(|other| is_workload(other) && same(other));
         match earlier {
@@ -215,11 +242,15 @@ impl<'c> PlanContext<'c> {
 }
 
 /// Returns the probes of the application's port.
-pub(crate) fn probes_of<'p>(pod: &'p PodTemplate<'_>, port: &'p ApplicationPort) -> impl Iterator<Item = &'p PodProbe> {
+pub(crate) fn probes_of<'p>(
+    pod: &'p PodTemplate<'_>,
+    port: &'p ApplicationPort,
+) -> impl Iterator<Item = &'p PodProbe> {
     let number = port.number.to_string();
     let name = port.declared.as_ref().and_then(|declared| declared.name.as_deref());
     pod.probes.iter().filter(move |probe| {
-        probe.port_text == number || probe.container == port.container && Some(probe.port_text.as_str()) == name
+        probe.port_text == number
+            || probe.container == port.container && Some(probe.port_text.as_str()) == name
     })
 }
 

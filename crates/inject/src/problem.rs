@@ -26,7 +26,12 @@ impl InjectProblem {
     }
 
     /// A problem of a value in an object.
-    pub(crate) fn at(files: &[ManifestFile<'_>], object: &ManifestObject, node: NodeId, message: String) -> Self {
+    pub(crate) fn at(
+        files: &[ManifestFile<'_>],
+        object: &ManifestObject,
+        node: NodeId,
+        message: String,
+    ) -> Self {
         let file = &files[object.document.file];
         let document = &file.documents[object.document.document];
         let position = document.tree.node(node).position;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::edit::{Editor, NewValue, is_json, json_scalar};
+use crate::edit::{Editor, NewValue};
 use crate::tree::{ManifestTree, NodeId, NodePlace};
 
 /// Annotation of everything that inject has added or changed.
@@ -102,10 +102,11 @@ impl RecordingEditor<'_, '_> {
                 Some((key, old)) => {
                     let raw = self.editor.text.get(self.editor.gap(key, old)).unwrap_or_default().to_owned();
                     self.record.filled.insert("metadata".to_owned(), raw);
+                    self.record.added.push("metadata.annotations".to_owned());
                     self.editor.fill(self.base, key, old, &annotated_metadata(&self.record));
                 }
                 None => {
-                    self.record.added.push("metadata".to_owned());
+                    self.record.added.extend(["metadata", "metadata.annotations"].map(str::to_owned));
                     self.editor.add_entry(self.base, "metadata", &annotated_metadata(&self.record));
                 }
             },
@@ -171,7 +172,8 @@ fn record_path(tree: &ManifestTree, base: NodeId, node: NodeId) -> String {
 pub(crate) fn find(tree: &ManifestTree, base: NodeId, path: &str) -> Option<NodeId> {
     let mut at = base;
     for step in path.split('.') {
-        let (key, item) = step.split_once('[').map_or((step, None), |(key, rest)| (key, rest.strip_suffix(']')));
+        let (key, item) =
+            step.split_once('[').map_or((step, None), |(key, rest)| (key, rest.strip_suffix(']')));
         at = tree.entry(at, key)?.1;
         if let Some(item) = item {
             let items = tree.items(at);
@@ -182,15 +184,4 @@ pub(crate) fn find(tree: &ManifestTree, base: NodeId, path: &str) -> Option<Node
         }
     }
     Some(at)
-}
-
-/// Returns a scalar as it can be written into this document.
-pub(crate) fn scalar_for(document: &str, raw: &str) -> String {
-    if is_json(document) { json_scalar(raw) } else { raw.to_owned() }
-}
-
-/// Returns what was behind a colon as it can be written into this document.
-pub(crate) fn gap_for(document: &str, raw: &str) -> String {
-    let value = raw.trim_start();
-    if is_json(document) && !is_json(value) { " null".to_owned() } else { raw.to_owned() }
 }

@@ -39,7 +39,9 @@ pub(crate) fn references(
 ) -> PortReferences {
     let mut found = PortReferences::default();
     let labels = pod.labels();
-    for (index, object) in objects.iter().enumerate().filter(|(_, object)| object.namespace == workload.namespace) {
+    for (index, object) in
+        objects.iter().enumerate().filter(|(_, object)| object.namespace == workload.namespace)
+    {
         let tree = &files[object.document.file].documents[object.document.document].tree;
         match (object.api_group.as_str(), object.kind.as_str()) {
             ("", "Service") if selects(tree, object.node, &["spec", "selector"], &labels, false) => {
@@ -60,7 +62,13 @@ pub(crate) fn references(
 }
 
 /// Whether a selector selects pods with these labels. One that is missing selects all pods, or none.
-fn selects(tree: &ManifestTree, object: NodeId, keys: &[&str], labels: &[(&str, &str)], is_missing_all: bool) -> bool {
+fn selects(
+    tree: &ManifestTree,
+    object: NodeId,
+    keys: &[&str],
+    labels: &[(&str, &str)],
+    is_missing_all: bool,
+) -> bool {
     let entries = tree.at(object, keys).map(|selector| tree.entries(selector)).unwrap_or_default();
     if entries.is_empty() {
         return is_missing_all;
@@ -71,20 +79,31 @@ fn selects(tree: &ManifestTree, object: NodeId, keys: &[&str], labels: &[(&str, 
     })
 }
 
-fn service_ports(tree: &ManifestTree, object: usize, node: NodeId, pod: &PodTemplate<'_>) -> Vec<PortReference> {
+fn service_ports(
+    tree: &ManifestTree,
+    object: usize,
+    node: NodeId,
+    pod: &PodTemplate<'_>,
+) -> Vec<PortReference> {
     let entries = tree.at(node, &["spec", "ports"]).map(|list| tree.items(list)).unwrap_or_default();
     let reference = |entry: &NodeId| {
         let text = |key: &str| tree.text_at(*entry, &[key]).unwrap_or_default();
         let is_tcp = matches!(text("protocol"), "" | "TCP");
         let target = if text("targetPort").is_empty() { text("port") } else { text("targetPort") };
-        let is_tls = text("appProtocol") == "https" || text("name").starts_with("https") || text("port") == "443";
+        let is_tls =
+            text("appProtocol") == "https" || text("name").starts_with("https") || text("port") == "443";
         let target = resolve(pod, target).filter(|_| is_tcp)?;
         Some(PortReference { object, entry: *entry, key: "targetPort", target, is_tls })
     };
     entries.iter().filter_map(reference).collect()
 }
 
-fn policy_ports(tree: &ManifestTree, object: usize, node: NodeId, pod: &PodTemplate<'_>) -> Vec<PortReference> {
+fn policy_ports(
+    tree: &ManifestTree,
+    object: usize,
+    node: NodeId,
+    pod: &PodTemplate<'_>,
+) -> Vec<PortReference> {
     let rules = tree.at(node, &["spec", "ingress"]).map(|list| tree.items(list)).unwrap_or_default();
     let entries = rules.iter().filter_map(|rule| tree.get(*rule, "ports")).flat_map(|list| tree.items(list));
     let reference = |entry: &NodeId| {

@@ -114,7 +114,8 @@ pub(crate) fn config_map(name: &str, workload: &ManifestObject, text: &str) -> S
 /// Returns a text as a block scalar, or quoted if it contains what a block scalar cannot.
 fn literal(text: &str, columns: usize) -> String {
     let text = text.replace("\r\n", "\n");
-    let is_printable = |letter: char| letter == '\n' || letter == '\t' || !letter.is_control() && letter != '\u{feff}';
+    let is_printable =
+        |letter: char| letter == '\n' || letter == '\t' || !letter.is_control() && letter != '\u{feff}';
     if !text.chars().all(is_printable) {
         return serde_json::Value::String(text).to_string();
     }

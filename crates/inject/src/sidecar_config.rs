@@ -31,7 +31,6 @@ pub(crate) struct SidecarConfig {
     pub(crate) admin: Option<u16>,
     /// Port of the application, if the configuration names it.
     pub(crate) upstream: Option<u16>,
-    pub(crate) is_tls: bool,
     /// Maximum time between the signal to stop and the end of the process, in whole seconds.
     pub(crate) drain: u64,
 }
@@ -49,7 +48,11 @@ const EXIT_SECONDS: u64 = 5;
 
 impl SidecarConfig {
     /// Writes a configuration with one limit, or the default one.
-    pub(crate) fn for_limit(limit: Option<&str>, application: u16, pod: &PodNeeds) -> Result<Self, InjectProblem> {
+    pub(crate) fn for_limit(
+        limit: Option<&str>,
+        application: u16,
+        pod: &PodNeeds,
+    ) -> Result<Self, InjectProblem> {
         let mut taken = pod.taken.clone();
         taken.insert(application);
         let mut choose = |preferred: u16| {
@@ -57,7 +60,8 @@ impl SidecarConfig {
             taken.insert(free);
             free
         };
-        let (listener, admin, probes) = (choose(DEFAULT_LISTENER), choose(DEFAULT_ADMIN), choose(DEFAULT_PROBES));
+        let (listener, admin, probes) =
+            (choose(DEFAULT_LISTENER), choose(DEFAULT_ADMIN), choose(DEFAULT_PROBES));
         // Redirected connections keep their version of IP, and `[::]` accepts both.
         let any = if pod.is_redirect { "[::]" } else { "0.0.0.0" };
         let mut text = format!(
@@ -82,7 +86,10 @@ impl SidecarConfig {
             });
             InjectProblem::of_option("--limit", message.unwrap_or_default())
         })?;
-        Ok(Self { text: Some(text), ..Self::read(&config).map_err(|message| InjectProblem::of_option("--limit", message))? })
+        Ok(Self {
+            text: Some(text),
+            ..Self::read(&config).map_err(|message| InjectProblem::of_option("--limit", message))?
+        })
     }
 
     /// Checks the configuration in a file, as the sidecar would read it.
@@ -118,7 +125,7 @@ impl SidecarConfig {
             probes: DEFAULT_PROBES,
             admin: Some(DEFAULT_ADMIN),
             upstream: Some(application),
-            is_tls: false,
+
             drain: DRAIN_TIMEOUT + EXIT_SECONDS,
         }
     }
@@ -128,7 +135,8 @@ impl SidecarConfig {
             ListenAddress::Tcp(address) => Some(address.port()),
             ListenAddress::Unix(_) => None,
         };
-        let listeners: Vec<_> = config.listeners.iter().filter_map(|listener| port(&listener.settings.address)).collect();
+        let listeners: Vec<_> =
+            config.listeners.iter().filter_map(|listener| port(&listener.settings.address)).collect();
         let first = config.listeners.first().ok_or("listeners: the sidecar needs one")?;
         match first.settings.address {
             ListenAddress::Tcp(address) if !address.ip().is_loopback() && address.port() != 0 => {}
@@ -157,7 +165,7 @@ impl SidecarConfig {
             probes,
             admin: Some(config.admin.address.port()).filter(|port| *port != probes),
             upstream,
-            is_tls: first.tls.is_some(),
+
             drain: whole_seconds(drain).saturating_add(EXIT_SECONDS),
         })
     }
@@ -189,7 +197,8 @@ fn probes_rule(paths: &BTreeSet<String>) -> String {
 }
 
 fn is_loopback(host: &str) -> bool {
-    host == "localhost" || format!("[{host}]:1").parse::<SocketAddr>().is_ok_and(|at| at.ip().is_loopback())
+    host == "localhost"
+        || format!("[{host}]:1").parse::<SocketAddr>().is_ok_and(|at| at.ip().is_loopback())
         || host.parse::<std::net::Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
 }
 

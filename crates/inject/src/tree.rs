@@ -218,7 +218,11 @@ impl TreeAssembly {
                 let problem = "an alias refers to a value that contains it".to_owned();
                 let is_open = |id: &NodeId| self.open.iter().any(|open| open.id == *id);
                 let Some(target) = self.anchored.get(&anchor).copied().filter(|id| !is_open(id)) else {
-                    return Err(YamlError { position, path: Vec::new(), kind: YamlErrorKind::Syntax(problem) });
+                    return Err(YamlError {
+                        position,
+                        path: Vec::new(),
+                        kind: YamlErrorKind::Syntax(problem),
+                    });
                 };
                 self.aliased.insert(anchor);
                 self.add(Content::Alias(target), 0, position, bytes);

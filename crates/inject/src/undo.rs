@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::edit::Editor;
+use crate::edit::{Editor, NewValue};
 use crate::manifest::{self, ManifestFile, ManifestObject};
 use crate::record::{self, ANNOTATION, UndoRecord};
 use crate::tree::{ManifestTree, NodeId};
@@ -25,13 +25,19 @@ pub(crate) fn undo(files: &[ManifestFile<'_>]) -> Result<Undone, Vec<InjectProbl
         let file = &files[document.file];
         let tree = &file.documents[document.document].tree;
         let mut editor = Editor::new(file.document_text(document.document), tree);
-        let created: HashSet<_> = objects.iter().filter(|object| object.document == document && is_created(tree, object)).map(|object| object.node).collect();
+        let created: HashSet<_> = objects
+            .iter()
+            .filter(|object| object.document == document && is_created(tree, object))
+            .map(|object| object.node)
+            .collect();
         for object in objects.iter().filter(|object| object.document == document) {
             if created.contains(&object.node) {
                 undone.titles.push(object.title());
                 match object.is_item {
                     true => editor.remove(object.node, &|sibling| !created.contains(&sibling)),
-                    false => undone.edits.push(document.file, output::document_removal(file, document.document)),
+                    false => {
+                        undone.edits.push(document.file, output::document_removal(file, document.document))
+                    }
                 }
                 continue;
             }
@@ -55,24 +61,37 @@ pub(crate) fn is_created(tree: &ManifestTree, object: &ManifestObject) -> bool {
 }
 
 /// Undoes the injection into an object; `None` if there is none.
-fn undo_object(editor: &mut Editor<'_>, object: &ManifestObject) -> Result<Option<Vec<String>>, (NodeId, String)> {
+fn undo_object(
+    editor: &mut Editor<'_>,
+    object: &ManifestObject,
+) -> Result<Option<Vec<String>>, (NodeId, String)> {
     let tree = editor.tree;
     let template = manifest::template_keys(object).and_then(|keys| tree.at(object.node, keys));
     let bases = template.into_iter().chain([object.node]);
-    let annotated = bases.filter_map(|base| {
-        Some((base, tree.at(base, &["metadata", "annotations", ANNOTATION])?))
-    });
+    let annotated =
+        bases.filter_map(|base| Some((base, tree.at(base, &["metadata", "annotations", ANNOTATION])?)));
     let Some((base, annotation)) = annotated.into_iter().next() else { return Ok(None) };
     let text = tree.text(annotation).unwrap_or_default();
-    let record: UndoRecord = serde_json::from_str(text)
-        .map_err(|error| (annotation, format!("not a record of an injection, which uninject needs: {error}")))?;
+    let record: UndoRecord = serde_json::from_str(text).map_err(|error| {
+        (annotation, format!("not a record of an injection, which uninject needs: {error}"))
+    })?;
     Ok(Some(undo_record(editor, base, annotation, &record)))
 }
 
-fn undo_record(editor: &mut Editor<'_>, base: NodeId, annotation: NodeId, record: &UndoRecord) -> Vec<String> {
+fn undo_record(
+    editor: &mut Editor<'_>,
+    base: NodeId,
+    annotation: NodeId,
+    record: &UndoRecord,
+) -> Vec<String> {
     let (tree, mut notes) = (editor.tree, Vec::new());
     let mut recorded: Vec<(NodeId, Option<&str>)> = vec![(annotation, None)];
-    for (path, raw) in record.added.iter().map(|path| (path, None)).chain(record.filled.iter().map(|(path, raw)| (path, Some(raw.as_str())))) {
+    for (path, raw) in record
+        .added
+        .iter()
+        .map(|path| (path, None))
+        .chain(record.filled.iter().map(|(path, raw)| (path, Some(raw.as_str()))))
+    {
         match record::find(tree, base, path) {
             Some(node) => recorded.push((node, raw)),
             None => notes.push(format!("{path} is gone since the injection")),
@@ -109,8 +128,7 @@ fn undo_record(editor: &mut Editor<'_>, base: NodeId, annotation: NodeId, record
     }
     for (node, raw) in &emptied {
         if let Some(key) = editor.key_of(*node).filter(|_| !is_inside(*node)) {
-            let raw = record::gap_for(editor.text, raw);
-            editor.unfill(key, *node, &raw);
+            editor.unfill(key, *node, raw);
         }
     }
     notes.extend(restore_scalars(editor, base, record));
@@ -121,13 +139,20 @@ fn restore_scalars(editor: &mut Editor<'_>, base: NodeId, record: &UndoRecord) -
     let mut notes = Vec::new();
     for (path, changed) in &record.changed {
         let Some(node) = record::find(editor.tree, base, path) else {
-            notes.push(format!("{path} is gone since the injection"));
+            // Kubernetes leaves out what it reads as a default.
+            let parent = path
+                .rsplit_once('.')
+                .and_then(|(map, key)| Some((record::find(editor.tree, base, map)?, key)));
+            match parent.filter(|(map, _)| !editor.tree.entries(*map).is_empty()) {
+                Some((map, key)) => editor.add_entry(map, key, &NewValue::Inline(changed.from.clone())),
+                None => notes.push(format!("{path} is gone since the injection")),
+            }
             continue;
         };
         let written = serde_yaml::from_str::<serde_json::Value>(&changed.to).ok();
         let written = written.map(|value| value.as_str().map_or(value.to_string(), str::to_owned));
         if editor.tree.text(node) == written.as_deref() {
-            editor.set(node, &record::scalar_for(editor.text, &changed.from));
+            editor.set(node, &changed.from);
         } else {
             notes.push(format!("{path} has changed since the injection and stays"));
         }

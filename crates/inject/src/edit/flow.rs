@@ -10,12 +10,12 @@ use super::{Editor, NewValue, item_lines};
 use crate::tree::NodeId;
 
 /// Whether a text is JSON.
-pub(crate) fn is_json(text: &str) -> bool {
+pub(super) fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 /// Converts a scalar of YAML, as written, to JSON. Valid JSON stays as it is.
-pub(crate) fn json_scalar(raw: &str) -> String {
+pub(super) fn json_scalar(raw: &str) -> String {
     if is_json(raw) {
         return raw.to_owned();
     }
@@ -31,7 +31,7 @@ impl Editor<'_> {
 
     /// Returns the text of a value as JSON, laid out like that of `sibling`.
     pub(super) fn flow_value(&self, map: NodeId, sibling: NodeId, key: &str, value: &NewValue) -> String {
-        let block = self.block_entry(key, value, 0, 2).join("\n");
+        let block = self.block_entry(key, value, 0, 2).join("\n") + "\n";
         let mut entry: Json = serde_yaml::from_str(&block).unwrap_or(Json::Null);
         let value = entry.get_mut(key).map(Json::take).unwrap_or_default();
         self.layout(&value, map, sibling)
@@ -39,7 +39,8 @@ impl Editor<'_> {
 
     /// Returns the text of an item as JSON, laid out like `sibling`.
     pub(super) fn flow_item(&self, list: NodeId, sibling: NodeId, block: &str) -> String {
-        let mut items: Json = serde_yaml::from_str(&item_lines(block).join("\n")).unwrap_or(Json::Null);
+        let block = item_lines(block).join("\n") + "\n";
+        let mut items: Json = serde_yaml::from_str(&block).unwrap_or(Json::Null);
         let item = items.get_mut(0).map(Json::take).unwrap_or_default();
         self.layout(&item, list, sibling)
     }
@@ -49,7 +50,8 @@ impl Editor<'_> {
         let start = self.tree.node(sibling).bytes.start;
         let Some(prefix) = self.line_prefix(start) else { return value.to_string() };
         let open = self.line_start(self.tree.node(collection).bytes.start);
-        let outer: &str = self.text[open..].split(|letter| !matches!(letter, ' ' | '\t')).next().unwrap_or("");
+        let outer: &str =
+            self.text[open..].split(|letter| !matches!(letter, ' ' | '\t')).next().unwrap_or("");
         let unit = prefix.strip_prefix(outer).filter(|unit| !unit.is_empty()).unwrap_or("  ");
         pretty_json(value, unit).replace('\n', &format!("{}{prefix}", self.newline))
     }
@@ -79,7 +81,8 @@ impl Editor<'_> {
         if let Some(next) = next {
             return self.tree.node(key).bytes.start..self.tree.node(next).bytes.start;
         }
-        let from = previous.map_or(self.tree.node(collection).bytes.start + 1, |previous| self.node_end(previous));
+        let from =
+            previous.map_or(self.tree.node(collection).bytes.start + 1, |previous| self.node_end(previous));
         from..self.node_end(value)
     }
 }
@@ -87,7 +90,8 @@ impl Editor<'_> {
 /// Prints JSON on several lines, indented by `unit`.
 pub(crate) fn pretty_json(value: &Json, unit: &str) -> String {
     let mut printed = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut printed, PrettyFormatter::with_indent(unit.as_bytes()));
+    let mut serializer =
+        Serializer::with_formatter(&mut printed, PrettyFormatter::with_indent(unit.as_bytes()));
     match value.serialize(&mut serializer) {
         Ok(()) => String::from_utf8_lossy(&printed).into_owned(),
         Err(_) => value.to_string(),
