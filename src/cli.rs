@@ -141,6 +141,11 @@ pub enum Command {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Redirect connections for a port to Weir, in the network of this pod.
+    ///
+    /// Replaces the nftables table `weir`. Needs the capability NET_ADMIN. Exits with 0, or 1 if the rules cannot be
+    /// installed.
+    Redirect(RedirectArgs),
     /// Explain what would happen to a request: which rules match, with which key, and what their counters say.
     ///
     /// Nothing is sent and nothing is charged. Without `--admin`, the configuration file decides and all counters are

@@ -12,7 +12,7 @@ use weir::app;
 use weir::cli;
 use weir::cli::{
     AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportArgs, InjectArgs, LogFormatArg,
-    OutputFormat, RecordedFormatArg, ReplayArgs,
+    OutputFormat, RecordedFormatArg, RedirectArgs, ReplayArgs,
 };
 use weir::explain_command::{self, ExplainArgs, ExplainError};
 use weir::inject_command::{self, InjectOutput};
@@ -21,6 +21,7 @@ use weir_config as config;
 use weir_config::check::{self, CheckStatus};
 use weir_config::environment;
 use weir_import::ImportSource;
+use weir_redirect::Redirection;
 use weir_replay as replay;
 use weir_replay::format::LogFormat;
 use weir_replay::report::ReportFile;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Import { from } => import_rules(from),
         Command::Inject(args) => inject_sidecars(args),
         Command::Uninject { files } => print_manifests(inject_command::uninject(files)),
+        Command::Redirect(args) => install_redirection(args),
         Command::Explain(options) => explain_request(options),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -267,6 +269,18 @@ fn inject_sidecars(args: &InjectArgs) -> ExitCode {
             ExitCode::from(if output.is_changed { EXIT_FAILURE } else { 0 })
         }
         outcome => print_manifests(outcome),
+    }
+}
+
+fn install_redirection(args: &RedirectArgs) -> ExitCode {
+    let redirection =
+        Redirection { port: args.port, to: args.to, uid: args.uid, excluded: args.exclude.clone() };
+    match weir_redirect::install(&redirection) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            report_failure(&format!("{error}{cause}"))
+        }
     }
 }
 

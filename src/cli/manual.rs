@@ -156,6 +156,15 @@ const SECTIONS: &[Sections] = &[
         files: &[],
     },
     Sections {
+        command: "redirect",
+        examples: &[(
+            "weir redirect --port 8080 --to 18080 --uid 65532 --exclude 9902",
+            "in an init container with NET_ADMIN",
+        )],
+        exit: &[("0", "success"), ("1", "the rules cannot be installed"), ("2", "bad usage")],
+        files: &[],
+    },
+    Sections {
         command: "explain",
         examples: &[
             ("weir explain -c weir.yaml POST https://api.example.com/login", "by a configuration"),
