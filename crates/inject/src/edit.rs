@@ -103,7 +103,7 @@ impl<'d> Editor<'d> {
             return;
         }
         let column = self.column(last_key);
-        let lines = self.block_entry(key, value, column, self.dash_offset(map));
+        let lines = self.block_entry(key, value, self.dash_offset(map));
         let at = self.insertion_point(map, column);
         self.push_lines(at, &lines, column, self.depth(map));
     }
@@ -150,7 +150,7 @@ impl<'d> Editor<'d> {
             return raw;
         }
         let column = self.column(key);
-        let lines = self.block_entry(&name, value, column, self.dash_offset(map));
+        let lines = self.block_entry(&name, value, self.dash_offset(map));
         if let [line] = &lines[..] {
             let inline = line.strip_prefix(&format!("{name}:")).unwrap_or_default().to_owned();
             self.push(range, inline, depth);
@@ -251,7 +251,7 @@ impl<'d> Editor<'d> {
     }
 
     /// Returns the lines of an entry of a block map, without the indentation of the map.
-    fn block_entry(&self, key: &str, value: &NewValue, _column: usize, dash_offset: usize) -> Vec<String> {
+    fn block_entry(&self, key: &str, value: &NewValue, dash_offset: usize) -> Vec<String> {
         match value {
             NewValue::Inline(raw) => vec![format!("{key}: {raw}")],
             NewValue::Map(block) => {

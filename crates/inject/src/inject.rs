@@ -28,7 +28,8 @@ pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Inj
     let objects = manifest::objects(&files);
     let file_config = match &options.config {
         Some(ConfigSource::File { name, text }) => Some(SidecarConfig::from_file(name, text)?),
-        Some(ConfigSource::Limit(_) | ConfigSource::ConfigMap(_)) | None => None,
+        Some(ConfigSource::ConfigMap(name)) => config_of_input(&files, &objects, name)?,
+        Some(ConfigSource::Limit(_)) | None => None,
     };
     let workloads: Vec<_> = objects
         .iter()
@@ -71,8 +72,7 @@ pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Inj
         injection.notes.extend(plan.remarks.iter().map(|remark| format!("{title}: {remark}")));
         injection.titles.push(title);
     }
-    injection.files =
-        edit_files(&before.files, &files, &objects, &plans, options).apply(&before.files, &files);
+    injection.files = edit_files(&files, &objects, &plans, options).apply(&before.files, &files);
     Ok(injection)
 }
 
@@ -95,6 +95,24 @@ fn parse(sources: &[ManifestSource]) -> Result<Vec<ManifestFile<'_>>, Vec<Inject
         }
     }
     if problems.is_empty() { Ok(files) } else { Err(problems) }
+}
+
+/// Reads the configuration in the ConfigMap with a name, if it is part of the input.
+fn config_of_input(
+    files: &[ManifestFile<'_>],
+    objects: &[ManifestObject],
+    name: &str,
+) -> Result<Option<SidecarConfig>, Vec<InjectProblem>> {
+    let Some(object) = objects.iter().find(|object| object.kind == "ConfigMap" && object.name == name) else {
+        return Ok(None);
+    };
+    let tree = &files[object.document.file].documents[object.document.document].tree;
+    let Some(text) = tree.text_at(object.node, &["data", sidecar::CONFIG_KEY]) else {
+        let message = format!("the ConfigMap has no key {}, which the sidecar reads", sidecar::CONFIG_KEY);
+        return Err(vec![InjectProblem::at(files, object, object.node, message)]);
+    };
+    let config = SidecarConfig::from_file(&format!("{}, {}", object.title(), sidecar::CONFIG_KEY), text)?;
+    Ok(Some(SidecarConfig { text: None, ..config }))
 }
 
 fn nothing_found(files: &[ManifestFile<'_>], objects: usize) -> InjectProblem {
@@ -133,7 +151,6 @@ fn name_problems(
 type DocumentEditors<'e> = BTreeMap<DocumentId, Editor<'e>>;
 
 fn edit_files<'e>(
-    _sources: &[ManifestSource],
     files: &'e [ManifestFile<'e>],
     objects: &[ManifestObject],
     plans: &[WorkloadPlan<'e>],
@@ -181,7 +198,7 @@ fn edit_pod(editor: &mut Editor<'_>, plan: &WorkloadPlan<'_>, image: &str) {
     let mut recording = RecordingEditor { editor, base: pod.node, record: UndoRecord::default() };
     let mut listener = free_name(pod, "http");
     let declared = plan.port.declared.as_ref();
-    if let (Route::Name(name), Some(declared)) = (&plan.route, declared) {
+    if let (Route::Name(name, _), Some(declared)) = (&plan.route, declared) {
         listener.clone_from(name);
         take_name(&mut recording, plan, declared.node, name);
     }
@@ -267,7 +284,7 @@ fn edit_references(
 ) {
     let mut by_object: BTreeMap<usize, BTreeMap<NodeId, (service::PortReference, u16)>> = BTreeMap::new();
     for plan in plans {
-        let Route::References(references) = &plan.route else { continue };
+        let (Route::References(references) | Route::Name(_, references)) = &plan.route else { continue };
         let listener = plan.config.listeners.first().copied().unwrap_or_default();
         for reference in references.services.iter().chain(&references.policies) {
             by_object

@@ -1,5 +1,6 @@
 //! Pods to which the sidecar cannot be added, each with the reason.
 
+use crate::application_port::ApplicationPort;
 use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
 use crate::tree::NodeId;
 
@@ -9,7 +10,6 @@ pub(crate) const WEIR_USER: u32 = 65532;
 /// Returns the reasons why a pod cannot have the sidecar, each with the value that is the reason.
 pub(crate) fn obstacles(pod: &PodTemplate<'_>, is_redirect: bool) -> Vec<(NodeId, String)> {
     let mut found = Vec::new();
-    let tree = pod.tree;
     if let Some(node) = true_at(pod, "hostNetwork") {
         let problem = "the pod uses the network of its node, where the admin port and rules of the sidecar would be those of the node, \
                        deploy Weir in front of the Service instead";
@@ -30,17 +30,41 @@ pub(crate) fn obstacles(pod: &PodTemplate<'_>, is_redirect: bool) -> Vec<(NodeId
     if is_redirect {
         found.extend(redirect_obstacles(pod));
     }
-    // Every edit is in one of these. What several places of a document share cannot be changed in one of them.
-    let edited = ["initContainers", "volumes"]
-        .iter()
-        .filter_map(|key| tree.entry(pod.spec, key))
-        .map(|(_, node)| node);
-    let shared = edited.chain([pod.spec]).find(|node| tree.is_shared(*node));
-    if let Some(node) = shared {
-        let problem = "this is shared with other places by an anchor and an alias, write it out at each";
-        found.push((node, problem.to_owned()));
-    }
     found
+}
+
+/// Reason for a value that is the same in several places of a document.
+pub(crate) const SHARED: &str =
+    "this is shared with other places by an anchor and an alias, write it out at each";
+
+/// Returns a value that an injection would change, but that other places of the document share.
+pub(crate) fn shared(pod: &PodTemplate<'_>, port: &ApplicationPort) -> Option<(NodeId, String)> {
+    const EDITED: [&str; 3] = ["initContainers", "volumes", "terminationGracePeriodSeconds"];
+    let tree = pod.tree;
+    let container = pod.containers[port.container];
+    let metadata = tree.entry(pod.node, "metadata").map(|(_, metadata)| metadata);
+    let annotations =
+        metadata.and_then(|metadata| tree.entry(metadata, "annotations")).map(|(_, value)| value);
+    let lifecycle = tree.entry(container, "lifecycle").map(|(_, lifecycle)| lifecycle);
+    let lists = EDITED.iter().filter_map(|key| tree.entry(pod.spec, key)).map(|(_, value)| value);
+    let ports = port.declared.iter().map(|declared| declared.node);
+    let edited = [pod.spec, container]
+        .into_iter()
+        .chain(metadata)
+        .chain(annotations)
+        .chain(lifecycle)
+        .chain(lists)
+        .chain(ports);
+    if let Some(node) = edited.into_iter().find(|node| tree.is_shared(*node)) {
+        return Some((node, SHARED.to_owned()));
+    }
+    // An entry of the map itself would hide one that is merged into it.
+    let merged =
+        EDITED.iter().map(|key| (pod.spec, *key)).chain([(container, "lifecycle"), (pod.node, "metadata")]);
+    let hidden = merged
+        .into_iter()
+        .find(|(map, key)| tree.get(*map, key).is_some() && tree.entry(*map, key).is_none());
+    hidden.map(|(map, key)| (map, format!("`{key}` is merged into this by `<<`, write it out here")))
 }
 
 fn redirect_obstacles(pod: &PodTemplate<'_>) -> Vec<(NodeId, String)> {

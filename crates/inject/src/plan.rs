@@ -16,8 +16,8 @@ use crate::{ConfigSource, InjectOptions, InjectProblem};
 pub(crate) enum Route {
     /// Services and NetworkPolicies of the input are directed to it.
     References(PortReferences),
-    /// It takes over the name of the application's port, which Services use.
-    Name(String),
+    /// It takes over the name of the application's port, which Services use. NetworkPolicies are directed to it.
+    Name(String, PortReferences),
     /// Rules of the pod's network redirect them.
     Redirect,
 }
@@ -49,7 +49,7 @@ pub(crate) struct PlanContext<'c> {
     pub(crate) files: &'c [ManifestFile<'c>],
     pub(crate) objects: &'c [ManifestObject],
     pub(crate) options: &'c InjectOptions,
-    /// Configuration of the file of the options.
+    /// Configuration of the file, or of the ConfigMap of the input, that the options name.
     pub(crate) file_config: Option<&'c SidecarConfig>,
     pub(crate) is_only_workload: bool,
 }
@@ -79,6 +79,8 @@ impl<'c> PlanContext<'c> {
             .into_iter()
             .map(|(node, message)| problem(node, message))
             .collect();
+        problems.extend(obstacle::shared(&pod, &port).map(|(node, message)| problem(node, message)));
+        problems.extend(self.shared_references(&references, port.number));
         problems.extend(self.tls_problem(&pod, &port, &references).map(|message| problem(pod.spec, message)));
         if !problems.is_empty() {
             return Err(NoPlan::Problems(problems));
@@ -94,7 +96,7 @@ impl<'c> PlanContext<'c> {
             self.route(&pod, &port, references).map_err(|(node, message)| failed(node, message))?;
         remarks.extend(obstacle::remarks(&pod));
         let config_map = self.config_map_name(object);
-        if config.text.is_none() {
+        if config.text.is_none() && self.file_config.is_none() {
             remarks.push(format!(
                 "ConfigMap {config_map} must have a listener on 0.0.0.0:{}, the upstream 127.0.0.1:{}, and admin.probes 0.0.0.0:{}",
                 config.listeners.first().copied().unwrap_or_default(),
@@ -128,6 +130,26 @@ impl<'c> PlanContext<'c> {
         application_port::find(pod, given, &service_ports, self.is_only_workload)
     }
 
+    /// Returns Services and NetworkPolicies that cannot be changed, because they share what must change with other places.
+    fn shared_references(&self, references: &PortReferences, port: u16) -> Vec<InjectProblem> {
+        if self.options.is_redirect {
+            return Vec::new();
+        }
+        let all = references
+            .services
+            .iter()
+            .chain(&references.policies)
+            .filter(|reference| reference.target == port);
+        let problem = |reference: &service::PortReference| {
+            let object = &self.objects[reference.object];
+            let tree = &self.files[object.document.file].documents[object.document.document].tree;
+            let metadata = tree.get(object.node, "metadata").into_iter();
+            let shared = metadata.chain([reference.entry]).find(|node| tree.is_shared(*node))?;
+            Some(InjectProblem::at(self.files, object, shared, obstacle::SHARED.to_owned()))
+        };
+        all.filter_map(problem).collect()
+    }
+
     /// The sidecar cannot read what TLS encrypts, unless its configuration has the certificate.
     fn tls_problem(
         &self,
@@ -138,11 +160,8 @@ impl<'c> PlanContext<'c> {
         if self.file_config.is_some() || matches!(self.options.config, Some(ConfigSource::ConfigMap(_))) {
             return None;
         }
-        let is_named = port
-            .declared
-            .as_ref()
-            .and_then(|declared| declared.name.as_deref())
-            .is_some_and(|name| name.starts_with("https"));
+        let name = port.declared.as_ref().and_then(|declared| declared.name.as_deref());
+        let is_named = name.map_or(matches!(port.number, 443 | 8443), |name| name.starts_with("https"));
         let is_probed = probes_of(pod, port).any(|probe| probe.is_https);
         let is_served =
             references.services.iter().any(|reference| reference.target == port.number && reference.is_tls);
@@ -167,7 +186,7 @@ impl<'c> PlanContext<'c> {
             is_redirect: self.options.is_redirect,
         };
         match (&self.options.config, self.file_config) {
-            (Some(ConfigSource::ConfigMap(_)), _) => Ok(SidecarConfig::of_unknown(port.number)),
+            (Some(ConfigSource::ConfigMap(_)), None) => Ok(SidecarConfig::of_unknown(port.number)),
             (_, Some(config)) => Ok(config.clone()),
             (Some(ConfigSource::Limit(limit)), None) => {
                 SidecarConfig::for_limit(Some(limit), port.number, &needs)
@@ -197,6 +216,12 @@ impl<'c> PlanContext<'c> {
             policies: references.policies.into_iter().filter(leads_here).collect(),
             headless: references.headless,
         };
+        if !references.policies.is_empty() {
+            remarks.push(
+                "the NetworkPolicy must admit the port for probes and metrics, too, if Prometheus reads it"
+                    .to_owned(),
+            );
+        }
         if !references.services.is_empty() {
             remarks.extend(references.headless.iter().map(|name| {
                 format!("Service {name} is headless, its clients connect to the pods directly, use --redirect to limit them")
@@ -210,7 +235,7 @@ impl<'c> PlanContext<'c> {
                      a Service with the targetPort {} must use the name, or be part of the input",
                     port.number
                 ));
-                Ok((Route::Name(name), remarks))
+                Ok((Route::Name(name, references), remarks))
             }
             None if has_host_port(port) => Ok((Route::References(references), remarks)),
             None => Err((

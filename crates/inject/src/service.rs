@@ -17,7 +17,7 @@ pub(crate) struct PortReference {
     pub(crate) key: &'static str,
     /// The port of the pod.
     pub(crate) target: u16,
-    /// Whether the connection is TLS, as its name, number or protocol says.
+    /// Whether the Service says that the connection is TLS.
     pub(crate) is_tls: bool,
 }
 
@@ -90,8 +90,7 @@ fn service_ports(
         let text = |key: &str| tree.text_at(*entry, &[key]).unwrap_or_default();
         let is_tcp = matches!(text("protocol"), "" | "TCP");
         let target = if text("targetPort").is_empty() { text("port") } else { text("targetPort") };
-        let is_tls =
-            text("appProtocol") == "https" || text("name").starts_with("https") || text("port") == "443";
+        let is_tls = text("appProtocol") == "https";
         let target = resolve(pod, target).filter(|_| is_tcp)?;
         Some(PortReference { object, entry: *entry, key: "targetPort", target, is_tls })
     };

@@ -31,7 +31,7 @@ impl Editor<'_> {
 
     /// Returns the text of a value as JSON, laid out like that of `sibling`.
     pub(super) fn flow_value(&self, map: NodeId, sibling: NodeId, key: &str, value: &NewValue) -> String {
-        let block = self.block_entry(key, value, 0, 2).join("\n") + "\n";
+        let block = self.block_entry(key, value, 2).join("\n") + "\n";
         let mut entry: Json = serde_yaml::from_str(&block).unwrap_or(Json::Null);
         let value = entry.get_mut(key).map(Json::take).unwrap_or_default();
         self.layout(&value, map, sibling)
