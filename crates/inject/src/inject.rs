@@ -73,7 +73,42 @@ pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Inj
         injection.titles.push(title);
     }
     injection.files = edit_files(&files, &objects, &plans, options).apply(&before.files, &files);
-    Ok(injection)
+    match verify(&before.files, &injection.files, &files, &objects, &plans) {
+        Some(problem) => Err(vec![problem]),
+        None => Ok(injection),
+    }
+}
+
+/// Checks that every workload has the sidecar, and that the removal restores the text. YAML has layouts that no list of cases covers.
+fn verify(
+    before: &[ManifestSource],
+    after: &[ManifestSource],
+    files: &[ManifestFile<'_>],
+    objects: &[ManifestObject],
+    plans: &[WorkloadPlan<'_>],
+) -> Option<InjectProblem> {
+    let restored = uninject(after).map(|removed| removed.files).unwrap_or_default();
+    let same = |file: usize| restored.get(file).zip(before.get(file)).is_some_and(|(a, b)| a.text == b.text);
+    let edited = parse(after).unwrap_or_default();
+    let found = manifest::objects(&edited);
+    let has_sidecar = |workload: &ManifestObject| {
+        let mut candidates = found.iter().filter(|object| object.is_same(workload));
+        candidates.any(|object| {
+            let tree = &edited[object.document.file].documents[object.document.document].tree;
+            let template = manifest::template_keys(object).and_then(|keys| tree.at(object.node, keys));
+            let pod = template.and_then(|template| PodTemplate::read(tree, template));
+            pod.is_some_and(|pod| {
+                pod.container_named(CONTAINER).is_some() && pod.volume_named(VOLUME).is_some()
+            })
+        })
+    };
+    let workloads = plans.iter().map(|plan| (plan, &objects[plan.object]));
+    let lost =
+        workloads.into_iter().find(|(_, workload)| !same(workload.document.file) || !has_sidecar(workload));
+    lost.map(|(plan, workload)| {
+        let message = "the layout of this file cannot be edited and restored without a loss, write it in plain block style";
+        InjectProblem::at(files, workload, plan.pod.spec, message.to_owned())
+    })
 }
 
 /// Removes the sidecar from every object that has it, and restores what was there before.

@@ -57,6 +57,14 @@ pub(crate) struct ManifestObject {
 }
 
 impl ManifestObject {
+    /// Whether this is the same object as another one, of an edited file.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let key = |object: &Self| {
+            (object.document.file, object.kind.clone(), object.name.clone(), object.namespace.clone())
+        };
+        key(self) == key(other)
+    }
+
     /// Kind and name for messages.
     pub(crate) fn title(&self) -> String {
         format!("{} {}", self.kind, self.name)

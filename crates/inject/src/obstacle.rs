@@ -33,6 +33,20 @@ pub(crate) fn obstacles(pod: &PodTemplate<'_>, is_redirect: bool) -> Vec<(NodeId
     found
 }
 
+/// Returns a container without a name, or with that of another one. Kubernetes rejects such pods, and the record of an injection has the
+/// names of containers.
+pub(crate) fn names(pod: &PodTemplate<'_>) -> Option<(NodeId, String)> {
+    let mut seen = Vec::new();
+    for container in pod.init_containers.iter().chain(&pod.containers) {
+        match pod.tree.text_at(*container, &["name"]) {
+            Some(name) if !name.is_empty() && !seen.contains(&name) => seen.push(name),
+            Some(name) => return Some((*container, format!("two containers have the name `{name}`"))),
+            None => return Some((*container, "the container has no name".to_owned())),
+        }
+    }
+    None
+}
+
 /// Reason for a value that is the same in several places of a document.
 pub(crate) const SHARED: &str =
     "this is shared with other places by an anchor and an alias, write it out at each";

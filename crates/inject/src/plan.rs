@@ -79,6 +79,12 @@ impl<'c> PlanContext<'c> {
             .into_iter()
             .map(|(node, message)| problem(node, message))
             .collect();
+        problems.extend(obstacle::names(&pod).map(|(node, message)| problem(node, message)));
+        if !is_object_name(&workload.name) {
+            let message =
+                format!("not a name of Kubernetes objects, which the ConfigMap needs, \"{}\"", workload.name);
+            problems.push(problem(workload.node, message));
+        }
         problems.extend(obstacle::shared(&pod, &port).map(|(node, message)| problem(node, message)));
         problems.extend(self.shared_references(&references, port.number));
         problems.extend(self.tls_problem(&pod, &port, &references).map(|message| problem(pod.spec, message)));
@@ -287,4 +293,11 @@ fn has_host_port(port: &ApplicationPort) -> bool {
 fn path_only(path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
     if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+/// Whether a text is a DNS subdomain, as names of objects are.
+fn is_object_name(name: &str) -> bool {
+    let is_allowed =
+        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-.".contains(letter);
+    !name.is_empty() && name.chars().all(is_allowed)
 }

@@ -131,11 +131,8 @@ fn configurations_are_checked() {
         &file(&valid.replace("upstream: 127.0.0.1:80", "upstream: b:80")),
         "no upstream on loopback",
     );
-    assert_rejected(
-        &deployment(""),
-        &file(&valid.replace(":7002", ":80")),
-        "uses a port that the pod uses already, 80",
-    );
+    let taken = deployment("            - {containerPort: 7002}\n");
+    assert_rejected(&taken, &file(valid), "uses a port that the pod uses already, 7002");
     assert_rejected(
         &deployment(""),
         &file(&format!("{valid}geo: {{database: cities.mmdb}}\n")),
@@ -184,7 +181,11 @@ fn text_that_is_no_manifest_is_rejected() {
         &InjectOptions::default(),
         "no workload among the objects",
     );
-    assert_rejected("{{- if .Values.x }}\na: 1\n{{- end }}\n", &InjectOptions::default(), "render templates first");
+    assert_rejected(
+        "{{- if .Values.x }}\na: 1\n{{- end }}\n",
+        &InjectOptions::default(),
+        "render templates first",
+    );
     assert_rejected("---\na: 1\n---\na: [1\n", &InjectOptions::default(), "a.yaml:5:1: ");
 }
 
