@@ -21,8 +21,8 @@ pub fn manifest(data: &[u8]) {
             panic!("the second injection fails: {}\n{}", problems[0], first.files[0].text)
         });
         assert_eq!(second.files[0].text, first.files[0].text, "a second injection");
-        let removed = uninject(&first.files)
-            .unwrap_or_else(|problems| panic!("the removal fails: {}", problems[0]));
+        let removed =
+            uninject(&first.files).unwrap_or_else(|problems| panic!("the removal fails: {}", problems[0]));
         assert_eq!(removed.files[0].text, text, "the removal");
     }
 }

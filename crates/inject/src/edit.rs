@@ -127,8 +127,7 @@ impl<'d> Editor<'d> {
         if is_flow(&self.tree.node(list).content) {
             let text = self.flow_item(list, item, block);
             let start = self.tree.node(item).bytes.start;
-            let gap =
-                self.line_prefix(start).map_or(" ".to_owned(), |prefix| self.newline.to_owned() + prefix);
+            let gap = self.gap_before(start);
             self.push(start..start, format!("{text},{gap}"), depth);
             return;
         }
@@ -215,13 +214,14 @@ impl<'d> Editor<'d> {
     fn block_removal(&self, entry: (NodeId, NodeId), next: Option<NodeId>) -> Range<usize> {
         let (key, value) = entry;
         let is_item = matches!(self.tree.node(value).place, NodePlace::Item(_));
-        let start = if is_item { self.dash(value) } else { None };
-        let start = start.unwrap_or(self.tree.node(key).bytes.start);
+        let begin = |node: NodeId| {
+            let dash = if is_item { self.dash(node) } else { None };
+            dash.unwrap_or_else(|| self.tree.node(node).bytes.start)
+        };
+        let start = begin(key);
         if self.line_prefix(start).is_none() {
             if let Some(next) = next {
-                let next =
-                    if is_item { self.dash(next) } else { None }.unwrap_or(self.tree.node(next).bytes.start);
-                return start..next;
+                return start..begin(next);
             }
             return start..self.node_end(value);
         }

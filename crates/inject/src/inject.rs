@@ -26,45 +26,7 @@ pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Inj
     let before = uninject(sources)?;
     let files = parse(&before.files)?;
     let objects = manifest::objects(&files);
-    let file_config = match &options.config {
-        Some(ConfigSource::File { name, text }) => Some(SidecarConfig::from_file(name, text)?),
-        Some(ConfigSource::ConfigMap(name)) => config_of_input(&files, &objects, name)?,
-        Some(ConfigSource::Limit(_)) | None => None,
-    };
-    let workloads: Vec<_> = objects
-        .iter()
-        .enumerate()
-        .filter_map(|(index, object)| {
-            let keys = manifest::template_keys(object)?;
-            let tree = &files[object.document.file].documents[object.document.document].tree;
-            Some((index, tree.at(object.node, keys)?))
-        })
-        .collect();
-    let context = PlanContext {
-        files: &files,
-        objects: &objects,
-        options,
-        file_config: file_config.as_ref(),
-        is_only_workload: workloads.len() == 1,
-    };
-    let (mut plans, mut skipped, mut problems) = (Vec::new(), Vec::new(), Vec::new());
-    for (object, node) in workloads {
-        match context.plan(object, node) {
-            Ok(plan) => plans.push(plan),
-            Err(NoPlan::Skipped(reason)) => skipped.push(reason),
-            Err(NoPlan::Problems(found)) => problems.extend(found),
-        }
-    }
-    problems.extend(name_problems(&files, &objects, &plans));
-    if plans.is_empty() && problems.is_empty() {
-        problems = skipped.clone();
-    }
-    if plans.is_empty() && problems.is_empty() {
-        problems.push(nothing_found(&files, objects.len()));
-    }
-    if !problems.is_empty() {
-        return Err(problems);
-    }
+    let (plans, skipped) = plan_all(&files, &objects, options)?;
     let notes = skipped.iter().map(|reason| format!("{reason}: left as it is"));
     let mut injection = Injection { notes: notes.collect(), ..Injection::default() };
     for plan in &plans {
@@ -77,6 +39,53 @@ pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Inj
         Some(problem) => Err(vec![problem]),
         None => Ok(injection),
     }
+}
+
+/// Workloads that get the sidecar, and the reasons of those that have no use for it.
+type Plans<'p> = (Vec<WorkloadPlan<'p>>, Vec<InjectProblem>);
+
+fn plan_all<'p>(
+    files: &'p [ManifestFile<'p>],
+    objects: &'p [ManifestObject],
+    options: &InjectOptions,
+) -> Result<Plans<'p>, Vec<InjectProblem>> {
+    let file_config = match &options.config {
+        Some(ConfigSource::File { name, text }) => Some(SidecarConfig::from_file(name, text)?),
+        Some(ConfigSource::ConfigMap(name)) => config_of_input(files, objects, name)?,
+        Some(ConfigSource::Limit(_)) | None => None,
+    };
+    let workloads: Vec<_> = objects
+        .iter()
+        .enumerate()
+        .filter_map(|(index, object)| {
+            let keys = manifest::template_keys(object)?;
+            let tree = &files[object.document.file].documents[object.document.document].tree;
+            Some((index, tree.at(object.node, keys)?))
+        })
+        .collect();
+    let context = PlanContext {
+        files,
+        objects,
+        options,
+        file_config: file_config.as_ref(),
+        is_only_workload: workloads.len() == 1,
+    };
+    let (mut plans, mut skipped, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    for (object, node) in workloads {
+        match context.plan(object, node) {
+            Ok(plan) => plans.push(plan),
+            Err(NoPlan::Skipped(reason)) => skipped.push(reason),
+            Err(NoPlan::Problems(found)) => problems.extend(found),
+        }
+    }
+    problems.extend(name_problems(files, objects, &plans));
+    if plans.is_empty() && problems.is_empty() {
+        problems = skipped.clone();
+    }
+    if plans.is_empty() && problems.is_empty() {
+        problems.push(nothing_found(files, objects.len()));
+    }
+    if problems.is_empty() { Ok((plans, skipped)) } else { Err(problems) }
 }
 
 /// Checks that every workload has the sidecar, and that the removal restores the text. YAML has layouts that no list of cases covers.
@@ -107,7 +116,7 @@ fn verify(
         workloads.into_iter().find(|(_, workload)| !same(workload.document.file) || !has_sidecar(workload));
     lost.map(|(plan, workload)| {
         let message = "the layout of this file cannot be edited and restored without a loss, write it in plain block style";
-        InjectProblem::at(files, workload, plan.pod.spec, message.to_owned())
+        InjectProblem::at(files, workload, plan.pod.spec, message)
     })
 }
 
@@ -144,7 +153,7 @@ fn config_of_input(
     let tree = &files[object.document.file].documents[object.document.document].tree;
     let Some(text) = tree.text_at(object.node, &["data", sidecar::CONFIG_KEY]) else {
         let message = format!("the ConfigMap has no key {}, which the sidecar reads", sidecar::CONFIG_KEY);
-        return Err(vec![InjectProblem::at(files, object, object.node, message)]);
+        return Err(vec![InjectProblem::at(files, object, object.node, &message)]);
     };
     let config = SidecarConfig::from_file(&format!("{}, {}", object.title(), sidecar::CONFIG_KEY), text)?;
     Ok(Some(SidecarConfig { text: None, ..config }))
@@ -177,7 +186,7 @@ fn name_problems(
         });
         let message =
             "the configuration of the sidecar needs this name, rename the ConfigMap, or use --config-map";
-        found.extend(taken.map(|object| InjectProblem::at(files, object, object.node, message.to_owned())));
+        found.extend(taken.map(|object| InjectProblem::at(files, object, object.node, message)));
     }
     found
 }

@@ -60,8 +60,10 @@ pub(crate) fn document_before(file: &ManifestFile<'_>, document: usize, block: &
         let tree = &file.documents[document].tree;
         let at = range.start + tree.node(tree.root()).bytes.start;
         let value: serde_json::Value = serde_yaml::from_str(block).unwrap_or_default();
-        let unit = json_unit(&file.text[at..]);
-        let json = unit.map_or(value.to_string(), |unit| pretty_json(&value, unit));
+        let json = match json_unit(&file.text[at..]) {
+            Some(unit) => pretty_json(&value, unit),
+            None => value.to_string(),
+        };
         return TextEdit::new(at..at, format!("{json}\n"));
     }
     let newline =

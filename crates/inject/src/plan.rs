@@ -45,23 +45,23 @@ pub(crate) enum NoPlan {
 
 /// Everything that the plan of a workload depends on.
 #[derive(Debug)]
-pub(crate) struct PlanContext<'c> {
+pub(crate) struct PlanContext<'c, 'o> {
     pub(crate) files: &'c [ManifestFile<'c>],
     pub(crate) objects: &'c [ManifestObject],
-    pub(crate) options: &'c InjectOptions,
+    pub(crate) options: &'o InjectOptions,
     /// Configuration of the file, or of the ConfigMap of the input, that the options name.
-    pub(crate) file_config: Option<&'c SidecarConfig>,
+    pub(crate) file_config: Option<&'o SidecarConfig>,
     pub(crate) is_only_workload: bool,
 }
 
 /// Annotation of a pod template that gets no sidecar.
 const OPT_OUT: (&str, &str) = ("weir.dev/inject", "disabled");
 
-impl<'c> PlanContext<'c> {
+impl<'c> PlanContext<'c, '_> {
     /// Plans the injection into the pod template at `node`.
     pub(crate) fn plan(&self, object: usize, node: NodeId) -> Result<WorkloadPlan<'c>, NoPlan> {
         let workload = &self.objects[object];
-        let problem = |node: NodeId, message: String| InjectProblem::at(self.files, workload, node, message);
+        let problem = |node: NodeId, message: String| InjectProblem::at(self.files, workload, node, &message);
         let failed = |node: NodeId, message: String| NoPlan::Problems(vec![problem(node, message)]);
         let document = &self.files[workload.document.file].documents[workload.document.document];
         let Some(pod) = PodTemplate::read(&document.tree, node) else {
@@ -122,7 +122,8 @@ impl<'c> PlanContext<'c> {
         let configured = self.file_config.and_then(|config| config.upstream);
         let given = match (self.options.port, self.file_config) {
             (Some(port), Some(config)) if config.upstream != Some(port) => {
-                let found = configured.map_or("no port on loopback".to_owned(), |port| port.to_string());
+                let found =
+                    configured.map_or_else(|| "no port on loopback".to_owned(), |port| port.to_string());
                 return Err(PortProblem::Choice(format!(
                     "--port is {port}, but the upstream of the configuration is {found}"
                 )));
@@ -151,7 +152,7 @@ impl<'c> PlanContext<'c> {
             let tree = &self.files[object.document.file].documents[object.document.document].tree;
             let metadata = tree.get(object.node, "metadata").into_iter();
             let shared = metadata.chain([reference.entry]).find(|node| tree.is_shared(*node))?;
-            Some(InjectProblem::at(self.files, object, shared, obstacle::SHARED.to_owned()))
+            Some(InjectProblem::at(self.files, object, shared, obstacle::SHARED))
         };
         all.filter_map(problem).collect()
     }

@@ -30,7 +30,7 @@ impl InjectProblem {
         files: &[ManifestFile<'_>],
         object: &ManifestObject,
         node: NodeId,
-        message: String,
+        message: &str,
     ) -> Self {
         let file = &files[object.document.file];
         let document = &file.documents[object.document.document];

@@ -161,7 +161,7 @@ fn record_path(tree: &ManifestTree, base: NodeId, node: NodeId) -> String {
             NodePlace::Item(index) => {
                 at = tree.items(at).get(*index).copied().unwrap_or(at);
                 let name = tree.text_at(at, &["name"]).filter(|_| NAMED_LISTS.contains(&list));
-                path.push_str(&name.map_or(format!("[#{index}]"), |name| format!("[{name}]")));
+                path.push_str(&name.map_or_else(|| format!("[#{index}]"), |name| format!("[{name}]")));
             }
         }
     }

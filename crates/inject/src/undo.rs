@@ -47,7 +47,7 @@ pub(crate) fn undo(files: &[ManifestFile<'_>]) -> Result<Undone, Vec<InjectProbl
                     undone.notes.extend(notes.into_iter().map(|note| format!("{}: {note}", object.title())));
                 }
                 Ok(None) => {}
-                Err((node, message)) => problems.push(InjectProblem::at(files, object, node, message)),
+                Err((node, message)) => problems.push(InjectProblem::at(files, object, node, &message)),
             }
         }
         undone.edits.extend(document.file, file.documents[document.document].range.start, editor.edits);
@@ -150,7 +150,7 @@ fn restore_scalars(editor: &mut Editor<'_>, base: NodeId, record: &UndoRecord) -
             continue;
         };
         let written = serde_yaml::from_str::<serde_json::Value>(&changed.to).ok();
-        let written = written.map(|value| value.as_str().map_or(value.to_string(), str::to_owned));
+        let written = written.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
         if editor.tree.text(node) == written.as_deref() {
             editor.set(node, &changed.from);
         } else {

@@ -60,8 +60,16 @@ impl Editor<'_> {
     pub(super) fn push_flow(&mut self, last: NodeId, text: &str, depth: usize) {
         let at = self.node_end(last);
         let start = self.element_start(last);
-        let gap = self.line_prefix(start).map_or(" ".to_owned(), |prefix| self.newline.to_owned() + prefix);
+        let gap = self.gap_before(start);
         self.push(at..at, format!(",{gap}{text}"), depth);
+    }
+
+    /// Returns what is between a comma and an element: a line end if the elements have lines of their own.
+    pub(super) fn gap_before(&self, element: usize) -> String {
+        match self.line_prefix(element) {
+            Some(prefix) => self.newline.to_owned() + prefix,
+            None => " ".to_owned(),
+        }
     }
 
     /// Returns the start of an item, or of the key of an entry.
@@ -81,8 +89,10 @@ impl Editor<'_> {
         if let Some(next) = next {
             return self.tree.node(key).bytes.start..self.tree.node(next).bytes.start;
         }
-        let from =
-            previous.map_or(self.tree.node(collection).bytes.start + 1, |previous| self.node_end(previous));
+        let from = match previous {
+            Some(previous) => self.node_end(previous),
+            None => self.tree.node(collection).bytes.start + 1,
+        };
         from..self.node_end(value)
     }
 }
