@@ -137,8 +137,8 @@ pub enum Command {
     ///
     /// Exits with 0, 1 if the manifests cannot be printed, 2 if a file cannot be read.
     Uninject {
-        /// Manifests in YAML or JSON; `-` is standard input.
-        #[arg(required = true, value_name = "FILE")]
+        /// Manifests in YAML or JSON; `-` is standard input, and the default.
+        #[arg(default_value = "-", value_name = "FILE")]
         files: Vec<PathBuf>,
     },
     /// Redirect connections for a port to Weir, in the network of this pod.

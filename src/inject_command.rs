@@ -14,8 +14,8 @@ pub struct InjectOutput {
     pub text: String,
     /// Notes for standard error.
     pub notes: Vec<String>,
-    /// Whether the manifests differ from the input.
-    pub is_changed: bool,
+    /// Names of the files that differ from the input.
+    pub changed: Vec<String>,
 }
 
 /// Adds the sidecar to the manifests of the arguments.
@@ -57,9 +57,10 @@ fn shown(problems: Vec<weir_inject::InjectProblem>) -> Vec<String> {
 }
 
 fn output(sources: &[ManifestSource], injection: Injection) -> Result<InjectOutput, Vec<String>> {
-    let same = |(before, after): (&ManifestSource, &ManifestSource)| before.text == after.text;
-    let is_changed = !sources.iter().zip(&injection.files).all(same);
-    Ok(InjectOutput { text: join(&injection.files)?, notes: injection.notes, is_changed })
+    let pairs = sources.iter().zip(&injection.files);
+    let changed = pairs.filter(|(before, after)| before.text != after.text);
+    let changed = changed.map(|(before, _)| before.name.clone()).collect();
+    Ok(InjectOutput { text: join(&injection.files)?, notes: injection.notes, changed })
 }
 
 /// Joins files to one stream of documents. One file stays as it is.

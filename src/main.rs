@@ -265,8 +265,9 @@ fn read_import(file: &Path) -> std::io::Result<String> {
 fn inject_sidecars(args: &InjectArgs) -> ExitCode {
     match inject_command::inject(args) {
         Ok(output) if args.check => {
-            print_lines(&mut std::io::stderr(), &output.notes);
-            ExitCode::from(if output.is_changed { EXIT_FAILURE } else { 0 })
+            let changed = output.changed.iter().map(|name| format!("{name}: an injection would change it"));
+            print_lines(&mut std::io::stderr(), &changed.collect::<Vec<_>>());
+            ExitCode::from(if output.changed.is_empty() { 0 } else { EXIT_FAILURE })
         }
         outcome => print_manifests(outcome),
     }

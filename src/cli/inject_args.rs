@@ -30,8 +30,8 @@ pub struct InjectArgs {
     /// Print no manifests. Exit with 1 if an injection would change them.
     #[arg(long)]
     pub check: bool,
-    /// Manifests in YAML or JSON; `-` is standard input. Services of the workloads may be among them.
-    #[arg(required = true, value_name = "FILE")]
+    /// Manifests in YAML or JSON; `-` is standard input, and the default. Services of the workloads may be among them.
+    #[arg(default_value = "-", value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }
 

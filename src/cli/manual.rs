@@ -123,7 +123,7 @@ const SECTIONS: &[Sections] = &[
         command: "inject",
         examples: &[
             (
-                "kubectl get deploy,svc shop -o yaml | weir inject --limit 100/s - | kubectl apply -f -",
+                "kubectl get deploy,svc shop -o yaml | weir inject --limit 100/s | kubectl apply -f -",
                 "100 requests a second for each client",
             ),
             (
@@ -145,7 +145,7 @@ const SECTIONS: &[Sections] = &[
     Sections {
         command: "uninject",
         examples: &[(
-            "kubectl get deploy,svc shop -o yaml | weir uninject - | kubectl apply -f -",
+            "kubectl get deploy,svc shop -o yaml | weir uninject | kubectl apply -f -",
             "remove the sidecar",
         )],
         exit: &[

@@ -23,8 +23,27 @@ const DEFAULT_IMAGE: &str = concat!("weir:", env!("CARGO_PKG_VERSION"));
 /// # Errors
 /// Returns every reason why a workload cannot have the sidecar. Nothing is changed then.
 pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Injection, Vec<InjectProblem>> {
-    let before = uninject(sources)?;
-    let files = parse(&before.files)?;
+    let injected = parse(sources)?;
+    let undone = undo::undo(&injected)?.edits;
+    let clean = undone.clone().apply(sources, &injected);
+    inject_clean(&clean, options).map_err(|mut problems| {
+        // Lines are those of the input, which may have been injected before.
+        for problem in problems.iter_mut().filter(|problem| problem.line > 0) {
+            if let Some(file) = sources.iter().position(|source| source.name == problem.file) {
+                let (source, edited) = (&sources[file].text, &clean[file].text);
+                problem.line = undone.original_line(file, source, edited, problem.line);
+            }
+        }
+        problems
+    })
+}
+
+/// Adds the sidecar to manifests without it.
+fn inject_clean(
+    sources: &[ManifestSource],
+    options: &InjectOptions,
+) -> Result<Injection, Vec<InjectProblem>> {
+    let files = parse(sources)?;
     let objects = manifest::objects(&files);
     let (plans, skipped) = plan_all(&files, &objects, options)?;
     let notes = skipped.iter().map(|reason| format!("{reason}: left as it is"));
@@ -34,8 +53,8 @@ pub fn inject(sources: &[ManifestSource], options: &InjectOptions) -> Result<Inj
         injection.notes.extend(plan.remarks.iter().map(|remark| format!("{title}: {remark}")));
         injection.titles.push(title);
     }
-    injection.files = edit_files(&files, &objects, &plans, options).apply(&before.files, &files);
-    match verify(&before.files, &injection.files, &files, &objects, &plans) {
+    injection.files = edit_files(&files, &objects, &plans, options).apply(sources, &files);
+    match verify(sources, &injection.files, &files, &objects, &plans) {
         Some(problem) => Err(vec![problem]),
         None => Ok(injection),
     }

@@ -6,7 +6,7 @@ use crate::edit::{TextEdit, apply_edits, pretty_json};
 use crate::manifest::{DocumentId, ManifestFile, ManifestObject, ManifestSource};
 
 /// Edits by the index of their file.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FileEdits(BTreeMap<usize, Vec<TextEdit>>);
 
 impl FileEdits {
@@ -21,6 +21,23 @@ impl FileEdits {
             edit
         });
         self.0.entry(file).or_default().extend(moved);
+    }
+
+    /// Returns the line in `source` of a line of the edited text.
+    pub(crate) fn original_line(&self, file: usize, source: &str, edited: &str, line: usize) -> usize {
+        let offset: usize = edited.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+        let mut edits = self.0.get(&file).cloned().unwrap_or_default();
+        edits.sort_by_key(|edit| edit.range.start);
+        let (mut before, mut after) = (0, 0);
+        for edit in edits {
+            let next = after + edit.range.start.saturating_sub(before) + edit.text.len();
+            if next > offset {
+                break;
+            }
+            (before, after) = (edit.range.end, next);
+        }
+        let at = before + offset - after;
+        1 + source.get(..at).unwrap_or(source).matches('\n').count()
     }
 
     /// Returns all files with their edits.

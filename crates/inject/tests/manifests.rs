@@ -15,17 +15,23 @@ const REJECTED: [(&str, &str); 2] = [
 
 fn manifests() -> Vec<ManifestSource> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests");
-    let mut paths: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<_> = fs::read_dir(directory)
+        .expect("a test manifest")
+        .map(|entry| entry.expect("a test manifest").path())
+        .collect();
     paths.sort();
-    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    let name = |path: &Path| path.file_name().expect("a test manifest").to_string_lossy().into_owned();
     paths
         .iter()
-        .map(|path| ManifestSource { name: name(path), text: fs::read_to_string(path).unwrap() })
+        .map(|path| ManifestSource {
+            name: name(path),
+            text: fs::read_to_string(path).expect("a test manifest"),
+        })
         .collect()
 }
 
 fn manifest(name: &str) -> ManifestSource {
-    manifests().into_iter().find(|manifest| manifest.name == name).unwrap()
+    manifests().into_iter().find(|manifest| manifest.name == name).expect("a test manifest")
 }
 
 fn limit(rate: &str) -> InjectOptions {
@@ -64,10 +70,12 @@ fn shown(problems: &[InjectProblem]) -> String {
 fn objects(text: &str) -> Vec<Json> {
     let mut found = Vec::new();
     if text.starts_with('{') {
-        found.extend(serde_json::Deserializer::from_str(text).into_iter::<Json>().map(Result::unwrap));
+        found.extend(
+            serde_json::Deserializer::from_str(text).into_iter::<Json>().map(|value| value.expect("JSON")),
+        );
     } else {
         for document in text.split("\n---\n") {
-            found.extend(serde_yaml::from_str::<Option<Json>>(document).unwrap());
+            found.extend(serde_yaml::from_str::<Option<Json>>(document).expect("a test manifest"));
         }
     }
     let lists = found.iter().flat_map(|object| object["items"].as_array().cloned().unwrap_or_default());
@@ -82,7 +90,12 @@ fn object(text: &str, kind: &str, name: &str) -> Json {
 }
 
 fn container<'o>(spec: &'o Json, list: &str, name: &str) -> &'o Json {
-    spec[list].as_array().unwrap().iter().find(|container| container["name"] == name).unwrap()
+    spec[list]
+        .as_array()
+        .expect("a test manifest")
+        .iter()
+        .find(|container| container["name"] == name)
+        .expect("a test manifest")
 }
 
 #[test]

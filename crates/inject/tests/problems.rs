@@ -39,9 +39,9 @@ fn assert_rejected(text: &str, options: &InjectOptions, expected: &str) {
 #[track_caller]
 fn assert_restored(text: &str, options: &InjectOptions) -> String {
     let first = inject(&source(text), options).unwrap_or_else(|problems| panic!("{}: {text}", problems[0]));
-    let second = inject(&first.files, options).unwrap();
+    let second = inject(&first.files, options).expect("a second injection");
     assert!(second.files[0].text == first.files[0].text, "second:\n{}", second.files[0].text);
-    let removed = uninject(&first.files).unwrap();
+    let removed = uninject(&first.files).expect("a removal");
     assert_eq!(removed.files[0].text, text);
     first.files[0].text.clone()
 }
@@ -64,6 +64,18 @@ fn problems_have_place_path_and_reason() {
         assert_rejected(&deployment(lines), &InjectOptions::default(), expected);
         assert_rejected(&deployment(lines), &redirect(), expected);
     }
+}
+
+#[test]
+fn lines_of_problems_are_those_of_the_input_that_was_injected_before() {
+    let injected = inject(&source(&deployment("")), &InjectOptions::default()).unwrap();
+    let text = format!("{}      hostNetwork: true\n", injected.files[0].text);
+    let line = text.lines().count();
+    assert_rejected(
+        &text,
+        &InjectOptions::default(),
+        &format!("a.yaml:{line}:20: spec.template.spec.hostNetwork"),
+    );
 }
 
 #[test]

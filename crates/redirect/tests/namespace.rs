@@ -31,11 +31,11 @@ fn connections_are_redirected_in_a_network_namespace() {
 
 /// Returns a port on which a thread replies with `name`, on all addresses.
 fn serve(name: &'static str) -> u16 {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).expect("a namespace");
+    let port = listener.local_addr().expect("a namespace").port();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            stream.unwrap().write_all(name.as_bytes()).unwrap();
+            stream.expect("a namespace").write_all(name.as_bytes()).expect("a namespace");
         }
     });
     port
@@ -43,7 +43,7 @@ fn serve(name: &'static str) -> u16 {
 
 fn reply_at(address: SocketAddr) -> String {
     let mut reply = String::new();
-    TcpStream::connect(address).unwrap().read_to_string(&mut reply).unwrap();
+    TcpStream::connect(address).expect("a namespace").read_to_string(&mut reply).expect("a namespace");
     reply
 }
 
@@ -56,10 +56,10 @@ fn replies(port: u16) -> String {
 }
 
 fn rule_count() -> usize {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a namespace");
     runtime.block_on(async {
-        let connection = Connection::<Nftables>::new().unwrap();
-        connection.list_rules(TABLE, Family::Inet).await.unwrap().len()
+        let connection = Connection::<Nftables>::new().expect("a namespace");
+        connection.list_rules(TABLE, Family::Inet).await.expect("a namespace").len()
     })
 }
 
