@@ -75,19 +75,7 @@ impl<'c> PlanContext<'c, '_> {
             PortProblem::Nothing(message) => NoPlan::Skipped(problem(pod.spec, message)),
             PortProblem::Choice(message) => failed(pod.spec, message),
         })?;
-        let mut problems: Vec<_> = obstacle::obstacles(&pod, self.options.is_redirect)
-            .into_iter()
-            .map(|(node, message)| problem(node, message))
-            .collect();
-        problems.extend(obstacle::names(&pod).map(|(node, message)| problem(node, message)));
-        if !is_object_name(&workload.name) {
-            let message =
-                format!("not a name of Kubernetes objects, which the ConfigMap needs, \"{}\"", workload.name);
-            problems.push(problem(workload.node, message));
-        }
-        problems.extend(obstacle::shared(&pod, &port).map(|(node, message)| problem(node, message)));
-        problems.extend(self.shared_references(&references, port.number));
-        problems.extend(self.tls_problem(&pod, &port, &references).map(|message| problem(pod.spec, message)));
+        let problems = self.problems(workload, &pod, &port, &references);
         if !problems.is_empty() {
             return Err(NoPlan::Problems(problems));
         }
@@ -102,15 +90,47 @@ impl<'c> PlanContext<'c, '_> {
             self.route(&pod, &port, references).map_err(|(node, message)| failed(node, message))?;
         remarks.extend(obstacle::remarks(&pod));
         let config_map = self.config_map_name(object);
+        remarks.extend(self.config_remarks(&config, &config_map, port.number));
+        Ok(WorkloadPlan { object, pod, port, config, config_map, route, remarks })
+    }
+
+    /// Returns everything that prevents an injection, apart from the configuration.
+    fn problems(
+        &self,
+        workload: &ManifestObject,
+        pod: &PodTemplate<'_>,
+        port: &ApplicationPort,
+        references: &PortReferences,
+    ) -> Vec<InjectProblem> {
+        let mut found = obstacle::obstacles(pod, self.options.is_redirect);
+        found.extend(obstacle::names(pod));
+        found.extend(obstacle::shared(pod, port));
+        found.extend(self.tls_problem(pod, port, references).map(|message| (pod.spec, message)));
+        if !is_object_name(&workload.name) {
+            let name = &workload.name;
+            let message = format!("not a name of Kubernetes objects, which the ConfigMap needs, \"{name}\"");
+            found.push((workload.node, message));
+        }
+        let found = found.iter();
+        let mut problems: Vec<_> =
+            found.map(|(node, message)| InjectProblem::at(self.files, workload, *node, message)).collect();
+        problems.extend(self.shared_references(references, port.number));
+        problems
+    }
+
+    /// Returns what the user should know of a configuration that inject has not written.
+    fn config_remarks(&self, config: &SidecarConfig, config_map: &str, application: u16) -> Option<String> {
+        let listener = config.listeners.first().copied().unwrap_or_default();
         if config.text.is_none() && self.file_config.is_none() {
-            remarks.push(format!(
-                "ConfigMap {config_map} must have a listener on 0.0.0.0:{}, the upstream 127.0.0.1:{}, and admin.probes 0.0.0.0:{}",
-                config.listeners.first().copied().unwrap_or_default(),
-                port.number,
+            return Some(format!(
+                "ConfigMap {config_map} must have a listener on 0.0.0.0:{listener}, the upstream 127.0.0.1:{application}, \
+                 and admin.probes 0.0.0.0:{}",
                 config.probes,
             ));
         }
-        Ok(WorkloadPlan { object, pod, port, config, config_map, route, remarks })
+        (self.options.is_redirect && config.is_ipv4).then(|| {
+            format!("connections over IPv6 are redirected, too, set the address of the listener to [::]:{listener}")
+        })
     }
 
     fn application_port(

@@ -29,6 +29,8 @@ pub(crate) struct SidecarConfig {
     pub(crate) listeners: Vec<u16>,
     pub(crate) probes: u16,
     pub(crate) admin: Option<u16>,
+    /// Whether the first listener accepts connections over IPv4 only.
+    pub(crate) is_ipv4: bool,
     /// Port of the application, if the configuration names it.
     pub(crate) upstream: Option<u16>,
     /// Maximum time between the signal to stop and the end of the process, in whole seconds.
@@ -124,6 +126,7 @@ impl SidecarConfig {
             listeners: vec![DEFAULT_LISTENER],
             probes: DEFAULT_PROBES,
             admin: Some(DEFAULT_ADMIN),
+            is_ipv4: false,
             upstream: Some(application),
 
             drain: DRAIN_TIMEOUT + EXIT_SECONDS,
@@ -164,6 +167,7 @@ impl SidecarConfig {
             listeners,
             probes,
             admin: Some(config.admin.address.port()).filter(|port| *port != probes),
+            is_ipv4: matches!(first.settings.address, ListenAddress::Tcp(address) if address.is_ipv4()),
             upstream,
 
             drain: whole_seconds(drain).saturating_add(EXIT_SECONDS),

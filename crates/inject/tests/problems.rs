@@ -122,6 +122,9 @@ fn configurations_are_checked() {
         |text: &str| configured(ConfigSource::File { name: "w.yaml".to_owned(), text: text.to_owned() });
     let valid = "listeners: 0.0.0.0:7000\nupstream: 127.0.0.1:80\nadmin: {address: 127.0.0.1:7001, probes: 0.0.0.0:7002}\ndrain: {timeout: 30s}\nrules: []\n";
     let injected = assert_restored(&deployment(""), &file(valid));
+    let redirected =
+        inject(&source(&deployment("")), &InjectOptions { is_redirect: true, ..file(valid) }).unwrap();
+    assert!(redirected.notes.iter().any(|note| note.contains("to [::]:7000")), "{:?}", redirected.notes);
     assert!(injected.contains("containerPort: 7000") && injected.contains("port: 7002"), "{injected}");
     assert!(
         injected.contains("terminationGracePeriodSeconds: 70"),
