@@ -9,7 +9,7 @@ mod place;
 
 use std::ops::Range;
 
-use crate::tree::{Content, ManifestTree, NodeId, NodePlace, is_flow};
+use crate::tree::{Content, ManifestTree, NodePlace, TreeNodeId, is_flow};
 
 pub(crate) use self::flow::pretty_json;
 
@@ -85,7 +85,7 @@ impl<'d> Editor<'d> {
     }
 
     /// Replaces a scalar.
-    pub(crate) fn set(&mut self, scalar: NodeId, raw: &str) {
+    pub(crate) fn set(&mut self, scalar: TreeNodeId, raw: &str) {
         let node = self.tree.node(scalar);
         let is_missing = node.bytes.is_empty();
         let at = if is_missing { self.node_end(scalar) } else { node.bytes.start };
@@ -95,7 +95,7 @@ impl<'d> Editor<'d> {
     }
 
     /// Adds an entry to a map that has entries.
-    pub(crate) fn add_entry(&mut self, map: NodeId, key: &str, value: &NewValue) {
+    pub(crate) fn add_entry(&mut self, map: TreeNodeId, key: &str, value: &NewValue) {
         let Some((last_key, last)) = self.tree.entries(map).last().copied() else { return };
         if is_flow(&self.tree.node(map).content) {
             let text = self.flow_entry(map, last_key, key, value);
@@ -109,7 +109,7 @@ impl<'d> Editor<'d> {
     }
 
     /// Adds an item to a list that has items.
-    pub(crate) fn add_item(&mut self, list: NodeId, block: &str) {
+    pub(crate) fn add_item(&mut self, list: TreeNodeId, block: &str) {
         let Some(last) = self.tree.items(list).last().copied() else { return };
         if is_flow(&self.tree.node(list).content) {
             let text = self.flow_item(list, last, block);
@@ -122,7 +122,7 @@ impl<'d> Editor<'d> {
     }
 
     /// Adds an item in front of another one.
-    pub(crate) fn add_item_before(&mut self, list: NodeId, item: NodeId, block: &str) {
+    pub(crate) fn add_item_before(&mut self, list: TreeNodeId, item: TreeNodeId, block: &str) {
         let depth = self.depth(list);
         if is_flow(&self.tree.node(list).content) {
             let text = self.flow_item(list, item, block);
@@ -138,7 +138,13 @@ impl<'d> Editor<'d> {
     }
 
     /// Puts a value in the place of a missing, null or empty one. Returns the bytes between the colon and its end.
-    pub(crate) fn fill(&mut self, map: NodeId, key: NodeId, old: NodeId, value: &NewValue) -> String {
+    pub(crate) fn fill(
+        &mut self,
+        map: TreeNodeId,
+        key: TreeNodeId,
+        old: TreeNodeId,
+        value: &NewValue,
+    ) -> String {
         let name = self.tree.text(key).unwrap_or_default().to_owned();
         let range = self.gap(key, old);
         let raw = self.text.get(range.clone()).unwrap_or_default().to_owned();
@@ -164,13 +170,13 @@ impl<'d> Editor<'d> {
     }
 
     /// Returns the bytes between the colon of a key and the end of its value.
-    pub(crate) fn gap(&self, key: NodeId, value: NodeId) -> Range<usize> {
+    pub(crate) fn gap(&self, key: TreeNodeId, value: TreeNodeId) -> Range<usize> {
         let start = self.colon_end(key);
         start..self.node_end(value).max(start)
     }
 
     /// Restores what [`Self::fill`] has replaced.
-    pub(crate) fn unfill(&mut self, key: NodeId, value: NodeId, raw: &str) {
+    pub(crate) fn unfill(&mut self, key: TreeNodeId, value: TreeNodeId, raw: &str) {
         let (at, raw) = (self.colon_end(key), self.gap_text(raw));
         let content = &self.tree.node(value).content;
         if is_flow(content) || matches!(content, Content::Scalar(_)) {
@@ -191,9 +197,9 @@ impl<'d> Editor<'d> {
     }
 
     /// Removes an item of a list, or an entry of a map by its value. `is_kept` tells which siblings stay.
-    pub(crate) fn remove(&mut self, node: NodeId, is_kept: &dyn Fn(NodeId) -> bool) {
+    pub(crate) fn remove(&mut self, node: TreeNodeId, is_kept: &dyn Fn(TreeNodeId) -> bool) {
         let Some(parent) = self.tree.node(node).parent else { return };
-        let siblings: Vec<(NodeId, NodeId)> = match &self.tree.node(parent).content {
+        let siblings: Vec<(TreeNodeId, TreeNodeId)> = match &self.tree.node(parent).content {
             Content::List(items, _) => items.iter().map(|item| (*item, *item)).collect(),
             Content::Map(entries, _) => entries.clone(),
             Content::Scalar(_) | Content::Alias(_) => return,
@@ -211,10 +217,10 @@ impl<'d> Editor<'d> {
     }
 
     /// Returns the whole lines of an entry or item; without the dash before it, if an entry shares its line with one.
-    fn block_removal(&self, entry: (NodeId, NodeId), next: Option<NodeId>) -> Range<usize> {
+    fn block_removal(&self, entry: (TreeNodeId, TreeNodeId), next: Option<TreeNodeId>) -> Range<usize> {
         let (key, value) = entry;
         let is_item = matches!(self.tree.node(value).place, NodePlace::Item(_));
-        let begin = |node: NodeId| {
+        let begin = |node: TreeNodeId| {
             let dash = if is_item { self.dash(node) } else { None };
             dash.unwrap_or_else(|| self.tree.node(node).bytes.start)
         };
@@ -266,7 +272,7 @@ impl<'d> Editor<'d> {
         }
     }
 
-    fn depth(&self, id: NodeId) -> usize {
+    fn depth(&self, id: TreeNodeId) -> usize {
         self.tree.places(self.tree.root(), id).len()
     }
 }

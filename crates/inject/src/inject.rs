@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::edit::{Editor, NewValue};
 use crate::manifest::{self, DocumentId, ManifestFile, ManifestObject, ManifestSource};
-use crate::plan::{NoPlan, PlanContext, Route, WorkloadPlan, probes_of};
+use crate::plan::{NoPlan, PlanContext, TrafficRoute, WorkloadPlan, probes_of};
 use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
 use crate::record::{RecordingEditor, UndoRecord};
 use crate::sidecar::{self, SidecarNames};
 use crate::sidecar_config::SidecarConfig;
-use crate::tree::NodeId;
+use crate::tree::TreeNodeId;
 use crate::{ConfigSource, InjectOptions, InjectProblem, Injection, output, service, undo};
 
 /// Time that a Service needs to remove an ending pod everywhere, in seconds. The application goes on for that long.
@@ -61,13 +61,13 @@ fn inject_clean(
 }
 
 /// Workloads that get the sidecar, and the reasons of those that have no use for it.
-type Plans<'p> = (Vec<WorkloadPlan<'p>>, Vec<InjectProblem>);
+type WorkloadPlans<'p> = (Vec<WorkloadPlan<'p>>, Vec<InjectProblem>);
 
 fn plan_all<'p>(
     files: &'p [ManifestFile<'p>],
     objects: &'p [ManifestObject],
     options: &InjectOptions,
-) -> Result<Plans<'p>, Vec<InjectProblem>> {
+) -> Result<WorkloadPlans<'p>, Vec<InjectProblem>> {
     let file_config = match &options.config {
         Some(ConfigSource::File { name, text }) => Some(SidecarConfig::from_file(name, text)?),
         Some(ConfigSource::ConfigMap(name)) => config_of_input(files, objects, name)?,
@@ -261,13 +261,14 @@ fn edit_pod(editor: &mut Editor<'_>, plan: &WorkloadPlan<'_>, image: &str) {
     let mut recording = RecordingEditor { editor, base: pod.node, record: UndoRecord::default() };
     let mut listener = free_name(pod, "http");
     let declared = plan.port.declared.as_ref();
-    if let (Route::Name(name, _), Some(declared)) = (&plan.route, declared) {
+    if let (TrafficRoute::Name(name, _), Some(declared)) = (&plan.route, declared) {
         listener.clone_from(name);
         take_name(&mut recording, plan, declared.node, name);
     }
     add_pause(&mut recording, pod.containers[plan.port.container]);
-    let host_port =
-        declared.and_then(|declared| declared.host_port).filter(|_| !matches!(plan.route, Route::Redirect));
+    let host_port = declared
+        .and_then(|declared| declared.host_port)
+        .filter(|_| !matches!(plan.route, TrafficRoute::Redirect));
     if let Some(node) = host_port {
         // As Kubernetes reads it, 0 is none. Two containers cannot have the same port of the node.
         recording.set(node, "0");
@@ -279,7 +280,7 @@ fn edit_pod(editor: &mut Editor<'_>, plan: &WorkloadPlan<'_>, image: &str) {
         host_port: host_port.and_then(|node| tree.text(node)),
     };
     let mut containers = Vec::new();
-    if matches!(plan.route, Route::Redirect) {
+    if matches!(plan.route, TrafficRoute::Redirect) {
         containers
             .push((REDIRECT_CONTAINER, sidecar::redirect_container(&plan.config, image, plan.port.number)));
     }
@@ -296,7 +297,7 @@ fn free_name(pod: &PodTemplate<'_>, name: &str) -> String {
 }
 
 /// Gives the application's port another name, and its probes the number in place of the name.
-fn take_name(recording: &mut RecordingEditor<'_, '_>, plan: &WorkloadPlan<'_>, port: NodeId, name: &str) {
+fn take_name(recording: &mut RecordingEditor<'_, '_>, plan: &WorkloadPlan<'_>, port: TreeNodeId, name: &str) {
     const MAX_PORT_NAME: usize = 15;
     let renamed: String = format!("app-{name}").chars().take(MAX_PORT_NAME).collect();
     let renamed = renamed.trim_end_matches('-');
@@ -309,7 +310,7 @@ fn take_name(recording: &mut RecordingEditor<'_, '_>, plan: &WorkloadPlan<'_>, p
 }
 
 /// Lets the application go on until its endpoint is removed. The kubelet stops it before its sidecars.
-fn add_pause(recording: &mut RecordingEditor<'_, '_>, container: NodeId) {
+fn add_pause(recording: &mut RecordingEditor<'_, '_>, container: TreeNodeId) {
     let tree = recording.editor.tree;
     let pause = format!("sleep:\n  seconds: {PAUSE_SECONDS}\n");
     match tree.entry(container, "lifecycle") {
@@ -345,9 +346,11 @@ fn edit_references(
     objects: &[ManifestObject],
     plans: &[WorkloadPlan<'_>],
 ) {
-    let mut by_object: BTreeMap<usize, BTreeMap<NodeId, (service::PortReference, u16)>> = BTreeMap::new();
+    let mut by_object: BTreeMap<usize, BTreeMap<TreeNodeId, (service::PortReference, u16)>> = BTreeMap::new();
     for plan in plans {
-        let (Route::References(references) | Route::Name(_, references)) = &plan.route else { continue };
+        let (TrafficRoute::References(references) | TrafficRoute::Name(_, references)) = &plan.route else {
+            continue;
+        };
         let listener = plan.config.listeners.first().copied().unwrap_or_default();
         for reference in references.services.iter().chain(&references.policies) {
             by_object

@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use weir_yaml::YamlErrorKind;
 
 use crate::problem::InjectProblem;
-use crate::tree::{ManifestTree, NodeId};
+use crate::tree::{ManifestTree, TreeNodeId};
 
 /// A manifest, as the caller has read it.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct DocumentId {
 #[derive(Clone, Debug)]
 pub(crate) struct ManifestObject {
     pub(crate) document: DocumentId,
-    pub(crate) node: NodeId,
+    pub(crate) node: TreeNodeId,
     pub(crate) api_group: String,
     pub(crate) kind: String,
     pub(crate) name: String,
@@ -175,7 +175,7 @@ pub(crate) fn objects(files: &[ManifestFile<'_>]) -> Vec<ManifestObject> {
     found
 }
 
-fn object(tree: &ManifestTree, document: DocumentId, node: NodeId, is_item: bool) -> ManifestObject {
+fn object(tree: &ManifestTree, document: DocumentId, node: TreeNodeId, is_item: bool) -> ManifestObject {
     let text = |keys: &[&str]| tree.text_at(node, keys).unwrap_or_default().to_owned();
     let version = text(&["apiVersion"]);
     let name = match text(&["metadata", "name"]) {

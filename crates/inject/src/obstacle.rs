@@ -2,13 +2,13 @@
 
 use crate::application_port::ApplicationPort;
 use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
-use crate::tree::NodeId;
+use crate::tree::TreeNodeId;
 
 /// User of the sidecar. Redirection excludes its connections.
 pub(crate) const WEIR_USER: u32 = 65532;
 
 /// Returns the reasons why a pod cannot have the sidecar, each with the value that is the reason.
-pub(crate) fn obstacles(pod: &PodTemplate<'_>, is_redirect: bool) -> Vec<(NodeId, String)> {
+pub(crate) fn obstacles(pod: &PodTemplate<'_>, is_redirect: bool) -> Vec<(TreeNodeId, String)> {
     let mut found = Vec::new();
     if let Some(node) = true_at(pod, "hostNetwork") {
         let problem = "the pod uses the network of its node, where the admin port and rules of the sidecar would be those of the node, \
@@ -35,7 +35,7 @@ pub(crate) fn obstacles(pod: &PodTemplate<'_>, is_redirect: bool) -> Vec<(NodeId
 
 /// Returns a container without a name, or with that of another one. Kubernetes rejects such pods, and the record of an injection has the
 /// names of containers.
-pub(crate) fn names(pod: &PodTemplate<'_>) -> Option<(NodeId, String)> {
+pub(crate) fn names(pod: &PodTemplate<'_>) -> Option<(TreeNodeId, String)> {
     let mut seen = Vec::new();
     for container in pod.init_containers.iter().chain(&pod.containers) {
         match pod.tree.text_at(*container, &["name"]) {
@@ -52,7 +52,7 @@ pub(crate) const SHARED: &str =
     "this is shared with other places by an anchor and an alias, write it out at each";
 
 /// Returns a value that an injection would change, but that other places of the document share.
-pub(crate) fn shared(pod: &PodTemplate<'_>, port: &ApplicationPort) -> Option<(NodeId, String)> {
+pub(crate) fn shared(pod: &PodTemplate<'_>, port: &ApplicationPort) -> Option<(TreeNodeId, String)> {
     const EDITED: [&str; 3] = ["initContainers", "volumes", "terminationGracePeriodSeconds"];
     let tree = pod.tree;
     let container = pod.containers[port.container];
@@ -81,7 +81,7 @@ pub(crate) fn shared(pod: &PodTemplate<'_>, port: &ApplicationPort) -> Option<(N
     hidden.map(|(map, key)| (map, format!("`{key}` is merged into this by `<<`, write it out here")))
 }
 
-fn redirect_obstacles(pod: &PodTemplate<'_>) -> Vec<(NodeId, String)> {
+fn redirect_obstacles(pod: &PodTemplate<'_>) -> Vec<(TreeNodeId, String)> {
     const MESHES: [(&str, &str); 3] = [
         ("sidecar.istio.io/inject", "true"),
         ("linkerd.io/inject", "enabled"),
@@ -94,7 +94,7 @@ fn redirect_obstacles(pod: &PodTemplate<'_>) -> Vec<(NodeId, String)> {
             found.push((pod.node, problem));
         }
     }
-    let user = |node: NodeId| pod.tree.at(node, &["securityContext", "runAsUser"]);
+    let user = |node: TreeNodeId| pod.tree.at(node, &["securityContext", "runAsUser"]);
     for node in pod.containers.iter().copied().chain([pod.spec]) {
         let uid = user(node).filter(|uid| pod.tree.text(*uid) == Some(&WEIR_USER.to_string()));
         if let Some(uid) = uid {
@@ -123,11 +123,11 @@ pub(crate) fn remarks(pod: &PodTemplate<'_>) -> Vec<String> {
     found
 }
 
-fn true_at(pod: &PodTemplate<'_>, key: &str) -> Option<NodeId> {
+fn true_at(pod: &PodTemplate<'_>, key: &str) -> Option<TreeNodeId> {
     pod.tree.get(pod.spec, key).filter(|node| pod.tree.text(*node) == Some("true"))
 }
 
-fn windows(pod: &PodTemplate<'_>) -> Option<NodeId> {
+fn windows(pod: &PodTemplate<'_>) -> Option<TreeNodeId> {
     const PLACES: [&[&str]; 3] =
         [&["os", "name"], &["nodeSelector", "kubernetes.io/os"], &["nodeSelector", "beta.kubernetes.io/os"]];
     let found = PLACES.iter().filter_map(|keys| pod.tree.at(pod.spec, keys));

@@ -8,12 +8,12 @@ use crate::obstacle;
 use crate::pod::{PodProbe, PodTemplate};
 use crate::service::{self, PortReferences};
 use crate::sidecar_config::{PodNeeds, SidecarConfig};
-use crate::tree::NodeId;
+use crate::tree::TreeNodeId;
 use crate::{ConfigSource, InjectOptions, InjectProblem};
 
 /// How connections for the application arrive at the sidecar.
 #[derive(Clone, Debug)]
-pub(crate) enum Route {
+pub(crate) enum TrafficRoute {
     /// Services and NetworkPolicies of the input are directed to it.
     References(PortReferences),
     /// It takes over the name of the application's port, which Services use. NetworkPolicies are directed to it.
@@ -31,7 +31,7 @@ pub(crate) struct WorkloadPlan<'d> {
     pub(crate) port: ApplicationPort,
     pub(crate) config: SidecarConfig,
     pub(crate) config_map: String,
-    pub(crate) route: Route,
+    pub(crate) route: TrafficRoute,
     pub(crate) remarks: Vec<String>,
 }
 
@@ -59,10 +59,11 @@ const OPT_OUT: (&str, &str) = ("weir.dev/inject", "disabled");
 
 impl<'c> PlanContext<'c, '_> {
     /// Plans the injection into the pod template at `node`.
-    pub(crate) fn plan(&self, object: usize, node: NodeId) -> Result<WorkloadPlan<'c>, NoPlan> {
+    pub(crate) fn plan(&self, object: usize, node: TreeNodeId) -> Result<WorkloadPlan<'c>, NoPlan> {
         let workload = &self.objects[object];
-        let problem = |node: NodeId, message: String| InjectProblem::at(self.files, workload, node, &message);
-        let failed = |node: NodeId, message: String| NoPlan::Problems(vec![problem(node, message)]);
+        let problem =
+            |node: TreeNodeId, message: String| InjectProblem::at(self.files, workload, node, &message);
+        let failed = |node: TreeNodeId, message: String| NoPlan::Problems(vec![problem(node, message)]);
         let document = &self.files[workload.document.file].documents[workload.document.document];
         let Some(pod) = PodTemplate::read(&document.tree, node) else {
             return Err(failed(node, "the pod template has no containers".to_owned()));
@@ -229,9 +230,9 @@ impl<'c> PlanContext<'c, '_> {
         pod: &PodTemplate<'_>,
         port: &ApplicationPort,
         references: PortReferences,
-    ) -> Result<(Route, Vec<String>), (NodeId, String)> {
+    ) -> Result<(TrafficRoute, Vec<String>), (TreeNodeId, String)> {
         if self.options.is_redirect {
-            return Ok((Route::Redirect, Vec::new()));
+            return Ok((TrafficRoute::Redirect, Vec::new()));
         }
         let mut remarks = vec![format!(
             "clients that connect to port {} of a pod bypass the sidecar, unless a NetworkPolicy prevents it",
@@ -253,7 +254,7 @@ impl<'c> PlanContext<'c, '_> {
             remarks.extend(references.headless.iter().map(|name| {
                 format!("Service {name} is headless, its clients connect to the pods directly, use --redirect to limit them")
             }));
-            return Ok((Route::References(references), remarks));
+            return Ok((TrafficRoute::References(references), remarks));
         }
         match port.declared.as_ref().and_then(|declared| declared.name.clone()) {
             Some(name) => {
@@ -262,9 +263,9 @@ impl<'c> PlanContext<'c, '_> {
                      a Service with the targetPort {} must use the name, or be part of the input",
                     port.number
                 ));
-                Ok((Route::Name(name, references), remarks))
+                Ok((TrafficRoute::Name(name, references), remarks))
             }
-            None if has_host_port(port) => Ok((Route::References(references), remarks)),
+            None if has_host_port(port) => Ok((TrafficRoute::References(references), remarks)),
             None => Err((
                 port.declared.as_ref().map_or(pod.spec, |declared| declared.node),
                 format!(

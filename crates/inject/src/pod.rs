@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::tree::{ManifestTree, NodeId};
+use crate::tree::{ManifestTree, TreeNodeId};
 
 /// Name of the sidecar, and of the init container that redirects ports to it.
 pub(crate) const CONTAINER: &str = "weir";
@@ -17,9 +17,9 @@ pub(crate) struct PodPort {
     pub(crate) number: u16,
     pub(crate) name: Option<String>,
     /// The item of `ports`.
-    pub(crate) node: NodeId,
+    pub(crate) node: TreeNodeId,
     /// The number on the node, if there is one.
-    pub(crate) host_port: Option<NodeId>,
+    pub(crate) host_port: Option<TreeNodeId>,
 }
 
 /// An HTTP, TCP or gRPC probe, or an HTTP hook.
@@ -27,7 +27,7 @@ pub(crate) struct PodPort {
 pub(crate) struct PodProbe {
     pub(crate) container: usize,
     /// The number or the name of its port, as written.
-    pub(crate) port: NodeId,
+    pub(crate) port: TreeNodeId,
     pub(crate) port_text: String,
     /// Path of an HTTP request.
     pub(crate) path: Option<String>,
@@ -40,10 +40,10 @@ pub(crate) struct PodProbe {
 #[derive(Debug)]
 pub(crate) struct PodTemplate<'d> {
     pub(crate) tree: &'d ManifestTree,
-    pub(crate) node: NodeId,
-    pub(crate) spec: NodeId,
-    pub(crate) containers: Vec<NodeId>,
-    pub(crate) init_containers: Vec<NodeId>,
+    pub(crate) node: TreeNodeId,
+    pub(crate) spec: TreeNodeId,
+    pub(crate) containers: Vec<TreeNodeId>,
+    pub(crate) init_containers: Vec<TreeNodeId>,
     /// TCP ports of the containers, without init containers.
     pub(crate) ports: Vec<PodPort>,
     pub(crate) probes: Vec<PodProbe>,
@@ -51,7 +51,7 @@ pub(crate) struct PodTemplate<'d> {
 
 impl<'d> PodTemplate<'d> {
     /// Reads a template; `None` if it has no containers.
-    pub(crate) fn read(tree: &'d ManifestTree, node: NodeId) -> Option<Self> {
+    pub(crate) fn read(tree: &'d ManifestTree, node: TreeNodeId) -> Option<Self> {
         let spec = tree.get(node, "spec")?;
         let list = |key: &str| tree.get(spec, key).map(|list| tree.items(list).to_vec()).unwrap_or_default();
         let (containers, init_containers) = (list("containers"), list("initContainers"));
@@ -73,12 +73,12 @@ impl<'d> PodTemplate<'d> {
     }
 
     /// Returns the container or init container with a name.
-    pub(crate) fn container_named(&self, name: &str) -> Option<NodeId> {
+    pub(crate) fn container_named(&self, name: &str) -> Option<TreeNodeId> {
         let all = self.init_containers.iter().chain(&self.containers).copied();
         all.into_iter().find(|id| self.tree.text_at(*id, &["name"]) == Some(name))
     }
 
-    pub(crate) fn volume_named(&self, name: &str) -> Option<NodeId> {
+    pub(crate) fn volume_named(&self, name: &str) -> Option<TreeNodeId> {
         let volumes = self.tree.get(self.spec, "volumes")?;
         self.tree.items(volumes).iter().copied().find(|id| self.tree.text_at(*id, &["name"]) == Some(name))
     }
@@ -111,18 +111,18 @@ impl<'d> PodTemplate<'d> {
     }
 }
 
-fn number_at(tree: &ManifestTree, map: NodeId, key: &str) -> Option<u16> {
+fn number_at(tree: &ManifestTree, map: TreeNodeId, key: &str) -> Option<u16> {
     tree.text_at(map, &[key])?.parse().ok()
 }
 
-fn port(tree: &ManifestTree, container: usize, node: NodeId) -> Option<PodPort> {
+fn port(tree: &ManifestTree, container: usize, node: TreeNodeId) -> Option<PodPort> {
     let is_tcp = tree.text_at(node, &["protocol"]).is_none_or(|protocol| protocol == "TCP");
     let number = number_at(tree, node, "containerPort").filter(|_| is_tcp)?;
     let name = tree.text_at(node, &["name"]).map(str::to_owned);
     Some(PodPort { container, number, name, node, host_port: tree.get(node, "hostPort") })
 }
 
-fn container_probes(tree: &ManifestTree, container: usize, node: NodeId) -> Vec<PodProbe> {
+fn container_probes(tree: &ManifestTree, container: usize, node: TreeNodeId) -> Vec<PodProbe> {
     const PROBES: [&[&str]; 5] = [
         &["readinessProbe"],
         &["livenessProbe"],

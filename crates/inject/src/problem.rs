@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::manifest::{ManifestFile, ManifestObject};
-use crate::tree::NodeId;
+use crate::tree::TreeNodeId;
 
 /// A reason why a manifest stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl InjectProblem {
     pub(crate) fn at(
         files: &[ManifestFile<'_>],
         object: &ManifestObject,
-        node: NodeId,
+        node: TreeNodeId,
         message: &str,
     ) -> Self {
         let file = &files[object.document.file];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::edit::{Editor, NewValue};
-use crate::tree::{ManifestTree, NodeId, NodePlace};
+use crate::tree::{ManifestTree, NodePlace, TreeNodeId};
 
 /// Annotation of everything that inject has added or changed.
 pub(crate) const ANNOTATION: &str = "weir.dev/injected";
@@ -39,12 +39,12 @@ pub(crate) struct UndoRecord {
 pub(crate) struct RecordingEditor<'e, 'd> {
     pub(crate) editor: &'e mut Editor<'d>,
     /// Where paths begin.
-    pub(crate) base: NodeId,
+    pub(crate) base: TreeNodeId,
     pub(crate) record: UndoRecord,
 }
 
 impl RecordingEditor<'_, '_> {
-    pub(crate) fn set(&mut self, scalar: NodeId, raw: &str) {
+    pub(crate) fn set(&mut self, scalar: TreeNodeId, raw: &str) {
         let bytes = self.editor.tree.node(scalar).bytes.clone();
         let from = self.editor.text.get(bytes).unwrap_or_default().to_owned();
         self.editor.set(scalar, raw);
@@ -52,7 +52,7 @@ impl RecordingEditor<'_, '_> {
     }
 
     /// Adds an entry, or puts the value in the place of an empty one.
-    pub(crate) fn put(&mut self, map: NodeId, key: &str, value: &NewValue) {
+    pub(crate) fn put(&mut self, map: TreeNodeId, key: &str, value: &NewValue) {
         let path = self.child(map, key);
         match self.editor.tree.entry(map, key) {
             Some((key, old)) => {
@@ -67,7 +67,7 @@ impl RecordingEditor<'_, '_> {
     }
 
     /// Adds an item with a name to the list under `key`, which need not exist.
-    pub(crate) fn add_named_items(&mut self, map: NodeId, key: &str, items: &[(&str, String)]) {
+    pub(crate) fn add_named_items(&mut self, map: TreeNodeId, key: &str, items: &[(&str, String)]) {
         let blocks: Vec<_> = items.iter().map(|(_, block)| block.clone()).collect();
         let list = self.editor.tree.entry(map, key).map(|(_, list)| list);
         match list.filter(|list| !self.editor.tree.is_empty(*list)) {
@@ -79,7 +79,7 @@ impl RecordingEditor<'_, '_> {
     }
 
     /// Adds the annotation with the record itself. Everything else has been edited before.
-    pub(crate) fn finish(mut self, metadata: Option<NodeId>) {
+    pub(crate) fn finish(mut self, metadata: Option<TreeNodeId>) {
         let tree = self.editor.tree;
         let annotations = metadata.and_then(|metadata| tree.entry(metadata, "annotations"));
         let has_annotations = annotations.is_some_and(|(_, value)| !tree.is_empty(value));
@@ -114,16 +114,16 @@ impl RecordingEditor<'_, '_> {
     }
 
     /// Records an entry of an entry that was added, so that what others add beside it stays.
-    pub(crate) fn record_child(&mut self, map: NodeId, key: &str, child: &str) {
+    pub(crate) fn record_child(&mut self, map: TreeNodeId, key: &str, child: &str) {
         let path = self.child(map, key);
         self.record.added.push(format!("{path}.{child}"));
     }
 
-    fn path(&self, node: NodeId) -> String {
+    fn path(&self, node: TreeNodeId) -> String {
         record_path(self.editor.tree, self.base, node)
     }
 
-    fn child(&self, map: NodeId, key: &str) -> String {
+    fn child(&self, map: TreeNodeId, key: &str) -> String {
         match self.path(map) {
             path if path.is_empty() => key.to_owned(),
             path => format!("{path}.{key}"),
@@ -145,7 +145,7 @@ fn annotated_metadata(record: &UndoRecord) -> NewValue {
 }
 
 /// Returns the path of a node below `base`: `spec.containers[app].ports[#0].name`.
-fn record_path(tree: &ManifestTree, base: NodeId, node: NodeId) -> String {
+fn record_path(tree: &ManifestTree, base: TreeNodeId, node: TreeNodeId) -> String {
     let (mut path, mut at, mut list) = (String::new(), base, "");
     for place in tree.places(base, node) {
         match place {
@@ -169,7 +169,7 @@ fn record_path(tree: &ManifestTree, base: NodeId, node: NodeId) -> String {
 }
 
 /// Finds the value at a path of a record.
-pub(crate) fn find(tree: &ManifestTree, base: NodeId, path: &str) -> Option<NodeId> {
+pub(crate) fn find(tree: &ManifestTree, base: TreeNodeId, path: &str) -> Option<TreeNodeId> {
     let mut at = base;
     for step in path.split('.') {
         let (key, item) =

@@ -4,7 +4,7 @@ use crate::edit::NewValue;
 use crate::manifest::{ManifestFile, ManifestObject};
 use crate::pod::{PodPort, PodTemplate};
 use crate::record::RecordingEditor;
-use crate::tree::{ManifestTree, NodeId};
+use crate::tree::{ManifestTree, TreeNodeId};
 
 /// A port of a Service, or of a NetworkPolicy, that leads to pods.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct PortReference {
     /// Index of the object.
     pub(crate) object: usize,
     /// The entry of `ports`.
-    pub(crate) entry: NodeId,
+    pub(crate) entry: TreeNodeId,
     /// Key of the number or name of the pod's port.
     pub(crate) key: &'static str,
     /// The port of the pod.
@@ -64,7 +64,7 @@ pub(crate) fn references(
 /// Whether a selector selects pods with these labels. One that is missing selects all pods, or none.
 fn selects(
     tree: &ManifestTree,
-    object: NodeId,
+    object: TreeNodeId,
     keys: &[&str],
     labels: &[(&str, &str)],
     is_missing_all: bool,
@@ -82,11 +82,11 @@ fn selects(
 fn service_ports(
     tree: &ManifestTree,
     object: usize,
-    node: NodeId,
+    node: TreeNodeId,
     pod: &PodTemplate<'_>,
 ) -> Vec<PortReference> {
     let entries = tree.at(node, &["spec", "ports"]).map(|list| tree.items(list)).unwrap_or_default();
-    let reference = |entry: &NodeId| {
+    let reference = |entry: &TreeNodeId| {
         let text = |key: &str| tree.text_at(*entry, &[key]).unwrap_or_default();
         let is_tcp = matches!(text("protocol"), "" | "TCP");
         let target = if text("targetPort").is_empty() { text("port") } else { text("targetPort") };
@@ -100,12 +100,12 @@ fn service_ports(
 fn policy_ports(
     tree: &ManifestTree,
     object: usize,
-    node: NodeId,
+    node: TreeNodeId,
     pod: &PodTemplate<'_>,
 ) -> Vec<PortReference> {
     let rules = tree.at(node, &["spec", "ingress"]).map(|list| tree.items(list)).unwrap_or_default();
     let entries = rules.iter().filter_map(|rule| tree.get(*rule, "ports")).flat_map(|list| tree.items(list));
-    let reference = |entry: &NodeId| {
+    let reference = |entry: &TreeNodeId| {
         let target = resolve(pod, tree.text_at(*entry, &["port"])?)?;
         Some(PortReference { object, entry: *entry, key: "port", target, is_tls: false })
     };

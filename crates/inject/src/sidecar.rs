@@ -6,7 +6,7 @@ use crate::obstacle::WEIR_USER;
 use crate::pod::{REDIRECT_CONTAINER, VOLUME};
 use crate::record::ANNOTATION;
 use crate::sidecar_config::SidecarConfig;
-use crate::tree::{ManifestTree, NodeId};
+use crate::tree::{ManifestTree, TreeNodeId};
 
 /// The container that the chart and the manifests in `deploy` have, too.
 const CONTAINER_YAML: &str = include_str!("sidecar.yaml");
@@ -61,7 +61,7 @@ fn container_template() -> String {
     CONTAINER_YAML[start..].to_owned()
 }
 
-fn set_port(editor: &mut Editor<'_>, port: NodeId, name: &str, number: u16) {
+fn set_port(editor: &mut Editor<'_>, port: TreeNodeId, name: &str, number: u16) {
     let tree = editor.tree;
     if let (Some(name_node), Some(number_node)) = (tree.get(port, "name"), tree.get(port, "containerPort")) {
         editor.set(name_node, name);

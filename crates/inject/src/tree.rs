@@ -10,14 +10,14 @@ use weir_yaml::{Event, Events, Position, SpannedEvent, StructureStyle, YamlError
 
 /// Index of a node in its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct NodeId(usize);
+pub(crate) struct TreeNodeId(usize);
 
 #[derive(Debug)]
 pub(crate) struct ManifestNode {
     /// Bytes of a scalar as written, or of a flow collection with its brackets. A block collection has only its start.
     pub(crate) bytes: Range<usize>,
     pub(crate) position: Position,
-    pub(crate) parent: Option<NodeId>,
+    pub(crate) parent: Option<TreeNodeId>,
     /// Where the node is in its parent.
     pub(crate) place: NodePlace,
     /// 0 if there is no anchor.
@@ -37,9 +37,9 @@ pub(crate) enum NodePlace {
 #[derive(Debug)]
 pub(crate) enum Content {
     Scalar(String),
-    List(Vec<NodeId>, StructureStyle),
-    Map(Vec<(NodeId, NodeId)>, StructureStyle),
-    Alias(NodeId),
+    List(Vec<TreeNodeId>, StructureStyle),
+    Map(Vec<(TreeNodeId, TreeNodeId)>, StructureStyle),
+    Alias(TreeNodeId),
 }
 
 /// One document.
@@ -53,9 +53,9 @@ pub(crate) struct ManifestTree {
 /// A collection that is still open.
 #[derive(Debug)]
 struct OpenNode {
-    id: NodeId,
+    id: TreeNodeId,
     /// Key of a map whose value comes next.
-    key: Option<NodeId>,
+    key: Option<TreeNodeId>,
 }
 
 impl ManifestTree {
@@ -70,30 +70,30 @@ impl ManifestTree {
         Ok((!tree.nodes.is_empty()).then_some(tree))
     }
 
-    pub(crate) fn root(&self) -> NodeId {
-        NodeId(0)
+    pub(crate) fn root(&self) -> TreeNodeId {
+        TreeNodeId(0)
     }
 
-    pub(crate) fn node(&self, id: NodeId) -> &ManifestNode {
+    pub(crate) fn node(&self, id: TreeNodeId) -> &ManifestNode {
         &self.nodes[id.0]
     }
 
     /// Follows an alias to its value.
-    pub(crate) fn resolve(&self, id: NodeId) -> NodeId {
+    pub(crate) fn resolve(&self, id: TreeNodeId) -> TreeNodeId {
         match self.node(id).content {
             Content::Alias(target) => target,
             Content::Scalar(_) | Content::List(..) | Content::Map(..) => id,
         }
     }
 
-    pub(crate) fn entries(&self, id: NodeId) -> &[(NodeId, NodeId)] {
+    pub(crate) fn entries(&self, id: TreeNodeId) -> &[(TreeNodeId, TreeNodeId)] {
         match &self.node(self.resolve(id)).content {
             Content::Map(entries, _) => entries,
             Content::Scalar(_) | Content::List(..) | Content::Alias(_) => &[],
         }
     }
 
-    pub(crate) fn items(&self, id: NodeId) -> &[NodeId] {
+    pub(crate) fn items(&self, id: TreeNodeId) -> &[TreeNodeId] {
         match &self.node(self.resolve(id)).content {
             Content::List(items, _) => items,
             Content::Scalar(_) | Content::Map(..) | Content::Alias(_) => &[],
@@ -101,7 +101,7 @@ impl ManifestTree {
     }
 
     /// Returns the text of a scalar.
-    pub(crate) fn text(&self, id: NodeId) -> Option<&str> {
+    pub(crate) fn text(&self, id: TreeNodeId) -> Option<&str> {
         match &self.node(self.resolve(id)).content {
             Content::Scalar(text) => Some(text),
             Content::List(..) | Content::Map(..) | Content::Alias(_) => None,
@@ -109,16 +109,16 @@ impl ManifestTree {
     }
 
     /// Returns the key and the value of an entry that is written in the map itself.
-    pub(crate) fn entry(&self, map: NodeId, key: &str) -> Option<(NodeId, NodeId)> {
+    pub(crate) fn entry(&self, map: TreeNodeId, key: &str) -> Option<(TreeNodeId, TreeNodeId)> {
         self.entries(map).iter().copied().find(|(given, _)| self.text(*given) == Some(key))
     }
 
     /// Returns a value of a map, also of one that is merged into it by `<<`.
-    pub(crate) fn get(&self, map: NodeId, key: &str) -> Option<NodeId> {
+    pub(crate) fn get(&self, map: TreeNodeId, key: &str) -> Option<TreeNodeId> {
         self.get_below(map, key, 0)
     }
 
-    fn get_below(&self, map: NodeId, key: &str, depth: usize) -> Option<NodeId> {
+    fn get_below(&self, map: TreeNodeId, key: &str, depth: usize) -> Option<TreeNodeId> {
         const MAX_MERGE_DEPTH: usize = 16;
         if depth > MAX_MERGE_DEPTH {
             return None;
@@ -134,17 +134,17 @@ impl ManifestTree {
     }
 
     /// Returns the value at a path of keys.
-    pub(crate) fn at(&self, from: NodeId, keys: &[&str]) -> Option<NodeId> {
+    pub(crate) fn at(&self, from: TreeNodeId, keys: &[&str]) -> Option<TreeNodeId> {
         keys.iter().try_fold(from, |map, key| self.get(map, key))
     }
 
     /// Returns the text of the scalar at a path of keys.
-    pub(crate) fn text_at(&self, from: NodeId, keys: &[&str]) -> Option<&str> {
+    pub(crate) fn text_at(&self, from: TreeNodeId, keys: &[&str]) -> Option<&str> {
         self.text(self.at(from, keys)?)
     }
 
     /// Whether a value is missing, null, or an empty collection.
-    pub(crate) fn is_empty(&self, id: NodeId) -> bool {
+    pub(crate) fn is_empty(&self, id: TreeNodeId) -> bool {
         match &self.node(id).content {
             Content::Scalar(text) => {
                 matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
@@ -156,7 +156,7 @@ impl ManifestTree {
     }
 
     /// Whether a change of the node would change other places of the document, too.
-    pub(crate) fn is_shared(&self, id: NodeId) -> bool {
+    pub(crate) fn is_shared(&self, id: TreeNodeId) -> bool {
         let mut next = Some(id);
         while let Some(id) = next {
             let node = self.node(id);
@@ -171,7 +171,7 @@ impl ManifestTree {
     }
 
     /// Returns the places from `from`, which contains `id`, to `id`.
-    pub(crate) fn places(&self, from: NodeId, id: NodeId) -> Vec<&NodePlace> {
+    pub(crate) fn places(&self, from: TreeNodeId, id: TreeNodeId) -> Vec<&NodePlace> {
         let mut places = Vec::new();
         let mut next = id;
         while next != from {
@@ -185,7 +185,7 @@ impl ManifestTree {
     }
 
     /// Returns the path of a node for messages: `spec.ports[0].targetPort`.
-    pub(crate) fn path(&self, id: NodeId) -> String {
+    pub(crate) fn path(&self, id: TreeNodeId) -> String {
         let mut path = String::new();
         for place in self.places(self.root(), id) {
             match place {
@@ -203,7 +203,7 @@ impl ManifestTree {
 struct TreeAssembly {
     nodes: Vec<ManifestNode>,
     aliased: HashSet<usize>,
-    anchored: HashMap<usize, NodeId>,
+    anchored: HashMap<usize, TreeNodeId>,
     open: Vec<OpenNode>,
 }
 
@@ -216,7 +216,7 @@ impl TreeAssembly {
             }
             Event::Alias(anchor) => {
                 let problem = "an alias refers to a value that contains it".to_owned();
-                let is_open = |id: &NodeId| self.open.iter().any(|open| open.id == *id);
+                let is_open = |id: &TreeNodeId| self.open.iter().any(|open| open.id == *id);
                 let Some(target) = self.anchored.get(&anchor).copied().filter(|id| !is_open(id)) else {
                     return Err(YamlError {
                         position,
@@ -248,8 +248,14 @@ impl TreeAssembly {
         Ok(())
     }
 
-    fn add(&mut self, content: Content, anchor: usize, position: Position, bytes: Range<usize>) -> NodeId {
-        let id = NodeId(self.nodes.len());
+    fn add(
+        &mut self,
+        content: Content,
+        anchor: usize,
+        position: Position,
+        bytes: Range<usize>,
+    ) -> TreeNodeId {
+        let id = TreeNodeId(self.nodes.len());
         let mut place = NodePlace::Root;
         let parent = self.open.last().map(|open| open.id);
         if let Some(open) = self.open.last_mut() {

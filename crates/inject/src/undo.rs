@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::edit::{Editor, NewValue};
 use crate::manifest::{self, ManifestFile, ManifestObject};
 use crate::record::{self, ANNOTATION, UndoRecord};
-use crate::tree::{ManifestTree, NodeId};
+use crate::tree::{ManifestTree, TreeNodeId};
 use crate::{InjectProblem, output};
 
 /// The texts without injections.
@@ -64,7 +64,7 @@ pub(crate) fn is_created(tree: &ManifestTree, object: &ManifestObject) -> bool {
 fn undo_object(
     editor: &mut Editor<'_>,
     object: &ManifestObject,
-) -> Result<Option<Vec<String>>, (NodeId, String)> {
+) -> Result<Option<Vec<String>>, (TreeNodeId, String)> {
     let tree = editor.tree;
     let template = manifest::template_keys(object).and_then(|keys| tree.at(object.node, keys));
     let bases = template.into_iter().chain([object.node]);
@@ -80,12 +80,12 @@ fn undo_object(
 
 fn undo_record(
     editor: &mut Editor<'_>,
-    base: NodeId,
-    annotation: NodeId,
+    base: TreeNodeId,
+    annotation: TreeNodeId,
     record: &UndoRecord,
 ) -> Vec<String> {
     let (tree, mut notes) = (editor.tree, Vec::new());
-    let mut recorded: Vec<(NodeId, Option<&str>)> = vec![(annotation, None)];
+    let mut recorded: Vec<(TreeNodeId, Option<&str>)> = vec![(annotation, None)];
     for (path, raw) in record
         .added
         .iter()
@@ -97,22 +97,10 @@ fn undo_record(
             None => notes.push(format!("{path} is gone since the injection")),
         }
     }
-    // Inner values first, so that a value is removed with all that it contains, or kept for what others have added to it.
-    recorded.sort_by_key(|(node, _)| std::cmp::Reverse(tree.places(base, *node).len()));
-    let (mut removed, mut emptied) = (HashSet::new(), Vec::new());
-    for (node, raw) in &recorded {
-        let is_wrapper = recorded.iter().any(|(other, _)| other != node && is_below(tree, *other, *node));
-        let is_empty = children(tree, *node).iter().all(|child| removed.contains(child));
-        match raw {
-            _ if is_wrapper && !is_empty => {}
-            Some(raw) => emptied.push((*node, *raw)),
-            None => {
-                removed.insert(*node);
-            }
-        }
-    }
-    let is_gone = |node: NodeId| removed.contains(&node) || emptied.iter().any(|(other, _)| *other == node);
-    let is_inside = |node: NodeId| {
+    let Unrecorded { removed, emptied } = unrecorded(tree, base, &mut recorded);
+    let is_gone =
+        |node: TreeNodeId| removed.contains(&node) || emptied.iter().any(|(other, _)| *other == node);
+    let is_inside = |node: TreeNodeId| {
         let mut above = tree.node(node).parent;
         std::iter::from_fn(|| {
             let next = above?;
@@ -135,7 +123,37 @@ fn undo_record(
     notes
 }
 
-fn restore_scalars(editor: &mut Editor<'_>, base: NodeId, record: &UndoRecord) -> Vec<String> {
+/// What an injection has added, without values that contain additions of others.
+#[derive(Debug, Default)]
+struct Unrecorded<'r> {
+    removed: HashSet<TreeNodeId>,
+    /// Values that were empty, with what was written there.
+    emptied: Vec<(TreeNodeId, &'r str)>,
+}
+
+fn unrecorded<'r>(
+    tree: &ManifestTree,
+    base: TreeNodeId,
+    recorded: &mut [(TreeNodeId, Option<&'r str>)],
+) -> Unrecorded<'r> {
+    // Inner values first, so that a value is removed with all that it contains, or kept for what others have added to it.
+    recorded.sort_by_key(|(node, _)| std::cmp::Reverse(tree.places(base, *node).len()));
+    let mut found = Unrecorded::default();
+    for (node, raw) in recorded.iter() {
+        let is_wrapper = recorded.iter().any(|(other, _)| other != node && is_below(tree, *other, *node));
+        let is_empty = children(tree, *node).iter().all(|child| found.removed.contains(child));
+        match raw {
+            _ if is_wrapper && !is_empty => {}
+            Some(raw) => found.emptied.push((*node, *raw)),
+            None => {
+                found.removed.insert(*node);
+            }
+        }
+    }
+    found
+}
+
+fn restore_scalars(editor: &mut Editor<'_>, base: TreeNodeId, record: &UndoRecord) -> Vec<String> {
     let mut notes = Vec::new();
     for (path, changed) in &record.changed {
         let Some(node) = record::find(editor.tree, base, path) else {
@@ -160,13 +178,13 @@ fn restore_scalars(editor: &mut Editor<'_>, base: NodeId, record: &UndoRecord) -
     notes
 }
 
-fn children(tree: &ManifestTree, node: NodeId) -> Vec<NodeId> {
+fn children(tree: &ManifestTree, node: TreeNodeId) -> Vec<TreeNodeId> {
     let entries = tree.entries(node).iter().map(|(_, value)| *value);
     entries.chain(tree.items(node).iter().copied()).collect()
 }
 
 /// Whether `node` is inside `outer`.
-fn is_below(tree: &ManifestTree, node: NodeId, outer: NodeId) -> bool {
+fn is_below(tree: &ManifestTree, node: TreeNodeId, outer: TreeNodeId) -> bool {
     let mut above = tree.node(node).parent;
     while let Some(next) = above {
         if next == outer {

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
 use super::{Editor, NewValue, item_lines};
-use crate::tree::NodeId;
+use crate::tree::TreeNodeId;
 
 /// Whether a text is JSON.
 pub(super) fn is_json(text: &str) -> bool {
@@ -25,12 +25,24 @@ pub(super) fn json_scalar(raw: &str) -> String {
 
 impl Editor<'_> {
     /// Returns the text of an entry as JSON, laid out like `sibling`.
-    pub(super) fn flow_entry(&self, map: NodeId, sibling: NodeId, key: &str, value: &NewValue) -> String {
+    pub(super) fn flow_entry(
+        &self,
+        map: TreeNodeId,
+        sibling: TreeNodeId,
+        key: &str,
+        value: &NewValue,
+    ) -> String {
         format!("{}: {}", Json::String(key.to_owned()), self.flow_value(map, sibling, key, value))
     }
 
     /// Returns the text of a value as JSON, laid out like that of `sibling`.
-    pub(super) fn flow_value(&self, map: NodeId, sibling: NodeId, key: &str, value: &NewValue) -> String {
+    pub(super) fn flow_value(
+        &self,
+        map: TreeNodeId,
+        sibling: TreeNodeId,
+        key: &str,
+        value: &NewValue,
+    ) -> String {
         let block = self.block_entry(key, value, 2).join("\n") + "\n";
         let mut entry: Json = serde_yaml::from_str(&block).unwrap_or(Json::Null);
         let value = entry.get_mut(key).map(Json::take).unwrap_or_default();
@@ -38,7 +50,7 @@ impl Editor<'_> {
     }
 
     /// Returns the text of an item as JSON, laid out like `sibling`.
-    pub(super) fn flow_item(&self, list: NodeId, sibling: NodeId, block: &str) -> String {
+    pub(super) fn flow_item(&self, list: TreeNodeId, sibling: TreeNodeId, block: &str) -> String {
         let block = item_lines(block).join("\n") + "\n";
         let mut items: Json = serde_yaml::from_str(&block).unwrap_or(Json::Null);
         let item = items.get_mut(0).map(Json::take).unwrap_or_default();
@@ -46,7 +58,7 @@ impl Editor<'_> {
     }
 
     /// Prints a value on several lines if the siblings have lines of their own.
-    fn layout(&self, value: &Json, collection: NodeId, sibling: NodeId) -> String {
+    fn layout(&self, value: &Json, collection: TreeNodeId, sibling: TreeNodeId) -> String {
         let start = self.tree.node(sibling).bytes.start;
         let Some(prefix) = self.line_prefix(start) else { return value.to_string() };
         let open = self.line_start(self.tree.node(collection).bytes.start);
@@ -57,7 +69,7 @@ impl Editor<'_> {
     }
 
     /// Adds an element behind the last one.
-    pub(super) fn push_flow(&mut self, last: NodeId, text: &str, depth: usize) {
+    pub(super) fn push_flow(&mut self, last: TreeNodeId, text: &str, depth: usize) {
         let at = self.node_end(last);
         let start = self.element_start(last);
         let gap = self.gap_before(start);
@@ -73,17 +85,17 @@ impl Editor<'_> {
     }
 
     /// Returns the start of an item, or of the key of an entry.
-    fn element_start(&self, value: NodeId) -> usize {
+    fn element_start(&self, value: TreeNodeId) -> usize {
         self.tree.node(self.key_of(value).unwrap_or(value)).bytes.start
     }
 
     /// Returns the bytes of an element with one comma: the one behind it if an element that stays follows, or else the one before.
     pub(super) fn flow_removal(
         &self,
-        collection: NodeId,
-        element: (NodeId, NodeId),
-        previous: Option<NodeId>,
-        next: Option<NodeId>,
+        collection: TreeNodeId,
+        element: (TreeNodeId, TreeNodeId),
+        previous: Option<TreeNodeId>,
+        next: Option<TreeNodeId>,
     ) -> Range<usize> {
         let (key, value) = element;
         if let Some(next) = next {

@@ -1,14 +1,14 @@
 //! Places in the text of a document: ends of values, dashes of items, and lines where something can be added.
 
 use super::Editor;
-use crate::tree::{Content, NodeId, is_flow};
+use crate::tree::{Content, TreeNodeId, is_flow};
 
 /// Columns between a key and the dashes of its list, if the document does not show any.
 const DEFAULT_DASH_OFFSET: usize = 2;
 
 impl Editor<'_> {
     /// Returns the end of a value.
-    pub(crate) fn node_end(&self, id: NodeId) -> usize {
+    pub(crate) fn node_end(&self, id: TreeNodeId) -> usize {
         let node = self.tree.node(id);
         match &node.content {
             Content::List(items, _) if !is_flow(&node.content) => {
@@ -53,12 +53,12 @@ impl Editor<'_> {
     }
 
     /// Returns the column of a key, from 0.
-    pub(super) fn column(&self, key: NodeId) -> usize {
+    pub(super) fn column(&self, key: TreeNodeId) -> usize {
         self.tree.node(key).position.column - 1
     }
 
     /// Returns the place of the dash of an item; `None` if another item or key is before it on its line.
-    pub(super) fn dash(&self, item: NodeId) -> Option<usize> {
+    pub(super) fn dash(&self, item: TreeNodeId) -> Option<usize> {
         let node = self.tree.node(item);
         let list = node.parent?;
         let items = self.tree.items(list);
@@ -84,26 +84,26 @@ impl Editor<'_> {
         None
     }
 
-    pub(super) fn dash_column(&self, list: NodeId) -> Option<usize> {
+    pub(super) fn dash_column(&self, list: TreeNodeId) -> Option<usize> {
         let dash = self.dash(*self.tree.items(list).first()?)?;
         Some(dash - self.line_start(dash))
     }
 
     /// Returns the key of a value in its map.
-    pub(crate) fn key_of(&self, value: NodeId) -> Option<NodeId> {
+    pub(crate) fn key_of(&self, value: TreeNodeId) -> Option<TreeNodeId> {
         let map = self.tree.node(value).parent?;
         self.tree.entries(map).iter().find(|(_, given)| *given == value).map(|(key, _)| *key)
     }
 
     /// Returns the place after the colon of a key.
-    pub(super) fn colon_end(&self, key: NodeId) -> usize {
+    pub(super) fn colon_end(&self, key: TreeNodeId) -> usize {
         let end = self.tree.node(key).bytes.end;
         let rest = self.text.get(end..).unwrap_or_default();
         end + rest.find(':').map_or(0, |colon| colon + 1)
     }
 
     /// Returns the columns between a key and the dashes of its list, as the lists of this map have it.
-    pub(super) fn dash_offset(&self, map: NodeId) -> usize {
+    pub(super) fn dash_offset(&self, map: TreeNodeId) -> usize {
         let lists = self.tree.entries(map).iter().filter_map(|(key, value)| {
             let node = self.tree.node(*value);
             let is_block_list = matches!(node.content, Content::List(..)) && !is_flow(&node.content);
@@ -115,7 +115,7 @@ impl Editor<'_> {
 
     /// Returns the place behind the last line of a block collection, whose children begin at `column`. Comments that are indented
     /// deeper belong to the last child.
-    pub(super) fn insertion_point(&self, collection: NodeId, column: usize) -> usize {
+    pub(super) fn insertion_point(&self, collection: TreeNodeId, column: usize) -> usize {
         let mut at = self.line_end(self.node_end(collection));
         while let Some(line) = self.text.get(at..).and_then(|rest| rest.split_inclusive('\n').next()) {
             let begun = line.trim_start_matches(' ');
