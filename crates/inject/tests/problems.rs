@@ -281,3 +281,53 @@ fn records_of_others_are_rejected() {
     let problems = uninject(&source(&text)).unwrap_err();
     assert!(problems[0].to_string().contains("not a record of an injection"), "{}", problems[0]);
 }
+
+#[test]
+fn workloads_can_opt_out() {
+    let out = deployment("").replace("labels:", "annotations: {weir.dev/inject: disabled}\n      labels:");
+    assert_rejected(&out, &InjectOptions::default(), "`weir.dev/inject` is disabled");
+    let other = deployment("").replace("name: a\nspec", "name: b\nspec");
+    let injection = inject(&source(&format!("{out}---\n{other}")), &InjectOptions::default()).unwrap();
+    assert_eq!(injection.titles, ["Deployment b"]);
+    assert!(injection.files[0].text.contains(&out), "it stays as it is: {}", injection.files[0].text);
+}
+
+#[test]
+fn workloads_of_the_same_name_have_config_maps_of_their_own() {
+    let other = deployment("").replace("kind: Deployment", "kind: StatefulSet");
+    let injected = assert_restored(&format!("{}---\n{other}", deployment("")), &InjectOptions::default());
+    assert!(
+        injected.contains("  name: a-weir\n") && injected.contains("  name: a-statefulset-weir\n"),
+        "{injected}"
+    );
+}
+
+#[test]
+fn policies_are_directed_to_the_sidecar_without_a_service() {
+    let policy = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: a}\nspec:\n  podSelector: {}\n  ingress:\n    - ports:\n        - {port: http}\n";
+    let injected = assert_restored(&format!("{}{policy}", deployment("")), &InjectOptions::default());
+    assert!(injected.contains("- {port: 18080}"), "{injected}");
+    let redirected = assert_restored(&format!("{}{policy}", deployment("")), &redirect());
+    assert!(redirected.contains("- {port: http}"), "the port of clients stays: {redirected}");
+}
+
+#[test]
+fn clients_of_headless_services_are_mentioned() {
+    let service = |name: &str, ip: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n{ip}  selector: {{app: a}}\n  ports: [{{port: 80}}]\n"
+        )
+    };
+    let text = format!("{}{}{}", deployment(""), service("b", ""), service("c", "  clusterIP: None\n"));
+    let injection = inject(&source(&text), &InjectOptions::default()).unwrap();
+    assert!(
+        injection.notes.iter().any(|note| note.contains("Service c is headless")),
+        "{:?}",
+        injection.notes
+    );
+    assert!(
+        injection.files[0].text.contains("{port: 80, \"targetPort\": 18080}"),
+        "{}",
+        injection.files[0].text
+    );
+}
