@@ -298,8 +298,7 @@ fn free_name(pod: &PodTemplate<'_>, name: &str) -> String {
 
 /// Gives the application's port another name, and its probes the number in place of the name.
 fn take_name(recording: &mut RecordingEditor<'_, '_>, plan: &WorkloadPlan<'_>, port: TreeNodeId, name: &str) {
-    const MAX_PORT_NAME: usize = 15;
-    let renamed: String = format!("app-{name}").chars().take(MAX_PORT_NAME).collect();
+    let renamed: String = format!("app-{name}").chars().take(sidecar::MAX_PORT_NAME).collect();
     let renamed = renamed.trim_end_matches('-');
     if let Some(node) = plan.pod.tree.get(port, "name") {
         recording.set(node, renamed);

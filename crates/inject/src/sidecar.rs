@@ -11,6 +11,9 @@ use crate::tree::{ManifestTree, TreeNodeId};
 /// The container that the chart and the manifests in `deploy` have, too.
 const CONTAINER_YAML: &str = include_str!("sidecar.yaml");
 
+/// Maximum length of a port's name in Kubernetes.
+pub(crate) const MAX_PORT_NAME: usize = 15;
+
 /// Key of the configuration in its ConfigMap.
 pub(crate) const CONFIG_KEY: &str = "weir.yaml";
 
@@ -48,7 +51,9 @@ pub(crate) fn container(config: &SidecarConfig, names: &SidecarNames<'_>) -> Str
             editor.add_entry(first, "hostPort", &crate::edit::NewValue::Inline(host_port.to_owned()));
         }
         for (index, port) in config.listeners.iter().enumerate().skip(1) {
-            editor.add_item(list, &format!("name: {}-{}\ncontainerPort: {port}", names.listener, index + 1));
+            let suffix = format!("-{}", index + 1);
+            let name: String = names.listener.chars().take(MAX_PORT_NAME - suffix.len()).collect();
+            editor.add_item(list, &format!("name: {name}{suffix}\ncontainerPort: {port}"));
         }
     }
     let edits = editor.edits;
@@ -57,8 +62,8 @@ pub(crate) fn container(config: &SidecarConfig, names: &SidecarNames<'_>) -> Str
 
 /// The template without the comment at its start.
 fn container_template() -> String {
-    let start = CONTAINER_YAML.find("name:").unwrap_or_default();
-    CONTAINER_YAML[start..].to_owned()
+    let lines = CONTAINER_YAML.split_inclusive('\n');
+    lines.skip_while(|line| line.starts_with('#')).collect()
 }
 
 fn set_port(editor: &mut Editor<'_>, port: TreeNodeId, name: &str, number: u16) {
@@ -93,7 +98,7 @@ pub(crate) fn redirect_container(config: &SidecarConfig, image: &str, port: u16)
 
 /// Returns the volume with the configuration.
 pub(crate) fn volume(config_map: &str) -> String {
-    format!("name: {VOLUME}\nconfigMap:\n  name: {config_map}\n")
+    format!("name: {VOLUME}\nconfigMap:\n  name: {}\n", scalar(config_map))
 }
 
 /// Returns the ConfigMap of a workload.

@@ -140,6 +140,12 @@ impl SidecarConfig {
         };
         let listeners: Vec<_> =
             config.listeners.iter().filter_map(|listener| port(&listener.settings.address)).collect();
+        let listeners = listeners.into_iter().fold(Vec::new(), |mut distinct, port| {
+            if !distinct.contains(&port) {
+                distinct.push(port);
+            }
+            distinct
+        });
         let first = config.listeners.first().ok_or("listeners: the sidecar needs one")?;
         match first.settings.address {
             ListenAddress::Tcp(address) if !address.ip().is_loopback() && address.port() != 0 => {}

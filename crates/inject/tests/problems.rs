@@ -130,6 +130,9 @@ fn configurations_are_checked() {
         injected.contains("terminationGracePeriodSeconds: 70"),
         "30 s, 5 s, the drain of 30 s, 5 s: {injected}"
     );
+    let several = valid.replace("listeners: 0.0.0.0:7000", "listeners: [0.0.0.0:7000, 0.0.0.0:7003]");
+    let injected = assert_restored(&deployment(""), &file(&several));
+    assert!(injected.contains("- name: http-2\n              containerPort: 7003"), "{injected}");
     assert_rejected(&deployment(""), &file(&valid.replace("rules: []", "rule: []")), "w.yaml:5:1: rule");
     assert_rejected(
         &deployment(""),
