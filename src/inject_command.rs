@@ -35,7 +35,7 @@ pub fn inject(args: &InjectArgs) -> Result<InjectOutput, Vec<String>> {
     let options =
         InjectOptions { config, port: args.port, image: args.image.clone(), is_redirect: args.redirect };
     let sources = read_all(&args.files)?;
-    let injection = weir_inject::inject(&sources, &options).map_err(shown)?;
+    let injection = weir_inject::inject(&sources, &options).map_err(|problems| shown(&problems))?;
     output(&sources, injection)
 }
 
@@ -45,14 +45,14 @@ pub fn inject(args: &InjectArgs) -> Result<InjectOutput, Vec<String>> {
 /// Returns every problem as a line.
 pub fn uninject(files: &[PathBuf]) -> Result<InjectOutput, Vec<String>> {
     let sources = read_all(files)?;
-    let mut injection = weir_inject::uninject(&sources).map_err(shown)?;
+    let mut injection = weir_inject::uninject(&sources).map_err(|problems| shown(&problems))?;
     if injection.titles.is_empty() {
         injection.notes.push("no object has a sidecar that inject has added".to_owned());
     }
     output(&sources, injection)
 }
 
-fn shown(problems: Vec<weir_inject::InjectProblem>) -> Vec<String> {
+fn shown(problems: &[weir_inject::InjectProblem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
