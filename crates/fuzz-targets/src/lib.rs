@@ -9,6 +9,7 @@ mod configuration;
 mod document;
 mod headers;
 mod keys;
+mod manifest;
 mod nginx;
 mod paths;
 mod rls;
@@ -22,6 +23,7 @@ pub use self::configuration::{configuration, data_file, value};
 pub use self::document::document;
 pub use self::headers::{cost, forwarded, host, load_report, provider_signals, proxy_protocol, token, trace};
 pub use self::keys::keys;
+pub use self::manifest::manifest;
 pub use self::nginx::nginx;
 pub use self::paths::path;
 pub use self::rls::rate_limits;
@@ -38,7 +40,7 @@ pub use weir_replay::fuzzing::{combined_log, envoy_log, json_log, translated_log
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 30] = [
+pub const TARGETS: [(&str, Target); 31] = [
     ("answer", answer),
     ("body", body),
     ("chunks", chunks),
@@ -56,6 +58,7 @@ pub const TARGETS: [(&str, Target); 30] = [
     ("json_log", json_log),
     ("keys", keys),
     ("load_report", load_report),
+    ("manifest", manifest),
     ("nginx", nginx),
     ("path", path),
     ("provider_signals", provider_signals),
