@@ -1,6 +1,7 @@
 //! The command line: its subcommands and options, without their implementation.
 
 mod import_args;
+mod inject_args;
 mod manual;
 
 use std::ffi::{OsStr, OsString};
@@ -12,6 +13,7 @@ use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub use self::import_args::ImportArgs;
+pub use self::inject_args::{InjectArgs, RedirectArgs};
 pub use self::manual::{command, manual_page, manual_pages};
 
 /// Configuration file of `weir run` without `-c`.
@@ -126,6 +128,24 @@ pub enum Command {
         #[command(subcommand)]
         from: ImportArgs,
     },
+    /// Add Weir as a sidecar to the workloads of Kubernetes manifests.
+    ///
+    /// Manifests in, manifests out. A second run with the same options changes nothing. Exits with 0, 1 if `--check` finds
+    /// that manifests would change, 2 if a workload cannot have the sidecar; then nothing is printed.
+    Inject(InjectArgs),
+    /// Remove the sidecar that `weir inject` has added, and restore what was there.
+    ///
+    /// Exits with 0, 1 if the manifests cannot be printed, 2 if a file cannot be read.
+    Uninject {
+        /// Manifests in YAML or JSON; `-` is standard input, and the default.
+        #[arg(default_value = "-", value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Redirect connections for a port to Weir, in the network of this pod.
+    ///
+    /// Replaces the nftables table `weir`. Needs the capability NET_ADMIN. Exits with 0, or 1 if the rules cannot be
+    /// installed.
+    Redirect(RedirectArgs),
     /// Explain what would happen to a request: which rules match, with which key, and what their counters say.
     ///
     /// Nothing is sent and nothing is charged. Without `--admin`, the configuration file decides and all counters are

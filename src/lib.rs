@@ -6,5 +6,6 @@ pub mod admin_client;
 pub mod app;
 pub mod cli;
 pub mod explain_command;
+pub mod inject_command;
 pub mod proxy;
 pub mod top;

@@ -11,15 +11,17 @@ use weir::admin_client::AdminClient;
 use weir::app;
 use weir::cli;
 use weir::cli::{
-    AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportArgs, LogFormatArg, OutputFormat,
-    RecordedFormatArg, ReplayArgs,
+    AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportArgs, InjectArgs, LogFormatArg,
+    OutputFormat, RecordedFormatArg, RedirectArgs, ReplayArgs,
 };
 use weir::explain_command::{self, ExplainArgs, ExplainError};
+use weir::inject_command::{self, InjectOutput};
 use weir::top::{self, TopOptions};
 use weir_config as config;
 use weir_config::check::{self, CheckStatus};
 use weir_config::environment;
 use weir_import::ImportSource;
+use weir_redirect::Redirection;
 use weir_replay as replay;
 use weir_replay::format::LogFormat;
 use weir_replay::report::ReportFile;
@@ -62,6 +64,9 @@ fn main() -> ExitCode {
         Command::Schema => print_text(&config::schema_text(), "schema"),
         Command::Replay(args) => replay_logs(args),
         Command::Import { from } => import_rules(from),
+        Command::Inject(args) => inject_sidecars(args),
+        Command::Uninject { files } => print_manifests(inject_command::uninject(files)),
+        Command::Redirect(args) => install_redirection(args),
         Command::Explain(options) => explain_request(options),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -256,6 +261,40 @@ fn read_import(file: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text)?;
     Ok(text)
+}
+
+fn inject_sidecars(args: &InjectArgs) -> ExitCode {
+    match inject_command::inject(args) {
+        Ok(output) if args.check => {
+            let changed = output.changed.iter().map(|name| format!("{name}: an injection would change it"));
+            print_lines(&mut std::io::stderr(), &changed.collect::<Vec<_>>());
+            ExitCode::from(if output.changed.is_empty() { 0 } else { EXIT_FAILURE })
+        }
+        outcome => print_manifests(outcome),
+    }
+}
+
+fn install_redirection(args: &RedirectArgs) -> ExitCode {
+    let redirection =
+        Redirection { port: args.port, to: args.to, uid: args.uid, excluded: args.exclude.clone() };
+    match weir_redirect::install(&redirection) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            report_failure(&format!("{error}{cause}"))
+        }
+    }
+}
+
+fn print_manifests(outcome: Result<InjectOutput, Vec<String>>) -> ExitCode {
+    match outcome {
+        Ok(output) => {
+            let notes = output.notes.iter().map(|note| format!("weir: {note}"));
+            print_lines(&mut std::io::stderr(), &notes.collect::<Vec<_>>());
+            print_text(&output.text, "manifests")
+        }
+        Err(problems) => report_usage(&problems),
+    }
 }
 
 /// Prints a text on standard output; `what` names it if that fails. The reading process may end early, as `head` does.

@@ -120,6 +120,51 @@ const SECTIONS: &[Sections] = &[
         files: &[],
     },
     Sections {
+        command: "inject",
+        examples: &[
+            (
+                "kubectl get deploy,svc shop -o yaml | weir inject --limit 100/s | kubectl apply -f -",
+                "100 requests a second for each client",
+            ),
+            (
+                "weir inject --config weir.yaml --port 3000 shop.yaml > injected.yaml",
+                "with rules of your own",
+            ),
+            (
+                "weir inject --check --limit 100/s injected.yaml",
+                "fail if the sidecar is missing or out of date",
+            ),
+        ],
+        exit: &[
+            ("0", "success"),
+            ("1", "with --check: manifests would change; or they cannot be printed"),
+            ("2", "bad usage, or a workload that cannot have the sidecar"),
+        ],
+        files: &[],
+    },
+    Sections {
+        command: "uninject",
+        examples: &[(
+            "kubectl get deploy,svc shop -o yaml | weir uninject | kubectl apply -f -",
+            "remove the sidecar",
+        )],
+        exit: &[
+            ("0", "success"),
+            ("1", "the manifests cannot be printed"),
+            ("2", "a file is unreadable or invalid"),
+        ],
+        files: &[],
+    },
+    Sections {
+        command: "redirect",
+        examples: &[(
+            "weir redirect --port 8080 --to 18080 --uid 65532 --exclude 9902",
+            "in an init container with NET_ADMIN",
+        )],
+        exit: &[("0", "success"), ("1", "the rules cannot be installed"), ("2", "bad usage")],
+        files: &[],
+    },
+    Sections {
         command: "explain",
         examples: &[
             ("weir explain -c weir.yaml POST https://api.example.com/login", "by a configuration"),

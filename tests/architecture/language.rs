@@ -33,13 +33,15 @@ const OLD_NAMES: [(&str, &str); 16] = [
 ];
 
 /// Crates without old names.
-const CRATES_WITHOUT_OLD_NAMES: [&str; 12] = [
+const CRATES_WITHOUT_OLD_NAMES: [&str; 14] = [
     "config",
     "http",
     "import",
+    "inject",
     "limiter",
     "net",
     "policy",
+    "redirect",
     "replay",
     "rls",
     "store",

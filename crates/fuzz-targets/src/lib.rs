@@ -9,6 +9,7 @@ mod configuration;
 mod document;
 mod headers;
 mod keys;
+mod manifest;
 mod nginx;
 mod paths;
 mod policies;
@@ -23,6 +24,7 @@ pub use self::configuration::{configuration, data_file, value};
 pub use self::document::document;
 pub use self::headers::{cost, forwarded, host, load_report, provider_signals, proxy_protocol, token, trace};
 pub use self::keys::keys;
+pub use self::manifest::manifest;
 pub use self::nginx::nginx;
 pub use self::paths::path;
 pub use self::policies::policies;
@@ -58,6 +60,7 @@ pub const TARGETS: [(&str, Target); 31] = [
     ("json_log", json_log),
     ("keys", keys),
     ("load_report", load_report),
+    ("manifest", manifest),
     ("nginx", nginx),
     ("path", path),
     ("policies", policies),

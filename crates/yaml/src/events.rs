@@ -1,17 +1,29 @@
 //! The parser events of a YAML text, each with its position.
 
+use std::ops::Range;
+
 use granit_parser::{ErrorKind, Marker, Parser, ScanError, StrInput, Tag};
 use serde::de::IgnoredAny;
 
 use super::{Position, YamlError, YamlErrorKind};
 
-pub use granit_parser::{Event, ScalarStyle};
+pub use granit_parser::{Event, ScalarStyle, StructureStyle};
 
 /// Maximum nesting of maps and lists.
 const MAX_DEPTH: usize = 128;
 
 /// Maximum number of bytes after an error that are used for its message.
 const MAX_BYTES_AFTER_ERROR: usize = 1 << 10;
+
+/// An event with its place in the text.
+#[derive(Debug)]
+pub struct SpannedEvent<'t> {
+    pub event: Event<'t>,
+    pub position: Position,
+    /// Bytes of a scalar as written, or of the bracket that opens or closes a flow collection; without anchor and tag. They
+    /// count from the end of a byte order mark.
+    pub bytes: Range<usize>,
+}
 
 /// Iterator over the events of a text, up to its end or the first error.
 pub struct Events<'t> {
@@ -30,6 +42,20 @@ impl<'t> Events<'t> {
             block_nesting_limit: MAX_DEPTH,
         };
         Self { text, parser: Parser::new_from_str_with_options(text, options) }
+    }
+
+    /// Returns the next event with its bytes, for editing the text.
+    pub fn next_spanned(&mut self) -> Option<Result<SpannedEvent<'t>, YamlError>> {
+        Some(match self.parser.next()? {
+            Ok((event, span)) => {
+                let start =
+                    span.tag_start.filter(|tag| tag.index() < span.start.index()).unwrap_or(span.start);
+                let event = self.restore_missing_scalar(event, &span.start);
+                let bytes = span.byte_range().unwrap_or_default();
+                Ok(SpannedEvent { event, position: marker_position(&start), bytes })
+            }
+            Err(error) => Err(self.describe_error(&error)),
+        })
     }
 
     /// Restores the empty text of a missing value, for which the parser reports `~`.
@@ -79,14 +105,7 @@ impl<'t> Iterator for Events<'t> {
     type Item = Result<(Event<'t>, Position), YamlError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(match self.parser.next()? {
-            Ok((event, span)) => {
-                let start =
-                    span.tag_start.filter(|tag| tag.index() < span.start.index()).unwrap_or(span.start);
-                Ok((self.restore_missing_scalar(event, &span.start), marker_position(&start)))
-            }
-            Err(error) => Err(self.describe_error(&error)),
-        })
+        self.next_spanned().map(|next| next.map(|spanned| (spanned.event, spanned.position)))
     }
 }
 

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 
-pub use self::events::{Event, Events, ScalarStyle};
+pub use self::events::{Event, Events, ScalarStyle, SpannedEvent, StructureStyle};
 pub use self::scalar::{Scalar, ScalarKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,0 +1,325 @@
+//! What is going to be done to one workload, decided before anything is changed.
+
+use std::collections::BTreeSet;
+
+use crate::application_port::{self, ApplicationPort, PortProblem};
+use crate::manifest::{ManifestFile, ManifestObject};
+use crate::obstacle;
+use crate::pod::{PodProbe, PodTemplate};
+use crate::service::{self, PortReferences};
+use crate::sidecar_config::{PodNeeds, SidecarConfig};
+use crate::tree::TreeNodeId;
+use crate::{ConfigSource, InjectOptions, InjectProblem};
+
+/// How connections for the application arrive at the sidecar.
+#[derive(Clone, Debug)]
+pub(crate) enum TrafficRoute {
+    /// Services and NetworkPolicies of the input are directed to it.
+    References(PortReferences),
+    /// It takes over the name of the application's port, which Services use. NetworkPolicies are directed to it.
+    Name(String, PortReferences),
+    /// Rules of the pod's network redirect them.
+    Redirect,
+}
+
+/// A workload that gets the sidecar.
+#[derive(Debug)]
+pub(crate) struct WorkloadPlan<'d> {
+    /// Index of the object.
+    pub(crate) object: usize,
+    pub(crate) pod: PodTemplate<'d>,
+    pub(crate) port: ApplicationPort,
+    pub(crate) config: SidecarConfig,
+    pub(crate) config_map: String,
+    pub(crate) route: TrafficRoute,
+    pub(crate) remarks: Vec<String>,
+}
+
+/// Why a workload gets no plan.
+#[derive(Debug)]
+pub(crate) enum NoPlan {
+    /// There is nothing to limit. It stays as it is, unless it is the only one.
+    Skipped(InjectProblem),
+    Problems(Vec<InjectProblem>),
+}
+
+/// Everything that the plan of a workload depends on.
+#[derive(Debug)]
+pub(crate) struct PlanContext<'c, 'o> {
+    pub(crate) files: &'c [ManifestFile<'c>],
+    pub(crate) objects: &'c [ManifestObject],
+    pub(crate) options: &'o InjectOptions,
+    /// Configuration of the file, or of the ConfigMap of the input, that the options name.
+    pub(crate) file_config: Option<&'o SidecarConfig>,
+    pub(crate) is_only_workload: bool,
+}
+
+/// Annotation of a pod template that gets no sidecar.
+const OPT_OUT: (&str, &str) = ("weir.dev/inject", "disabled");
+
+impl<'c> PlanContext<'c, '_> {
+    /// Plans the injection into the pod template at `node`.
+    pub(crate) fn plan(&self, object: usize, node: TreeNodeId) -> Result<WorkloadPlan<'c>, NoPlan> {
+        let workload = &self.objects[object];
+        let problem =
+            |node: TreeNodeId, message: String| InjectProblem::at(self.files, workload, node, &message);
+        let failed = |node: TreeNodeId, message: String| NoPlan::Problems(vec![problem(node, message)]);
+        let document = &self.files[workload.document.file].documents[workload.document.document];
+        let Some(pod) = PodTemplate::read(&document.tree, node) else {
+            return Err(failed(node, "the pod template has no containers".to_owned()));
+        };
+        if pod.annotation(OPT_OUT.0) == Some(OPT_OUT.1) {
+            return Err(NoPlan::Skipped(problem(node, format!("`{}` is {}", OPT_OUT.0, OPT_OUT.1))));
+        }
+        let references = service::references(self.files, self.objects, workload, &pod);
+        let port = self.application_port(&pod, &references).map_err(|wrong| match wrong {
+            PortProblem::Nothing(message) => NoPlan::Skipped(problem(pod.spec, message)),
+            PortProblem::Choice(message) => failed(pod.spec, message),
+        })?;
+        let problems = self.problems(workload, &pod, &port, &references);
+        if !problems.is_empty() {
+            return Err(NoPlan::Problems(problems));
+        }
+        let config = self.config(&pod, &port).map_err(|wrong| NoPlan::Problems(vec![wrong]))?;
+        if let Some(taken) = config.ports().find(|taken| pod.taken_ports().contains(taken)) {
+            return Err(failed(
+                pod.spec,
+                format!("the configuration uses a port that the pod uses already, {taken}"),
+            ));
+        }
+        let (route, mut remarks) =
+            self.route(&pod, &port, references).map_err(|(node, message)| failed(node, message))?;
+        remarks.extend(obstacle::remarks(&pod));
+        let config_map = self.config_map_name(object);
+        remarks.extend(self.config_remarks(&config, &config_map, port.number));
+        Ok(WorkloadPlan { object, pod, port, config, config_map, route, remarks })
+    }
+
+    /// Returns everything that prevents an injection, apart from the configuration.
+    fn problems(
+        &self,
+        workload: &ManifestObject,
+        pod: &PodTemplate<'_>,
+        port: &ApplicationPort,
+        references: &PortReferences,
+    ) -> Vec<InjectProblem> {
+        let mut found = obstacle::obstacles(pod, self.options.is_redirect);
+        found.extend(obstacle::names(pod));
+        found.extend(obstacle::shared(pod, port));
+        found.extend(self.tls_problem(pod, port, references).map(|message| (pod.spec, message)));
+        if !is_object_name(&workload.name) {
+            let name = &workload.name;
+            let message = format!("not a name of Kubernetes objects, which the ConfigMap needs, \"{name}\"");
+            found.push((workload.node, message));
+        }
+        let found = found.iter();
+        let mut problems: Vec<_> =
+            found.map(|(node, message)| InjectProblem::at(self.files, workload, *node, message)).collect();
+        problems.extend(self.shared_references(references, port.number));
+        problems
+    }
+
+    /// Returns what the user should know of a configuration that inject has not written.
+    fn config_remarks(&self, config: &SidecarConfig, config_map: &str, application: u16) -> Option<String> {
+        let listener = config.listeners.first().copied().unwrap_or_default();
+        if config.text.is_none() && self.file_config.is_none() {
+            return Some(format!(
+                "ConfigMap {config_map} must have a listener on 0.0.0.0:{listener}, the upstream 127.0.0.1:{application}, \
+                 and admin.probes 0.0.0.0:{}",
+                config.probes,
+            ));
+        }
+        (self.options.is_redirect && config.is_ipv4).then(|| {
+            format!("connections over IPv6 are redirected, too, set the address of the listener to [::]:{listener}")
+        })
+    }
+
+    fn application_port(
+        &self,
+        pod: &PodTemplate<'_>,
+        references: &PortReferences,
+    ) -> Result<ApplicationPort, PortProblem> {
+        let service_ports: Vec<_> = references.services.iter().map(|reference| reference.target).collect();
+        let configured = self.file_config.and_then(|config| config.upstream);
+        let given = match (self.options.port, self.file_config) {
+            (Some(port), Some(config)) if config.upstream != Some(port) => {
+                let found =
+                    configured.map_or_else(|| "no port on loopback".to_owned(), |port| port.to_string());
+                return Err(PortProblem::Choice(format!(
+                    "--port is {port}, but the upstream of the configuration is {found}"
+                )));
+            }
+            (None, Some(_)) if configured.is_none() => {
+                let problem = "the configuration has no upstream on loopback, where the application is";
+                return Err(PortProblem::Choice(problem.to_owned()));
+            }
+            (given, _) => given.or(configured),
+        };
+        application_port::find(pod, given, &service_ports, self.is_only_workload)
+    }
+
+    /// Returns Services and NetworkPolicies that cannot be changed, because they share what must change with other places.
+    fn shared_references(&self, references: &PortReferences, port: u16) -> Vec<InjectProblem> {
+        if self.options.is_redirect {
+            return Vec::new();
+        }
+        let all = references
+            .services
+            .iter()
+            .chain(&references.policies)
+            .filter(|reference| reference.target == port);
+        let problem = |reference: &service::PortReference| {
+            let object = &self.objects[reference.object];
+            let tree = &self.files[object.document.file].documents[object.document.document].tree;
+            let metadata = tree.get(object.node, "metadata").into_iter();
+            let shared = metadata.chain([reference.entry]).find(|node| tree.is_shared(*node))?;
+            Some(InjectProblem::at(self.files, object, shared, obstacle::SHARED))
+        };
+        all.filter_map(problem).collect()
+    }
+
+    /// The sidecar cannot read what TLS encrypts, unless its configuration has the certificate.
+    fn tls_problem(
+        &self,
+        pod: &PodTemplate<'_>,
+        port: &ApplicationPort,
+        references: &PortReferences,
+    ) -> Option<String> {
+        if self.file_config.is_some() || matches!(self.options.config, Some(ConfigSource::ConfigMap(_))) {
+            return None;
+        }
+        let name = port.declared.as_ref().and_then(|declared| declared.name.as_deref());
+        let is_named = name.map_or(matches!(port.number, 443 | 8443), |name| name.starts_with("https"));
+        let is_probed = probes_of(pod, port).any(|probe| probe.is_https);
+        let is_served =
+            references.services.iter().any(|reference| reference.target == port.number && reference.is_tls);
+        (is_named || is_probed || is_served).then(|| {
+            format!(
+                "port {} is for TLS, give the sidecar its certificate by --config with listeners.tls, or another --port",
+                port.number
+            )
+        })
+    }
+
+    fn config(&self, pod: &PodTemplate<'_>, port: &ApplicationPort) -> Result<SidecarConfig, InjectProblem> {
+        let needs = PodNeeds {
+            taken: pod.taken_ports(),
+            probe_paths: match self.options.is_redirect {
+                true => probes_of(pod, port)
+                    .filter_map(|probe| probe.path.clone())
+                    .map(|path| path_only(&path))
+                    .collect(),
+                false => BTreeSet::new(),
+            },
+            is_redirect: self.options.is_redirect,
+        };
+        match (&self.options.config, self.file_config) {
+            (Some(ConfigSource::ConfigMap(_)), None) => Ok(SidecarConfig::of_unknown(port.number)),
+            (_, Some(config)) => Ok(config.clone()),
+            (Some(ConfigSource::Limit(limit)), None) => {
+                SidecarConfig::for_limit(Some(limit), port.number, &needs)
+            }
+            (Some(ConfigSource::File { .. }) | None, None) => {
+                SidecarConfig::for_limit(None, port.number, &needs)
+            }
+        }
+    }
+
+    fn route(
+        &self,
+        pod: &PodTemplate<'_>,
+        port: &ApplicationPort,
+        references: PortReferences,
+    ) -> Result<(TrafficRoute, Vec<String>), (TreeNodeId, String)> {
+        if self.options.is_redirect {
+            return Ok((TrafficRoute::Redirect, Vec::new()));
+        }
+        let mut remarks = vec![format!(
+            "clients that connect to port {} of a pod bypass the sidecar, unless a NetworkPolicy prevents it",
+            port.number
+        )];
+        let leads_here = |reference: &service::PortReference| reference.target == port.number;
+        let references = PortReferences {
+            services: references.services.into_iter().filter(leads_here).collect(),
+            policies: references.policies.into_iter().filter(leads_here).collect(),
+            headless: references.headless,
+        };
+        if !references.policies.is_empty() {
+            remarks.push(
+                "the NetworkPolicy must admit the port for probes and metrics, too, if Prometheus reads it"
+                    .to_owned(),
+            );
+        }
+        if !references.services.is_empty() {
+            remarks.extend(references.headless.iter().map(|name| {
+                format!("Service {name} is headless, its clients connect to the pods directly, use --redirect to limit them")
+            }));
+            return Ok((TrafficRoute::References(references), remarks));
+        }
+        match port.declared.as_ref().and_then(|declared| declared.name.clone()) {
+            Some(name) => {
+                remarks.push(format!(
+                    "the port name {name} is that of the sidecar now, which a Service finds in Kubernetes 1.32 and later; \
+                     a Service with the targetPort {} must use the name, or be part of the input",
+                    port.number
+                ));
+                Ok((TrafficRoute::Name(name, references), remarks))
+            }
+            None if has_host_port(port) => Ok((TrafficRoute::References(references), remarks)),
+            None => Err((
+                port.declared.as_ref().map_or(pod.spec, |declared| declared.node),
+                format!(
+                    "nothing leads to the sidecar: port {} has no name, and no Service of the input selects the pods; \
+                     add the Service to the input, or use --redirect",
+                    port.number
+                ),
+            )),
+        }
+    }
+
+    /// Returns the name of the ConfigMap: that of the workload, with its kind if another one has the name.
+    fn config_map_name(&self, object: usize) -> String {
+        if let Some(ConfigSource::ConfigMap(name)) = &self.options.config {
+            return name.clone();
+        }
+        let workload = &self.objects[object];
+        let same =
+            |other: &ManifestObject| other.name == workload.name && other.namespace == workload.namespace;
+        let is_workload = |other: &ManifestObject| crate::manifest::template_keys(other).is_some();
+        let earlier = self.objects[..object].iter().any(|other| is_workload(other) && same(other));
+        match earlier {
+            true => format!("{}-{}-weir", workload.name, workload.kind.to_lowercase()),
+            false => format!("{}-weir", workload.name),
+        }
+    }
+}
+
+/// Returns the probes of the application's port.
+pub(crate) fn probes_of<'p>(
+    pod: &'p PodTemplate<'_>,
+    port: &'p ApplicationPort,
+) -> impl Iterator<Item = &'p PodProbe> {
+    let number = port.number.to_string();
+    let name = port.declared.as_ref().and_then(|declared| declared.name.as_deref());
+    pod.probes.iter().filter(move |probe| {
+        probe.port_text == number
+            || probe.container == port.container && Some(probe.port_text.as_str()) == name
+    })
+}
+
+fn has_host_port(port: &ApplicationPort) -> bool {
+    port.declared.as_ref().is_some_and(|declared| declared.host_port.is_some())
+}
+
+/// Returns a path without its query, which rules do not match.
+fn path_only(path: &str) -> String {
+    let path = path.split('?').next().unwrap_or_default();
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+/// Whether a text is a DNS subdomain, as names of objects are.
+fn is_object_name(name: &str) -> bool {
+    let is_allowed =
+        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-.".contains(letter);
+    !name.is_empty() && name.chars().all(is_allowed)
+}
