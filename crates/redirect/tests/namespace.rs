@@ -4,7 +4,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nlink::netlink::link::VethLink;
 use nlink::netlink::nftables::Family;
@@ -70,7 +70,9 @@ const POD: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), IpAddr::V6(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1))];
 const OUTSIDE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2))];
-const PORT_VARIABLE: &str = "WEIR_TEST_PORT";
+
+/// Attempts to connect, 50 ms apart.
+const MAX_ATTEMPTS: usize = 400;
 
 fn set_up(link: &str, addresses: [IpAddr; 2]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -95,7 +97,6 @@ fn replies_outside(port: u16) -> Vec<String> {
             "--ignored",
             "--nocapture",
         ])
-        .env(PORT_VARIABLE, port.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -110,7 +111,7 @@ fn replies_outside(port: u16) -> Vec<String> {
         connection.add_link(pair).await.expect("a pair of links");
     });
     set_up("pod", POD);
-    writeln!(outside.stdin.take().expect("input"), "go").expect("a process");
+    writeln!(outside.stdin.take().expect("input"), "{port}").expect("a process");
     let replies = lines.filter_map(|line| line.strip_prefix("reply ").map(str::to_owned)).collect();
     assert!(outside.wait().expect("a process").success());
     replies
@@ -118,15 +119,16 @@ fn replies_outside(port: u16) -> Vec<String> {
 
 #[test]
 #[ignore = "runs in another network namespace, by the test below"]
+#[expect(clippy::disallowed_methods, reason = "polls until the address is in use, of which nothing tells")]
 fn outside_of_the_pod() {
     println!("ready");
-    io::stdin().lines().next().unwrap().unwrap();
+    // The port arrives when the link is there.
+    let port = io::stdin().lines().next().unwrap().unwrap().parse().unwrap();
     set_up("outside", OUTSIDE);
-    let port = std::env::var(PORT_VARIABLE).unwrap().parse().unwrap();
     for address in POD {
         // An IPv6 address is in use when the kernel knows that it is unique.
-        let until = Instant::now() + Duration::from_secs(20);
-        while TcpStream::connect((address, port)).is_err() && Instant::now() < until {
+        let is_refused = |_: &usize| TcpStream::connect((address, port)).is_err();
+        for _ in (0..MAX_ATTEMPTS).take_while(is_refused) {
             thread::sleep(Duration::from_millis(50));
         }
         println!("reply {}", reply_at((address, port).into()));
