@@ -123,9 +123,10 @@ impl<'c> PlanContext<'c, '_> {
     fn config_remarks(&self, config: &SidecarConfig, config_map: &str, application: u16) -> Option<String> {
         let listener = config.listeners.first().copied().unwrap_or_default();
         if config.text.is_none() && self.file_config.is_none() {
+            let any = if self.options.is_redirect { "[::]" } else { "0.0.0.0" };
             return Some(format!(
-                "ConfigMap {config_map} must have a listener on 0.0.0.0:{listener}, the upstream 127.0.0.1:{application}, \
-                 and admin.probes 0.0.0.0:{}",
+                "ConfigMap {config_map} must have a listener on {any}:{listener}, the upstream 127.0.0.1:{application}, \
+                 and admin.probes {any}:{}",
                 config.probes,
             ));
         }
