@@ -6,11 +6,12 @@ use crate::edit::{Editor, NewValue};
 use crate::manifest::{self, DocumentId, ManifestFile, ManifestObject, ManifestSource};
 use crate::plan::{NoPlan, PlanContext, TrafficRoute, WorkloadPlan, probes_of};
 use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
+use crate::port_change::{PortChanges, port_changes};
 use crate::record::{RecordingEditor, UndoRecord};
 use crate::sidecar::{self, SidecarNames};
 use crate::sidecar_config::SidecarConfig;
 use crate::tree::TreeNodeId;
-use crate::{ConfigSource, InjectOptions, InjectProblem, Injection, output, service, undo};
+use crate::{ConfigSource, InjectOptions, InjectProblem, Injection, output, undo};
 
 /// Time that a Service needs to remove an ending pod everywhere, in seconds. The application goes on for that long.
 const PAUSE_SECONDS: u64 = 5;
@@ -46,6 +47,7 @@ fn inject_clean(
     let files = parse(sources)?;
     let objects = manifest::objects(&files);
     let (plans, skipped) = plan_all(&files, &objects, options)?;
+    let changes = port_changes(&files, &objects, &plans)?;
     let notes = skipped.iter().map(|reason| format!("{reason}: left as it is"));
     let mut injection = Injection { notes: notes.collect(), ..Injection::default() };
     for plan in &plans {
@@ -53,7 +55,7 @@ fn inject_clean(
         injection.notes.extend(plan.remarks.iter().map(|remark| format!("{title}: {remark}")));
         injection.titles.push(title);
     }
-    injection.files = edit_files(&files, &objects, &plans, options).apply(sources, &files);
+    injection.files = edit_files(&files, &objects, &plans, &changes, options).apply(sources, &files);
     match verify(sources, &injection.files, &files, &objects, &plans) {
         Some(problem) => Err(vec![problem]),
         None => Ok(injection),
@@ -82,12 +84,16 @@ fn plan_all<'p>(
             Some((index, tree.at(object.node, keys)?))
         })
         .collect();
+    let is_controlled = |index: usize| {
+        let document = &files[objects[index].document.file].documents[objects[index].document.document];
+        manifest::controller(&document.tree, objects[index].node).is_some()
+    };
     let context = PlanContext {
         files,
         objects,
         options,
         file_config: file_config.as_ref(),
-        is_only_workload: workloads.len() == 1,
+        is_only_workload: workloads.iter().filter(|(index, _)| !is_controlled(*index)).count() == 1,
     };
     let (mut plans, mut skipped, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for (object, node) in workloads {
@@ -217,6 +223,7 @@ fn edit_files<'e>(
     files: &'e [ManifestFile<'e>],
     objects: &[ManifestObject],
     plans: &[WorkloadPlan<'e>],
+    changes: &PortChanges,
     options: &InjectOptions,
 ) -> output::FileEdits {
     let mut edits = output::FileEdits::default();
@@ -245,7 +252,7 @@ fn edit_files<'e>(
             }
         }
     }
-    edit_references(&mut editors, objects, plans);
+    edit_references(&mut editors, objects, changes);
     for (document, editor) in editors {
         edits.extend(
             document.file,
@@ -339,31 +346,17 @@ fn extend_grace_period(recording: &mut RecordingEditor<'_, '_>, pod: &PodTemplat
     }
 }
 
-/// Directs Services and NetworkPolicies to the sidecars. One that leads to several workloads is changed once.
-fn edit_references(
-    editors: &mut DocumentEditors<'_>,
-    objects: &[ManifestObject],
-    plans: &[WorkloadPlan<'_>],
-) {
-    let mut by_object: BTreeMap<usize, BTreeMap<TreeNodeId, (service::PortReference, u16)>> = BTreeMap::new();
-    for plan in plans {
-        let (TrafficRoute::References(references) | TrafficRoute::Name(_, references)) = &plan.route else {
-            continue;
-        };
-        let listener = plan.config.listeners.first().copied().unwrap_or_default();
-        for reference in references.services.iter().chain(&references.policies) {
-            by_object
-                .entry(reference.object)
-                .or_default()
-                .insert(reference.entry, (reference.clone(), listener));
-        }
-    }
-    for (index, references) in by_object {
-        let object = &objects[index];
+/// Directs Services and NetworkPolicies to the sidecars.
+fn edit_references(editors: &mut DocumentEditors<'_>, objects: &[ManifestObject], changes: &PortChanges) {
+    for (index, changes) in changes {
+        let object = &objects[*index];
         let Some(editor) = editors.get_mut(&object.document) else { continue };
         let mut recording = RecordingEditor { editor, base: object.node, record: UndoRecord::default() };
-        for (reference, listener) in references.values() {
-            service::redirect_reference(&mut recording, reference, *listener);
+        for change in changes {
+            change.apply(&mut recording);
+        }
+        if recording.record == UndoRecord::default() {
+            continue;
         }
         let metadata = recording.editor.tree.entry(object.node, "metadata").map(|(_, metadata)| metadata);
         recording.finish(metadata);

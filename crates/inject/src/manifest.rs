@@ -193,6 +193,14 @@ fn object(tree: &ManifestTree, document: DocumentId, node: TreeNodeId, is_item: 
     }
 }
 
+/// Returns the kind and name of the object that controls another one, and undoes changes of it.
+pub(crate) fn controller(tree: &ManifestTree, object: TreeNodeId) -> Option<String> {
+    let owners = tree.at(object, &["metadata", "ownerReferences"]).map(|list| tree.items(list))?;
+    let controls = |owner: &&TreeNodeId| tree.text_at(**owner, &["controller"]) == Some("true");
+    let text = |owner: TreeNodeId, key: &str| tree.text_at(owner, &[key]).unwrap_or_default().to_owned();
+    owners.iter().find(controls).map(|owner| format!("{} {}", text(*owner, "kind"), text(*owner, "name")))
+}
+
 /// Returns the keys from a workload to its pod template; `None` for other kinds.
 pub(crate) fn template_keys(object: &ManifestObject) -> Option<&'static [&'static str]> {
     match (object.api_group.as_str(), object.kind.as_str()) {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::application_port::{self, ApplicationPort, PortProblem};
-use crate::manifest::{ManifestFile, ManifestObject};
+use crate::manifest::{self, ManifestFile, ManifestObject};
 use crate::obstacle;
 use crate::pod::{PodProbe, PodTemplate};
-use crate::service::{self, PortReferences};
+use crate::service::{self, PortReferences, ReferenceKind};
 use crate::sidecar_config::{PodNeeds, SidecarConfig};
 use crate::tree::TreeNodeId;
 use crate::{ConfigSource, InjectOptions, InjectProblem};
@@ -70,6 +70,10 @@ impl<'c> PlanContext<'c, '_> {
         };
         if pod.annotation(OPT_OUT.0) == Some(OPT_OUT.1) {
             return Err(NoPlan::Skipped(problem(node, format!("`{}` is {}", OPT_OUT.0, OPT_OUT.1))));
+        }
+        if let Some(owner) = manifest::controller(&document.tree, workload.node) {
+            let message = format!("{owner} controls the object and would undo the change, inject that one");
+            return Err(NoPlan::Skipped(problem(workload.node, message)));
         }
         let references = service::references(self.files, self.objects, workload, &pod);
         let port = self.application_port(&pod, &references).map_err(|wrong| match wrong {
@@ -164,11 +168,8 @@ impl<'c> PlanContext<'c, '_> {
         if self.options.is_redirect {
             return Vec::new();
         }
-        let all = references
-            .services
-            .iter()
-            .chain(&references.policies)
-            .filter(|reference| reference.target == port);
+        let all =
+            references.services.iter().chain(&references.policies).filter(|reference| reference.has(port));
         let problem = |reference: &service::PortReference| {
             let object = &self.objects[reference.object];
             let tree = &self.files[object.document.file].documents[object.document.document].tree;
@@ -239,13 +240,13 @@ impl<'c> PlanContext<'c, '_> {
             "clients that connect to port {} of a pod bypass the sidecar, unless a NetworkPolicy prevents it",
             port.number
         )];
-        let leads_here = |reference: &service::PortReference| reference.target == port.number;
+        let leads_here = |reference: &service::PortReference| reference.has(port.number);
         let references = PortReferences {
             services: references.services.into_iter().filter(leads_here).collect(),
             policies: references.policies.into_iter().filter(leads_here).collect(),
             headless: references.headless,
         };
-        if !references.policies.is_empty() {
+        if references.policies.iter().any(|policy| policy.kind == ReferenceKind::Ingress) {
             remarks.push(
                 "the NetworkPolicy must admit the port for probes and metrics, too, if Prometheus reads it"
                     .to_owned(),
@@ -286,7 +287,7 @@ impl<'c> PlanContext<'c, '_> {
         let workload = &self.objects[object];
         let same =
             |other: &ManifestObject| other.name == workload.name && other.namespace == workload.namespace;
-        let is_workload = |other: &ManifestObject| crate::manifest::template_keys(other).is_some();
+        let is_workload = |other: &ManifestObject| manifest::template_keys(other).is_some();
         let earlier = self.objects[..object].iter().any(|other| is_workload(other) && same(other));
         match earlier {
             true => format!("{}-{}-weir", workload.name, workload.kind.to_lowercase()),

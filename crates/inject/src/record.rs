@@ -78,6 +78,16 @@ impl RecordingEditor<'_, '_> {
         self.record.added.extend(items.iter().map(|(name, _)| format!("{path}[{name}]")));
     }
 
+    /// Adds an item at the end of a list whose order does not change.
+    pub(crate) fn add_item(&mut self, list: TreeNodeId, block: &str) {
+        self.editor.add_item(list, block);
+        let path = self.path(list);
+        let start = format!("{path}[#");
+        let added = self.record.added.iter().filter(|added| added.starts_with(&start)).count();
+        let index = self.editor.tree.items(list).len() + added;
+        self.record.added.push(format!("{start}{index}]"));
+    }
+
     /// Adds the annotation with the record itself. Everything else has been edited before.
     pub(crate) fn finish(mut self, metadata: Option<TreeNodeId>) {
         let tree = self.editor.tree;

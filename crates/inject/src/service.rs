@@ -1,24 +1,43 @@
-//! Objects that lead to a port of pods: Services and NetworkPolicies. They are directed to the sidecar.
+//! Finds the objects that lead to a port of pods: Services, and NetworkPolicies that admit it.
 
-use crate::edit::NewValue;
 use crate::manifest::{ManifestFile, ManifestObject};
 use crate::pod::{PodPort, PodTemplate};
-use crate::record::RecordingEditor;
+use crate::selector::{self, PodLabels};
 use crate::tree::{ManifestTree, TreeNodeId};
+
+/// What leads to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReferenceKind {
+    Service,
+    /// A NetworkPolicy of the pods themselves.
+    Ingress,
+    /// A NetworkPolicy of their clients.
+    Egress,
+}
 
 /// A port of a Service, or of a NetworkPolicy, that leads to pods.
 #[derive(Clone, Debug)]
 pub(crate) struct PortReference {
     /// Index of the object.
     pub(crate) object: usize,
+    pub(crate) kind: ReferenceKind,
     /// The entry of `ports`.
     pub(crate) entry: TreeNodeId,
     /// Key of the number or name of the pod's port.
     pub(crate) key: &'static str,
-    /// The port of the pod.
+    /// The port of the pod, or the first one of a range.
     pub(crate) target: u16,
+    /// The last port of a range.
+    pub(crate) end: Option<u16>,
     /// Whether the Service says that the connection is TLS.
     pub(crate) is_tls: bool,
+}
+
+impl PortReference {
+    /// Whether the reference includes a port.
+    pub(crate) fn has(&self, port: u16) -> bool {
+        (self.target..=self.end.unwrap_or(self.target)).contains(&port)
+    }
 }
 
 /// Ports of the input that lead to a pod.
@@ -44,39 +63,19 @@ pub(crate) fn references(
     {
         let tree = &files[object.document.file].documents[object.document.document].tree;
         match (object.api_group.as_str(), object.kind.as_str()) {
-            ("", "Service") if selects(tree, object.node, &["spec", "selector"], &labels, false) => {
+            ("", "Service") if selector::service_selects(tree, object.node, &labels) => {
                 if tree.text_at(object.node, &["spec", "clusterIP"]) == Some("None") {
                     found.headless.push(object.name.clone());
                 }
                 found.services.extend(service_ports(tree, index, object.node, pod));
             }
-            ("networking.k8s.io", "NetworkPolicy")
-                if selects(tree, object.node, &["spec", "podSelector", "matchLabels"], &labels, true) =>
-            {
-                found.policies.extend(policy_ports(tree, index, object.node, pod));
+            ("networking.k8s.io", "NetworkPolicy") => {
+                found.policies.extend(policy_ports(tree, index, object.node, pod, &labels));
             }
             _ => {}
         }
     }
     found
-}
-
-/// Whether a selector selects pods with these labels. One that is missing selects all pods, or none.
-fn selects(
-    tree: &ManifestTree,
-    object: TreeNodeId,
-    keys: &[&str],
-    labels: &[(&str, &str)],
-    is_missing_all: bool,
-) -> bool {
-    let entries = tree.at(object, keys).map(|selector| tree.entries(selector)).unwrap_or_default();
-    if entries.is_empty() {
-        return is_missing_all;
-    }
-    entries.iter().all(|(key, value)| {
-        let pair = tree.text(*key).zip(tree.text(*value));
-        pair.is_some_and(|pair| labels.contains(&pair))
-    })
 }
 
 fn service_ports(
@@ -92,37 +91,45 @@ fn service_ports(
         let target = if text("targetPort").is_empty() { text("port") } else { text("targetPort") };
         let is_tls = text("appProtocol") == "https";
         let target = resolve(pod, target).filter(|_| is_tcp)?;
-        Some(PortReference { object, entry: *entry, key: "targetPort", target, is_tls })
+        let kind = ReferenceKind::Service;
+        Some(PortReference { object, kind, entry: *entry, key: "targetPort", target, end: None, is_tls })
     };
     entries.iter().filter_map(reference).collect()
 }
 
+/// Finds the ports that a policy admits to the pods, or from its own pods to them.
 fn policy_ports(
     tree: &ManifestTree,
     object: usize,
     node: TreeNodeId,
     pod: &PodTemplate<'_>,
+    labels: &PodLabels<'_>,
 ) -> Vec<PortReference> {
-    let rules = tree.at(node, &["spec", "ingress"]).map(|list| tree.items(list)).unwrap_or_default();
-    let entries = rules.iter().filter_map(|rule| tree.get(*rule, "ports")).flat_map(|list| tree.items(list));
-    let reference = |entry: &TreeNodeId| {
-        let target = resolve(pod, tree.text_at(*entry, &["port"])?)?;
-        Some(PortReference { object, entry: *entry, key: "port", target, is_tls: false })
+    let rules = |key: &str| tree.at(node, &["spec", key]).map(|list| tree.items(list)).unwrap_or_default();
+    let is_selected = |selector: TreeNodeId| selector::selects(tree, selector, labels);
+    let is_own = tree.at(node, &["spec", "podSelector"]).is_none_or(is_selected);
+    let leads_here = |rule: &&TreeNodeId| {
+        let peers = tree.get(**rule, "to").map(|list| tree.items(list)).unwrap_or_default();
+        // Without peers, a rule admits connections to everything.
+        peers.is_empty() || peers.iter().any(|peer| tree.get(*peer, "podSelector").is_some_and(is_selected))
     };
-    entries.filter_map(reference).collect()
+    let ingress = rules("ingress").iter().filter(|_| is_own).map(|rule| (ReferenceKind::Ingress, rule));
+    let egress = rules("egress").iter().filter(leads_here).map(|rule| (ReferenceKind::Egress, rule));
+    let mut found = Vec::new();
+    for (kind, rule) in ingress.chain(egress) {
+        let entries = tree.get(*rule, "ports").map(|list| tree.items(list)).unwrap_or_default();
+        found.extend(entries.iter().filter_map(|entry| {
+            let is_tcp = tree.text_at(*entry, &["protocol"]).is_none_or(|protocol| protocol == "TCP");
+            let target = resolve(pod, tree.text_at(*entry, &["port"])?).filter(|_| is_tcp)?;
+            let end = tree.text_at(*entry, &["endPort"]).and_then(|end| end.parse().ok());
+            Some(PortReference { object, kind, entry: *entry, key: "port", target, end, is_tls: false })
+        }));
+    }
+    found
 }
 
 /// Returns the number of a port that is given by number or name.
 fn resolve(pod: &PodTemplate<'_>, port: &str) -> Option<u16> {
     let by_name = |declared: &&PodPort| declared.name.as_deref() == Some(port);
     port.parse().ok().or_else(|| pod.ports.iter().find(by_name).map(|declared| declared.number))
-}
-
-/// Directs a reference to another port of the pod.
-pub(crate) fn redirect_reference(editor: &mut RecordingEditor<'_, '_>, reference: &PortReference, port: u16) {
-    let number = port.to_string();
-    match editor.editor.tree.entry(reference.entry, reference.key) {
-        Some((_, value)) => editor.set(value, &number),
-        None => editor.put(reference.entry, reference.key, &NewValue::Inline(number)),
-    }
 }

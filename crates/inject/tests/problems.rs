@@ -307,7 +307,7 @@ fn workloads_of_the_same_name_have_config_maps_of_their_own() {
 
 #[test]
 fn policies_are_directed_to_the_sidecar_without_a_service() {
-    let policy = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: a}\nspec:\n  podSelector: {}\n  ingress:\n    - ports:\n        - {port: http}\n";
+    let policy = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: a}\nspec:\n  podSelector: {matchLabels: {app: a}}\n  ingress:\n    - ports:\n        - {port: http}\n";
     let injected = assert_restored(&format!("{}{policy}", deployment("")), &InjectOptions::default());
     assert!(injected.contains("- {port: 18080}"), "{injected}");
     let redirected = assert_restored(&format!("{}{policy}", deployment("")), &redirect());
