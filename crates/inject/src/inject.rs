@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::edit::{Editor, NewValue};
 use crate::manifest::{self, DocumentId, ManifestFile, ManifestObject, ManifestSource};
-use crate::plan::{NoPlan, PlanContext, TrafficRoute, WorkloadPlan, probes_of};
+use crate::plan::{NoPlan, PlanContext, TrafficRoute, WorkloadPlan, is_object_name, probes_of};
 use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
 use crate::port_change::{PortChanges, port_changes};
 use crate::record::{RecordingEditor, UndoRecord};
@@ -72,6 +72,10 @@ fn plan_all<'p>(
 ) -> Result<WorkloadPlans<'p>, Vec<InjectProblem>> {
     let file_config = match &options.config {
         Some(ConfigSource::File { name, text }) => Some(SidecarConfig::from_file(name, text)?),
+        Some(ConfigSource::ConfigMap(name)) if !is_object_name(name) => {
+            let message = format!("not a name of a ConfigMap, \"{name}\"");
+            return Err(vec![InjectProblem::of_option("--config-map", message)]);
+        }
         Some(ConfigSource::ConfigMap(name)) => config_of_input(files, objects, name)?,
         Some(ConfigSource::Limit(_)) | None => None,
     };

@@ -57,6 +57,9 @@ pub(crate) struct PlanContext<'c, 'o> {
 /// Annotation of a pod template that gets no sidecar.
 const OPT_OUT: (&str, &str) = ("weir.dev/inject", "disabled");
 
+/// `net.ipv4.ip_unprivileged_port_start` of Linux; some runtimes set it to 0 in pods.
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+
 impl<'c> PlanContext<'c, '_> {
     /// Plans the injection into the pod template at `node`.
     pub(crate) fn plan(&self, object: usize, node: TreeNodeId) -> Result<WorkloadPlan<'c>, NoPlan> {
@@ -96,6 +99,9 @@ impl<'c> PlanContext<'c, '_> {
         remarks.extend(obstacle::remarks(&pod));
         let config_map = self.config_map_name(object);
         remarks.extend(self.config_remarks(&config, &config_map, port.number));
+        remarks.extend(config.ports().find(|port| *port < FIRST_UNPRIVILEGED_PORT).map(|port| {
+            format!("the sidecar is not root, and a runtime may not let it listen on {port}, below {FIRST_UNPRIVILEGED_PORT}")
+        }));
         Ok(WorkloadPlan { object, pod, port, config, config_map, route, remarks })
     }
 
@@ -197,7 +203,7 @@ impl<'c> PlanContext<'c, '_> {
             references.services.iter().any(|reference| reference.target == port.number && reference.is_tls);
         (is_named || is_probed || is_served).then(|| {
             format!(
-                "port {} is for TLS, give the sidecar its certificate by --config with listeners.tls, or another --port",
+                "port {} is for TLS, and inject mounts no certificate, set --port to one without TLS, or use the chart",
                 port.number
             )
         })
@@ -320,7 +326,7 @@ fn path_only(path: &str) -> String {
 }
 
 /// Whether a text is a DNS subdomain, as names of objects are.
-fn is_object_name(name: &str) -> bool {
+pub(crate) fn is_object_name(name: &str) -> bool {
     let is_allowed =
         |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-.".contains(letter);
     !name.is_empty() && name.chars().all(is_allowed)

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weir_net::listener::ListenAddress;
+use weir_telemetry::access_log::Sink;
 use weir_upstream::UpstreamAddress;
 
 use crate::problem::InjectProblem;
@@ -162,6 +163,9 @@ impl SidecarConfig {
             }
             address => address.port(),
         };
+        if let Some(problem) = written_file(config) {
+            return Err(problem);
+        }
         let upstreams = config.upstreams.iter().flat_map(|upstream| &upstream.settings.addresses);
         let upstream = upstreams.into_iter().find_map(|address| match address {
             UpstreamAddress::Tcp { host, port } if is_loopback(host) => Some(*port),
@@ -204,6 +208,18 @@ fn probes_rule(paths: &BTreeSet<String>) -> String {
          - name: probes\n    match: {{ path: [{}] }}\n    action: allow\n",
         paths.join(", ")
     )
+}
+
+/// Returns a problem if the configuration writes a file: the file system of the sidecar is read-only.
+fn written_file(config: &weir_config::Config) -> Option<String> {
+    let state = config.state_file.as_ref().map(|state| ("state.file", &state.file));
+    let log = config.access_log.as_ref().and_then(|log| match &log.sink {
+        Sink::File(path) => Some(("access_log", path)),
+        Sink::Stdout | Sink::Stderr => None,
+    });
+    let (key, path) = state.or(log)?;
+    let hint = if key == "state.file" { "the chart can mount a volume" } else { "set stdout" };
+    Some(format!("{key}: the sidecar has no volume to write to, {hint}, got \"{}\"", path.display()))
 }
 
 fn is_loopback(host: &str) -> bool {

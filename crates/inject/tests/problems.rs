@@ -176,6 +176,32 @@ fn existing_config_map_is_used() {
 }
 
 #[test]
+fn name_of_a_config_map_is_checked_and_stays_a_text() {
+    let named = |name: &str| configured(ConfigSource::ConfigMap(name.to_owned()));
+    assert_rejected(&deployment(""), &named("A b"), "--config-map: not a name of a ConfigMap, \"A b\"");
+    let injected = assert_restored(&deployment(""), &named("123"));
+    assert!(injected.contains("name: \"123\""), "{injected}");
+}
+
+#[test]
+fn configurations_that_write_files_are_rejected() {
+    let file = |more: &str| {
+        let valid =
+            "listeners: 0.0.0.0:80\nupstream: 127.0.0.1:8080\nadmin: {probes: 0.0.0.0:7002}\nrules: []\n";
+        configured(ConfigSource::File { name: "weir.yaml".to_owned(), text: format!("{valid}{more}") })
+    };
+    let text = deployment("").replace("containerPort: 80", "containerPort: 8080");
+    assert_rejected(&text, &file("state: {file: /tmp/state}\n"), "state.file: the sidecar has no volume");
+    assert_rejected(&text, &file("access_log: /tmp/log\n"), "access_log: the sidecar has no volume");
+    let injection = inject(&source(&text), &file("access_log: stdout\n")).expect("an injection");
+    assert!(
+        injection.notes.iter().any(|note| note.contains("listen on 80, below 1024")),
+        "{:?}",
+        injection.notes
+    );
+}
+
+#[test]
 fn config_map_of_others_keeps_its_name() {
     let text =
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a-weir}}\n---\n{}", deployment(""));
