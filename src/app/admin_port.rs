@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::bind_error::BindError;
+use super::listeners::MAX_UPDATES;
 use super::rls_runtime::RlsRuntime;
 use super::state_saver::StateSaver;
 use super::{AppError, RunningApp, thread};
@@ -42,9 +43,9 @@ use weir_telemetry::observe::key_writer::LogKeys;
 #[derive(Debug)]
 pub(super) struct AdminPort {
     bound: Mutex<Vec<BoundAddress>>,
-    updates: mpsc::UnboundedSender<Vec<AdminSocket>>,
+    updates: mpsc::Sender<Vec<AdminSocket>>,
     /// Taken by the thread.
-    receiver: Mutex<Option<mpsc::UnboundedReceiver<Vec<AdminSocket>>>>,
+    receiver: Mutex<Option<mpsc::Receiver<Vec<AdminSocket>>>>,
     access: Arc<AdminAccess>,
 }
 
@@ -71,7 +72,7 @@ struct AdminSocket {
 impl AdminPort {
     /// Creates the port, without an address yet.
     pub(super) fn new() -> Self {
-        let (updates, receiver) = mpsc::unbounded_channel();
+        let (updates, receiver) = mpsc::channel(MAX_UPDATES);
         let receiver = Mutex::new(Some(receiver));
         Self { bound: Mutex::default(), updates, receiver, access: Arc::default() }
     }
@@ -120,7 +121,7 @@ impl AdminPort {
         *self.bound.lock() = planned.iter().map(|(bound, _)| *bound).collect();
         let sockets = planned.into_iter().map(|(bound, socket)| AdminSocket { bound, socket });
         // Fails only if the thread has ended, and with it the process.
-        let _ = self.updates.send(sockets.collect());
+        let _ = self.updates.blocking_send(sockets.collect());
     }
 
     /// Serves the admin port on a thread of `threads` until the process ends.
@@ -164,7 +165,7 @@ fn bind(address: SocketAddr) -> io::Result<(SocketAddr, TcpListener)> {
 
 /// Serves the addresses of the last update until the process ends.
 async fn serve_updates(
-    mut updates: mpsc::UnboundedReceiver<Vec<AdminSocket>>,
+    mut updates: mpsc::Receiver<Vec<AdminSocket>>,
     state: Arc<AdminState>,
 ) -> Result<(), WorkerFailed> {
     let drain = Arc::clone(&state.drain);

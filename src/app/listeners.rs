@@ -24,11 +24,14 @@ use weir_telemetry::metrics::Metrics;
 /// Positions are those of metrics, whose memory is bounded.
 const TOO_MANY_NAMES: &str = "listeners have had 1024 names since the start; restart to use others";
 
+/// Maximum reloads that wait for a thread to notice them. Further ones wait with the reload.
+pub(super) const MAX_UPDATES: usize = 8;
+
 /// The bound listeners.
 #[derive(Debug)]
 pub(super) struct Listeners {
     /// Of each worker.
-    workers: Box<[mpsc::UnboundedSender<Vec<WorkerListener>>]>,
+    workers: Box<[mpsc::Sender<Vec<WorkerListener>>]>,
     bound: Mutex<Vec<BoundListener>>,
     /// The same, as the admin port shows them.
     shown: Arc<ArcSwap<Vec<ListenerInfo>>>,
@@ -61,7 +64,7 @@ impl Listeners {
     /// Creates the listeners of a process with this many workers, none of which is bound yet. Also returns the part of each
     /// worker.
     pub(super) fn new(workers: usize, metrics: &Arc<Metrics>) -> (Self, Vec<ListenerUpdates>) {
-        let (senders, updates): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
+        let (senders, updates): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(MAX_UPDATES)).unzip();
         let listeners = Self {
             workers: senders.into(),
             bound: Mutex::default(),
@@ -131,7 +134,7 @@ impl Listeners {
                 socket: planned.sockets.pop(),
             });
             // A worker that has ended drains or has failed, and the process ends.
-            let _ = worker.send(listeners.collect());
+            let _ = worker.blocking_send(listeners.collect());
         }
         let before = std::mem::replace(&mut *self.bound.lock(), next);
         let is_kept = |lifetime: &Arc<ListenerLifetime>| {

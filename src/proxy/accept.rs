@@ -31,7 +31,7 @@ pub struct WorkerListener {
 }
 
 /// The listeners of a worker, again whenever they change: each list has all of them.
-pub type ListenerUpdates = mpsc::UnboundedReceiver<Vec<WorkerListener>>;
+pub type ListenerUpdates = mpsc::Receiver<Vec<WorkerListener>>;
 
 /// Permit of a connection, on its way to the worker that serves it.
 #[derive(Debug)]

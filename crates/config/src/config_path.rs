@@ -56,7 +56,7 @@ impl<'a> ConfigPath<'a> {
     /// Returns the index of the item of a top-level list that contains this position.
     pub(super) fn top_level_item(&self) -> Option<usize> {
         let above = self.parent?;
-        above.top_level_item().or(match self.segment {
+        above.top_level_item().or_else(|| match self.segment {
             ConfigPathSegment::Item(index) if above.top_level_key().is_some() && above.is_top_level() => {
                 Some(index)
             }

@@ -42,7 +42,7 @@ pub use weir_replay::fuzzing::{combined_log, envoy_log, json_log, translated_log
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 31] = [
+pub const TARGETS: [(&str, Target); 32] = [
     ("answer", answer),
     ("body", body),
     ("chunks", chunks),

@@ -310,7 +310,7 @@ impl ConnectionTimer {
 
     /// Returns the tick at which the drain of the worker or of the listener began, if one has.
     fn draining_since(&self) -> Option<u32> {
-        self.ticks.draining_since().or(self.listener_drains_since.get())
+        self.ticks.draining_since().or_else(|| self.listener_drains_since.get())
     }
 
     fn find_expired(&self, state: ConnState) -> Option<TimeoutKind> {

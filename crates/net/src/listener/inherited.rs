@@ -52,7 +52,7 @@ impl InheritedSockets {
 /// Takes the TCP or Unix socket at `index`.
 fn take(passed: &mut ListenFd, index: usize) -> io::Result<Option<(ListenAddress, Socket)>> {
     let Ok(tcp) = passed.take_tcp_listener(index) else {
-        return Ok(passed.take_unix_listener(index)?.map(of_unix).transpose()?);
+        return passed.take_unix_listener(index)?.map(of_unix).transpose();
     };
     tcp.map(of_tcp).transpose()
 }
