@@ -128,9 +128,10 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let mut rls_sockets = RlsSockets::bind(&config)?;
     let (sockets, updates) = Sockets::new(config.workers.get(), rls_sockets.as_ref(), &metrics);
     let plan = sockets.prepare(&config)?;
-    sockets.apply(plan, &config);
-    sockets.listeners.report_unused_sockets();
     let running = build_app(&config, clock, reloader.handle(), metrics, sockets)?;
+    running.sockets.apply(plan, &config, &running.shared.generation.load());
+    running.sockets.listeners.report_unused_sockets();
+    running.generations.set_own_addresses(running.sockets.addresses());
     let mut instances = InstanceResolver::new(&running.shared, &running.generations);
     main.block_on(instances.resolve_at_startup());
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);

@@ -43,9 +43,9 @@ use weir_telemetry::observe::key_writer::LogKeys;
 #[derive(Debug)]
 pub(super) struct AdminPort {
     bound: Mutex<Vec<BoundAddress>>,
-    updates: mpsc::Sender<Vec<AdminSocket>>,
+    updates: mpsc::Sender<AdminUpdate>,
     /// Taken by the thread.
-    receiver: Mutex<Option<mpsc::Receiver<Vec<AdminSocket>>>>,
+    receiver: Mutex<Option<mpsc::Receiver<AdminUpdate>>>,
     access: Arc<AdminAccess>,
 }
 
@@ -61,12 +61,11 @@ struct BoundAddress {
 #[derive(Debug)]
 pub(super) struct AdminPlan(Vec<(BoundAddress, Option<TcpListener>)>);
 
-/// An address of the admin port, as its thread is told of it.
+/// The addresses of the admin port, each with its socket unless that is served already, and who may use them.
 #[derive(Debug)]
-struct AdminSocket {
-    bound: BoundAddress,
-    /// `None` if it is served already.
-    socket: Option<TcpListener>,
+struct AdminUpdate {
+    sockets: Vec<(BoundAddress, Option<TcpListener>)>,
+    settings: AdminSettings,
 }
 
 impl AdminPort {
@@ -82,12 +81,16 @@ impl AdminPort {
         self.bound.lock().iter().map(|bound| bound.address).collect()
     }
 
-    /// Binds the addresses that are not bound yet. Only an address in the configuration must be free: a second process on
+    /// Binds the addresses that are not bound yet; `own` are those on which the process listens. Only an address in the configuration must be free: a second process on
     /// the host should not fail because of a default.
     ///
     /// # Errors
     /// If an address cannot be bound.
-    pub(super) fn prepare(&self, settings: &AdminSettings) -> Result<AdminPlan, BindError> {
+    pub(super) fn prepare(
+        &self,
+        settings: &AdminSettings,
+        own: &[SocketAddr],
+    ) -> Result<AdminPlan, BindError> {
         let before = self.bound.lock();
         let mut planned = Vec::new();
         let probes = settings.probe_address.map(|address| ("admin.probes", address, Surface::Probes));
@@ -99,7 +102,7 @@ impl AdminPort {
                 planned.push((*kept, None));
                 continue;
             }
-            match bind(configured) {
+            match bind(configured, own) {
                 Ok((address, socket)) => {
                     planned.push((BoundAddress { configured, surface, address }, Some(socket)));
                 }
@@ -114,14 +117,13 @@ impl AdminPort {
 
     /// Serves the planned addresses, and no longer others. Their connections are closed.
     pub(super) fn apply(&self, AdminPlan(planned): AdminPlan, settings: &AdminSettings) {
-        self.access.apply(settings);
         for (bound, _) in planned.iter().filter(|(_, socket)| socket.is_some()) {
             tracing::info!(address = %bound.address, surface = bound.surface.as_str(), "admin listening");
         }
         *self.bound.lock() = planned.iter().map(|(bound, _)| *bound).collect();
-        let sockets = planned.into_iter().map(|(bound, socket)| AdminSocket { bound, socket });
+        let update = AdminUpdate { sockets: planned, settings: settings.clone() };
         // Fails only if the thread has ended, and with it the process.
-        let _ = self.updates.blocking_send(sockets.collect());
+        let _ = self.updates.blocking_send(update);
     }
 
     /// Serves the admin port on a thread of `threads` until the process ends.
@@ -158,14 +160,14 @@ impl AdminPort {
     }
 }
 
-fn bind(address: SocketAddr) -> io::Result<(SocketAddr, TcpListener)> {
-    let socket = socket::bind_tcp(address, 1)?.pop().ok_or(io::ErrorKind::AddrNotAvailable)?;
+fn bind(address: SocketAddr, own: &[SocketAddr]) -> io::Result<(SocketAddr, TcpListener)> {
+    let socket = socket::bind_tcp_beside(address, 1, own)?.pop().ok_or(io::ErrorKind::AddrNotAvailable)?;
     Ok((socket.local_addr()?, socket))
 }
 
 /// Serves the addresses of the last update until the process ends.
 async fn serve_updates(
-    mut updates: mpsc::Receiver<Vec<AdminSocket>>,
+    mut updates: mpsc::Receiver<AdminUpdate>,
     state: Arc<AdminState>,
 ) -> Result<(), WorkerFailed> {
     let drain = Arc::clone(&state.drain);
@@ -175,26 +177,31 @@ async fn serve_updates(
     let ended = drain.wait_for_phase(DrainPhase::Terminated);
     tokio::pin!(ended);
     loop {
-        let sockets = tokio::select! {
-            Some(sockets) = updates.recv() => sockets,
+        let AdminUpdate { sockets, settings } = tokio::select! {
+            Some(update) = updates.recv() => update,
+            Some(_) = serving.join_next() => continue,
             () = &mut ended => break,
         };
-        let mut next = Vec::new();
-        for AdminSocket { bound, socket } in sockets {
-            let of_same = |(known, _): &(BoundAddress, AbortHandle)| known.address == bound.address;
+        // Nobody may use an address that is removed under the new settings, which may be meant for loopback.
+        served.retain(|(known, task)| {
+            let is_kept = sockets.iter().any(|(bound, _)| bound.address == known.address);
+            if !is_kept {
+                task.abort();
+            }
+            is_kept
+        });
+        state.access.apply(&settings);
+        for (bound, socket) in sockets {
             match socket.map(tokio::net::TcpListener::from_std) {
-                None => next.extend(served.iter().position(of_same).map(|kept| served.swap_remove(kept))),
+                None => {}
                 Some(Ok(socket)) => {
                     let task = serving.spawn_local(admin::serve(socket, Arc::clone(&state), bound.surface));
-                    next.push((bound, task));
+                    served.push((bound, task));
                 }
                 Some(Err(error)) => {
                     tracing::error!(%error, address = %bound.address, "cannot serve the admin port")
                 }
             }
-        }
-        for (_, removed) in std::mem::replace(&mut served, next) {
-            removed.abort();
         }
     }
     while serving.join_next().await.is_some() {}

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::bind_error::BindError;
 use super::tcp_address;
 use crate::admin::ListenerInfo;
-use crate::proxy::{ListenerUpdates, WorkerListener};
+use crate::proxy::{Generation, ListenerUpdates, WorkerListener};
 use weir_config::Config;
 use weir_net::listener::inherited::InheritedSockets;
 use weir_net::listener::lifetime::ListenerLifetime;
@@ -114,9 +114,9 @@ impl Listeners {
         settings.enumerate().map(plan_one).collect::<Result<_, _>>().map(ListenerPlan)
     }
 
-    /// Has the workers accept on the planned listeners, and no longer on others. Connections of the others drain, at most for
-    /// `drain_timeout`.
-    pub(super) fn apply(&self, ListenerPlan(mut planned): ListenerPlan, drain_timeout: Duration) {
+    /// Has the workers accept on the planned listeners, and no longer on others. Connections of the others drain as
+    /// `generation` says, in which the listeners have their positions.
+    pub(super) fn apply(&self, ListenerPlan(mut planned): ListenerPlan, generation: &Generation) {
         let next: Vec<_> = planned.iter().map(|planned| planned.bound.clone()).collect();
         for planned in planned.iter().filter(|planned| !planned.sockets.is_empty()) {
             let (name, address) = (&planned.bound.settings.name, &planned.bound.address);
@@ -131,6 +131,7 @@ impl Listeners {
                 position: planned.position,
                 settings: planned.bound.settings.clone(),
                 lifetime: Arc::clone(&planned.bound.lifetime),
+                tls: generation.tls.get(planned.position).cloned().flatten(),
                 socket: planned.sockets.pop(),
             });
             // A worker that has ended drains or has failed, and the process ends.
@@ -142,7 +143,7 @@ impl Listeners {
         };
         for removed in before.into_iter().filter(|bound| !is_kept(&bound.lifetime)) {
             tracing::info!(listener = %removed.settings.name, address = %removed.address, "draining");
-            drain(removed.lifetime, drain_timeout);
+            drain(removed.lifetime, generation.drain.timeout);
         }
     }
 }
@@ -153,7 +154,7 @@ fn bind(
     own: &[SocketAddr],
     inherited: &InheritedSockets,
 ) -> io::Result<(BoundListener, Vec<Socket>)> {
-    let sockets = match inherited.take(&settings.address, workers) {
+    let sockets = match inherited.get(&settings.address, workers) {
         Some(sockets) => sockets?,
         None => socket::bind(&settings.address, workers, own)?,
     };

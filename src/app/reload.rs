@@ -58,7 +58,7 @@ pub(super) fn start(
                         alerts::apply(&alert_settings, config.alerts.clone());
                         let generation = generations.apply(&config, parts);
                         // The generation comes first: it has the TLS settings of new listeners.
-                        sockets.apply(plan, &config);
+                        sockets.apply(plan, &config, &shared.generation.load());
                         generations.set_own_addresses(sockets.addresses());
                         if let Some(thread) = &deferred_thread
                             && let Err(error) = thread.apply(&config)

@@ -7,7 +7,7 @@ use super::admin_port::{AdminPlan, AdminPort};
 use super::bind_error::BindError;
 use super::listeners::{ListenerPlan, Listeners};
 use super::rls_runtime::RlsSockets;
-use crate::proxy::ListenerUpdates;
+use crate::proxy::{Generation, ListenerUpdates};
 use weir_config::Config;
 use weir_telemetry::metrics::Metrics;
 
@@ -47,13 +47,13 @@ impl Sockets {
     pub(super) fn prepare(&self, config: &Config) -> Result<SocketPlan, BindError> {
         Ok(SocketPlan {
             listeners: self.listeners.prepare(config)?,
-            admin: self.admin.prepare(&config.admin)?,
+            admin: self.admin.prepare(&config.admin, &self.addresses())?,
         })
     }
 
-    /// Serves the planned sockets, and no longer others.
-    pub(super) fn apply(&self, plan: SocketPlan, config: &Config) {
-        self.listeners.apply(plan.listeners, config.drain.timeout);
+    /// Serves the planned sockets, and no longer others. `generation` is that of `config`.
+    pub(super) fn apply(&self, plan: SocketPlan, config: &Config, generation: &Generation) {
+        self.listeners.apply(plan.listeners, generation);
         self.admin.apply(plan.admin, &config.admin);
     }
 

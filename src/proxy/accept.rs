@@ -17,6 +17,7 @@ use weir_net::listener::lifetime::ListenerLifetime;
 use weir_net::listener::socket::{AcceptedSocket, Socket};
 use weir_net::listener::{self, ListenerSettings, SocketKey};
 use weir_net::overload::ConnectionPermit;
+use weir_net::tls::server::TlsServer;
 use weir_net::worker::WorkerFailed;
 
 /// A listener of the configuration in force, as a worker is told of it.
@@ -26,6 +27,8 @@ pub struct WorkerListener {
     pub position: usize,
     pub settings: ListenerSettings,
     pub lifetime: Arc<ListenerLifetime>,
+    /// TLS of new connections, if it has that.
+    pub tls: Option<Arc<TlsServer>>,
     /// The worker's socket; `None` if it accepts on a socket with this key already.
     pub socket: Option<Socket>,
 }
@@ -46,6 +49,8 @@ struct AcceptSettings {
     connection: ConnectionSettings,
     timeouts: ConnectionTimeouts,
     lifetime: Arc<ListenerLifetime>,
+    /// Not that of the generation in force: a listener of the same name may have taken its place.
+    tls: Option<Arc<TlsServer>>,
 }
 
 /// Why a task of a worker has ended.
@@ -180,6 +185,7 @@ impl AcceptSettings {
             connection: ConnectionSettings { listener: listener.position, proxy_protocol, limits },
             timeouts: ConnectionTimeouts::new(idle_timeout, header_timeout),
             lifetime: Arc::clone(&listener.lifetime),
+            tls: listener.tls.clone(),
         }
     }
 }
@@ -191,7 +197,8 @@ fn open(worker: &Rc<Worker>, assigned: AssignedConnection<ListenerPermit>) {
     let timer = worker.coarse_clock.add_connection(settings.timeouts, Some(settings.lifetime));
     let (worker, opened) = (Rc::clone(worker), Rc::clone(&timer));
     // Spawned as it is: a future around it would have room for it twice.
-    let serving = connection::serve(worker, settings.connection, timer, accepted, permit, place);
+    let serving =
+        connection::serve(worker, settings.connection, settings.tls, timer, accepted, permit, place);
     opened.abort_with_listener(tokio::task::spawn_local(serving).abort_handle());
 }
 

@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Version};
@@ -26,6 +27,7 @@ use weir_http::http1::interim::InterimResponses;
 use weir_net::in_place;
 use weir_net::listener::{AcceptedConnection, ListenerLimits, ProxyProtocol};
 use weir_net::overload::{ConnectionPermit, LoadShed};
+use weir_net::tls::server::TlsServer;
 use weir_net::transport::Transport;
 use weir_policy::identify;
 use weir_policy::identify::certificate::ClientCertificate;
@@ -212,13 +214,14 @@ enum Setup<F> {
     Done(Option<(Option<DownstreamIo>, Rc<DownstreamConnection>)>),
 }
 
-/// Returns a future that serves a connection to its end, and drops `place` with it.
+/// Returns a future that serves a connection to its end, with `tls` if the listener has that, and drops `place` with it.
 ///
 /// Each protocol, and a setup that takes time, has a future of its own on the heap. The task, which exists as long as the
 /// connection, is then as small as an idle connection.
 pub(super) fn serve<P>(
     worker: Rc<Worker>,
     settings: ConnectionSettings,
+    tls: Option<Arc<TlsServer>>,
     timer: Rc<ConnectionTimer>,
     accepted: AcceptedConnection,
     permit: ConnectionPermit,
@@ -227,7 +230,6 @@ pub(super) fn serve<P>(
     let peer = accepted.peer.ip().to_canonical();
     worker.metrics.downstream_connection_opened(settings.listener);
     let mut connection = DownstreamConnection::new(worker, settings, timer, peer, permit);
-    let tls = transport_setup::tls_server(&connection, settings);
     let setup = if tls.is_some() || settings.proxy_protocol != ProxyProtocol::Disabled {
         let setting_up = async move {
             let transport = transport_setup::set_up(&mut connection, settings, tls, accepted).await?;
@@ -274,7 +276,7 @@ mod tests {
     use super::*;
 
     /// Returns the size of the future that a function returns.
-    fn future_size<A, B, C, D, E, P, F>(_: impl FnOnce(A, B, C, D, E, P) -> F) -> usize {
+    fn future_size<A, B, T, C, D, E, P, F>(_: impl FnOnce(A, B, T, C, D, E, P) -> F) -> usize {
         size_of::<F>()
     }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::fallback::Fallbacks;
 use super::{Generation, ProxyState};
 use weir_limits::{self as limits, LimitResources};
-use weir_net::tls::server::TlsServer;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::identify::geo::{GeoLocation, LocationCache};
@@ -34,8 +33,6 @@ pub(super) struct GenerationView {
     pub(super) fallbacks: Arc<Fallbacks>,
     /// Locations of clients, if there is a database of countries.
     locations: Option<LocationCache>,
-    /// TLS configuration by listener.
-    pub(super) tls: Box<[Option<Arc<TlsServer>>]>,
     /// Destinations of forward proxies, by listener.
     pub(super) forward_proxies: Box<[Option<Rc<DestinationPool>>]>,
     /// The access log, if one is configured.
@@ -92,7 +89,6 @@ impl GenerationView {
             upstreams,
             fallbacks: Arc::clone(&generation.fallbacks),
             locations: policy.identify.geo.locations.as_ref().map(|_| LocationCache::default()),
-            tls: generation.tls.clone(),
             forward_proxies: generation.forward_proxies.iter().map(forward_proxy).collect(),
             access_log: generation.access_log.clone(),
             tracer: generation.tracer.clone(),

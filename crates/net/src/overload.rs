@@ -210,7 +210,7 @@ impl OverloadManager {
     /// The limit that has been reached.
     pub fn acquire_request(&self) -> Result<Option<InFlightPermit>, LoadShed> {
         let requests = &self.requests;
-        if requests.memory_is_short.load(Ordering::Relaxed) {
+        if self.is_memory_short() {
             return Err(LoadShed::Memory);
         }
         match requests.max.load(Ordering::Relaxed) {
@@ -228,7 +228,8 @@ impl OverloadManager {
 
     /// Whether requests are shed because memory is short.
     pub fn is_memory_short(&self) -> bool {
-        self.requests.memory_is_short.load(Ordering::Relaxed)
+        // The watcher may have found that just when the limit was removed.
+        self.requests.memory_is_short.load(Ordering::Relaxed) && self.limits_memory()
     }
 
     /// Records the bytes of memory in use. Returns `Some(true)` if memory has become short, `Some(false)` if it no

@@ -88,8 +88,9 @@ impl PolicySpec {
         limiter.feedback().retain(follows);
         limiter.share_bans(rules.shared_bans());
         let token = self.identify.jwt.iter().filter_map(|verifier| verifier.header().cloned());
-        let read_headers =
-            self.rules.iter().flat_map(Rule::headers).chain(self.routes.headers()).chain(token);
+        let of_clients = self.identify.address_headers.iter().map(|header| header.name().clone());
+        let of_rules = self.rules.iter().flat_map(Rule::headers).chain(self.routes.headers());
+        let read_headers = of_rules.chain(token).chain(of_clients);
         let header_twins = HeaderTwins::new(read_headers);
         Arc::new(Policy {
             generation,

@@ -95,18 +95,19 @@ fn build_tracer(
 }
 
 /// State of each listener by its position among `listeners`: what `build` makes of its part of `config` and its state
-/// before. A listener that is missing from `config` keeps its state, because it may still have connections.
+/// before. A listener that is missing from `config` keeps its state if its connections need that.
 fn build_for_listeners<T>(
     config: &Config,
     listeners: &[Box<str>],
     before: &[Option<Arc<T>>],
+    keeps_removed: bool,
     build: impl Fn(&ListenerConfig, Option<&Arc<T>>) -> Result<Option<Arc<T>>, rustls::Error>,
 ) -> Result<Box<[Option<Arc<T>>]>, rustls::Error> {
     let one = |(index, name): (usize, &str)| {
         let before = before.get(index).and_then(Option::as_ref);
         match config.listeners.iter().find(|listener| *listener.settings.name == *name) {
             Some(listener) => build(listener, before),
-            None => Ok(before.cloned()),
+            None => Ok(before.filter(|_| keeps_removed).cloned()),
         }
     };
     listeners.iter().map(|name| &**name).enumerate().map(one).collect()
@@ -118,7 +119,7 @@ fn build_listener_tls(
     listeners: &[Box<str>],
     before: &[Option<Arc<TlsServer>>],
 ) -> Result<Box<[Option<Arc<TlsServer>>]>, rustls::Error> {
-    build_for_listeners(config, listeners, before, |listener, before| match (&listener.tls, before) {
+    build_for_listeners(config, listeners, before, false, |listener, before| match (&listener.tls, before) {
         (None, _) => Ok(None),
         (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
         (Some(settings), before) => TlsServer::new(settings.clone(), before.map(|before| &**before))
@@ -133,7 +134,7 @@ fn build_forward_proxies(
     before: &[Option<Arc<ForwardProxy>>],
     identity: &Arc<ProxyIdentity>,
 ) -> Result<Box<[Option<Arc<ForwardProxy>>]>, rustls::Error> {
-    build_for_listeners(config, listeners, before, |listener, before| {
+    build_for_listeners(config, listeners, before, true, |listener, before| {
         match (&listener.forward_proxy, before) {
             (None, _) => Ok(None),
             (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),

@@ -83,7 +83,7 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
             malformed_streams::record(MalformedSide::Client, connection.peer, &streams);
         }
         if connection.close_after_streams.take() {
-            serving.graceful_shutdown();
+            serving.refuse_streams();
             timer.goaway_sent();
         }
         timer.receiving(serving.incomplete());

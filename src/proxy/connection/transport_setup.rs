@@ -21,14 +21,6 @@ use weir_net::tls::server::{ServerHandshakeError, TlsServer, TlsSession};
 use weir_net::transport::Transport;
 use weir_policy::identify::certificate::ClientCertificate;
 
-/// Returns what the listener of a connection needs for TLS, if it has that.
-pub(super) fn tls_server(
-    connection: &DownstreamConnection,
-    settings: ConnectionSettings,
-) -> Option<Arc<TlsServer>> {
-    connection.worker.view().tls.get(settings.listener).cloned().flatten()
-}
-
 /// Reads the PROXY protocol header and performs the TLS handshake, if the listener has these: with `tls`. Stores what they tell
 /// about the client in `connection`. Returns `None` if the connection is to be closed.
 pub(super) async fn set_up(

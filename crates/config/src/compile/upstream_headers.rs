@@ -12,8 +12,8 @@ use crate::raw;
 use weir_policy::response::template::{Escaping, Placeholder, Syntax, Template};
 use weir_upstream::settings::{HeaderChanges, HeaderText};
 
-/// Headers that frame the message or belong to the connection.
-const RESERVED_HEADERS: [HeaderName; 9] = [
+/// Headers that frame the message or belong to the connection, and those that are set for each attempt.
+const RESERVED_HEADERS: [HeaderName; 13] = [
     CONNECTION,
     CONTENT_LENGTH,
     EXPECT,
@@ -23,6 +23,10 @@ const RESERVED_HEADERS: [HeaderName; 9] = [
     TRAILER,
     TRANSFER_ENCODING,
     UPGRADE,
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("x-envoy-attempt-count"),
+    HeaderName::from_static("x-envoy-expected-rq-timeout-ms"),
 ];
 /// Placeholders whose values a request has.
 const PLACEHOLDERS: [Placeholder; 4] =

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::central::document::FetchedDocument;
 use crate::data_files::FileHashes;
 use crate::diagnostic::{Diagnostic, Severity};
+use crate::fragments;
 use weir_net::watch::stamp::Stamp;
 
 /// The YAML marker that ends a document.
@@ -70,7 +71,8 @@ impl SourceSnapshot {
 
 /// Returns a problem if `text` lacks the end marker that the running text has.
 pub(super) fn missing_end_marker(running: &str, text: &str, file: &Path) -> Option<Diagnostic> {
-    if !has_end_marker(running) || has_end_marker(text) {
+    // Of a folder, the last file may be another one.
+    if fragments::is_folder(text) || !has_end_marker(running) || has_end_marker(text) {
         return None;
     }
     let last = text.lines().last().unwrap_or_default();
@@ -98,6 +100,9 @@ fn has_end_marker(text: &str) -> bool {
 
 /// Returns the number of lines missing from `text` if it is a prefix of `running`.
 pub(super) fn truncated_lines(running: &str, text: &str) -> Option<usize> {
+    if fragments::is_folder(text) {
+        return None;
+    }
     let rest = running.strip_prefix(text)?;
     let is_content = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     Some(rest.lines().filter(is_content).count()).filter(|lines| *lines > 0)

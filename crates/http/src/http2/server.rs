@@ -77,4 +77,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
     pub fn graceful_shutdown(&mut self) {
         self.connection.state().begin_shutdown();
     }
+
+    /// Serves no further stream: the connection ends after those that are open, whatever the client has sent meanwhile.
+    pub fn refuse_streams(&mut self) {
+        let mut state = self.connection.state();
+        state.announce_end();
+        state.wake();
+    }
 }

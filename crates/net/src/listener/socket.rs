@@ -99,10 +99,7 @@ impl Socket {
 pub fn bind(address: &ListenAddress, workers: usize, own: &[SocketAddr]) -> io::Result<Vec<Socket>> {
     match address {
         ListenAddress::Tcp(address) => {
-            // A socket of this process on another address with the same port would be taken for that of another process.
-            let is_shared = address.port() != 0 && own.iter().any(|own| own.port() == address.port());
-            let bound = if is_shared { bind_shared(*address, workers) } else { bind_tcp(*address, workers) };
-            bound.map(|all| all.into_iter().map(Socket::Tcp).collect())
+            bind_tcp_beside(*address, workers, own).map(|all| all.into_iter().map(Socket::Tcp).collect())
         }
         ListenAddress::Unix(path) => bind_unix(path, workers),
     }
@@ -124,6 +121,20 @@ pub fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Vec<StdTcpLis
     let address = socket.local_addr()?.as_socket().unwrap_or(address);
     drop(socket);
     bind_shared(address, workers)
+}
+
+/// Binds a TCP port once for each worker. `own` are addresses on which this process listens.
+///
+/// # Errors
+/// As [`bind`].
+pub fn bind_tcp_beside(
+    address: SocketAddr,
+    workers: usize,
+    own: &[SocketAddr],
+) -> io::Result<Vec<StdTcpListener>> {
+    // A socket of this process on another address with the same port would be taken for that of another process.
+    let is_shared = address.port() != 0 && own.iter().any(|own| own.port() == address.port());
+    if is_shared { bind_shared(address, workers) } else { bind_tcp(address, workers) }
 }
 
 /// Binds a TCP port once for each worker, which sockets on other addresses may share.

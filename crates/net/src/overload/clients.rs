@@ -40,7 +40,9 @@ impl ClientConnections {
     pub(super) fn acquire(&self, client: IpAddr) -> bool {
         let mut shard = self.shard(client).lock();
         let count = shard.entry(client).or_insert(0);
-        let is_admitted = *count < self.max.load(Ordering::Relaxed);
+        let max = self.max.load(Ordering::Relaxed);
+        // A reload may have removed the maximum meanwhile.
+        let is_admitted = max == 0 || *count < max;
         *count += u32::from(is_admitted);
         if *count == 0 {
             shard.remove(&client);
