@@ -47,6 +47,7 @@ mod scale;
 mod snapshot;
 mod table;
 mod transaction;
+pub mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU32;
@@ -74,6 +75,7 @@ use self::table::{CounterTable, Placement, Shard, SlotLookup};
 pub use self::timestamp::Timestamp;
 use self::transaction::CheckList;
 pub use self::transaction::JointOutcome;
+use self::transfer::{LateCharge, Transfer};
 use self::wait_queue::WaitQueues;
 
 /// Size of the counter table, and the secret under which its keys are hashed.
@@ -140,6 +142,8 @@ pub struct Limiter {
     adaptive: Mutex<HashMap<LimitId, Weak<AdaptiveLimits>>>,
     /// Requests that wait for room.
     queues: Arc<WaitQueues>,
+    /// Set while another process has the counters.
+    transfer: Mutex<Option<Transfer>>,
 }
 
 /// What instances that share limits have in common.
@@ -183,6 +187,7 @@ impl Limiter {
             debts: Mutex::default(),
             adaptive: Mutex::default(),
             queues: Arc::default(),
+            transfer: Mutex::default(),
         }
     }
 
@@ -316,6 +321,9 @@ impl Limiter {
         let key = key.salted(handle.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.end_overrides(now);
+        if shard.is_transferred() {
+            self.report_late(LateCharge::Charge(handle, amount), key);
+        }
         let Some(quota) = shard.quota_of(key, handle.id).copied() else { return };
         let slot = shard.find(key);
         let state = algorithm::charge(shard.state(slot, handle.id, now), &quota, amount, now);

@@ -44,6 +44,11 @@ impl LimitHandle {
     pub const fn unsalted(self) -> Self {
         Self { salt: KeyHash::NO_SALT, ..self }
     }
+
+    /// Returns the handle of a limit for keys that are fingerprints.
+    pub(super) const fn of_fingerprints(id: LimitId) -> Self {
+        Self { id, salt: KeyHash::NO_SALT }
+    }
 }
 
 /// An installed limit.
@@ -193,6 +198,13 @@ impl LimitRegistry {
         self.quotas[id.0 as usize] = Some(quota);
         self.known.entry(identity).or_default().push(known);
         Some(id)
+    }
+
+    /// Returns the id of an installed limit; `None` if there is none with this serial.
+    pub(super) fn id_of(&self, rule: &str, key: &str, serial: u16) -> Option<LimitId> {
+        let identity = LimitIdentity { rule: rule.into(), key: key.into() };
+        let known = self.known.get(&identity)?;
+        known.iter().find(|known| known.serial == serial).map(|known| known.handle.id)
     }
 
     /// Returns the table of quotas for the shards.

@@ -9,6 +9,8 @@
 //! request that does not count leaves no trace, nor does one that was rejected only because of reservations.
 //! Reservations are stored with the counters under the same lock; there are never more of them than requests in flight.
 
+mod transfer;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use super::quota::Quota;
 use super::registry::LimitHandle;
 use super::request_limit::RequestLimit;
 use super::timestamp::Timestamp;
+use super::transfer::LateCharge;
 use super::{Check, Limiter};
 
 /// The outcome if only reservations of other requests are in the way: it is not known when they end. Where time has to
@@ -130,7 +133,7 @@ impl Reservation {
             self.units = due;
             return more;
         }
-        held.release(key, self.units_per_request, self.units);
+        held.release(key, self.units_per_request, self.units.into());
         *self = Self {
             charge_timing: ChargeTiming::OnArrival,
             units: due,
@@ -160,7 +163,10 @@ impl Limiter {
     pub fn release_permit(&self, permit: &Reservation) {
         let key = permit.key.salted(permit.handle.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
-        shard.holds_mut().release(key, permit.units_per_request, permit.units);
+        shard.holds_mut().release(key, permit.units_per_request, permit.units.into());
+        if shard.is_transferred() {
+            self.report_late(LateCharge::Release(*permit), key);
+        }
         drop(shard);
         self.notify_waiting(key);
     }
@@ -193,6 +199,9 @@ impl Limiter {
         let (handle, key) = (reservation.handle, reservation.key.salted(reservation.handle.salt));
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.end_overrides(now);
+        if shard.is_transferred() {
+            self.report_late(LateCharge::Settle(*reservation, due), key);
+        }
         let is_reserved = reservation.charge_timing != ChargeTiming::OnArrival;
         let more = reservation.start_settlement(due, shard.holds_mut(), key, now);
         let quota = *shard.quota_of(key, handle.id)?;
@@ -241,7 +250,7 @@ impl Decision {
 }
 
 /// Reserved units per key and units per request, which differ after a reload.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Holds(BTreeMap<(Fingerprint, NonZeroU16), u64>);
 
 impl Holds {
@@ -270,9 +279,20 @@ impl Holds {
         target.0.extend(held.map(|(counter, units)| (*counter, *units)));
     }
 
-    fn release(&mut self, key: Fingerprint, shares: NonZeroU16, units: u32) {
+    /// Iterates over the reserved units of each key, with the units per request that they are in.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Fingerprint, NonZeroU16, u64)> {
+        self.0.iter().map(|((key, shares), units)| (*key, *shares, *units))
+    }
+
+    /// Adds what another process has reserved.
+    pub(super) fn add(&mut self, key: Fingerprint, shares: NonZeroU16, units: u64) {
+        let held = self.0.entry((key, shares)).or_default();
+        *held = held.saturating_add(units);
+    }
+
+    pub(super) fn release(&mut self, key: Fingerprint, shares: NonZeroU16, units: u64) {
         if let Some(held) = self.0.get_mut(&(key, shares)) {
-            *held = held.saturating_sub(units.into());
+            *held = held.saturating_sub(units);
             if *held == 0 {
                 self.0.remove(&(key, shares));
             }

@@ -17,7 +17,7 @@ pub use self::restore::{RestoreError, Restored, Restorer};
 use super::Limiter;
 use super::algorithm::{self, CounterState};
 use super::registry::LimitRegistry;
-use super::table::{Copied, LimitId};
+use super::table::{Copied, LimitId, QuotaTable};
 use super::timestamp::Timestamp;
 
 /// Counters per part, so that a part has about 128 KiB.
@@ -68,9 +68,10 @@ pub enum SaveError<E> {
 }
 
 /// The limits whose counters are saved, numbered in order.
-struct NumberedLimits {
+pub(super) struct NumberedLimits {
     parts: Vec<Vec<u8>>,
-    numbers: HashMap<LimitId, u32>,
+    pub(super) numbers: HashMap<LimitId, u32>,
+    quotas: QuotaTable,
 }
 
 impl Limiter {
@@ -84,22 +85,37 @@ impl Limiter {
     pub fn save<E>(
         &self,
         now: Timestamp,
+        write: impl FnMut(SavedPart, &[u8]) -> Result<(), E>,
+    ) -> Result<u64, SaveError<E>> {
+        let limits = self.number_limits();
+        self.write_parts(&limits, now, |shard, copied| self.table.copy(shard, now, copied), write)
+    }
+
+    /// Numbers the limits whose counters are written.
+    pub(super) fn number_limits(&self) -> NumberedLimits {
+        // A change of the limits holds this lock until all shards have the new quotas, so all shards have the same
+        // table here.
+        let registry = self.registry.lock();
+        NumberedLimits::from_registry(&registry, self.table.lock(0).quotas().clone())
+    }
+
+    /// Passes the limits, and the counters that `copy` copies of each shard, to `write`.
+    pub(super) fn write_parts<E>(
+        &self,
+        limits: &NumberedLimits,
+        now: Timestamp,
+        mut copy: impl FnMut(usize, &mut Copied),
         mut write: impl FnMut(SavedPart, &[u8]) -> Result<(), E>,
     ) -> Result<u64, SaveError<E>> {
-        let (limits, quotas) = {
-            // A change of the limits holds this lock until all shards have the new quotas, so all shards have the same
-            // table here.
-            let registry = self.registry.lock();
-            (NumberedLimits::from_registry(&registry), self.table.lock(0).quotas().clone())
-        };
+        let quotas = &limits.quotas;
         write(SavedPart::Head, &self.head(now)).map_err(SaveError::Write)?;
         for part in &limits.parts {
             write(SavedPart::Limits, part).map_err(SaveError::Write)?;
         }
         let (mut copied, mut counters) = (Copied::default(), 0);
         for shard in 0..self.table.shards() {
-            self.table.copy(shard, now, &mut copied);
-            if !copied.quotas.is_same_table(&quotas) {
+            copy(shard, &mut copied);
+            if !copied.quotas.is_same_table(quotas) {
                 return Err(SaveError::Changed);
             }
             let in_use = |limit, state| match quotas.get(limit) {
@@ -131,8 +147,8 @@ impl Limiter {
 }
 
 impl NumberedLimits {
-    fn from_registry(registry: &LimitRegistry) -> Self {
-        let mut limits = Self { parts: Vec::new(), numbers: HashMap::new() };
+    fn from_registry(registry: &LimitRegistry, quotas: QuotaTable) -> Self {
+        let mut limits = Self { parts: Vec::new(), numbers: HashMap::new(), quotas };
         for (number, limit) in
             registry.all().filter(|limit| limit.quota.algorithm().survives_restart()).enumerate()
         {

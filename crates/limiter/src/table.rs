@@ -165,6 +165,18 @@ impl CounterTable {
         self.lock(shard).copy_to(now, copied);
     }
 
+    /// Copies the counters and reservations of one shard, and marks them as transferred.
+    pub(super) fn transfer(&self, shard: usize, now: Timestamp, copied: &mut Copied) {
+        let live = self.lock(shard).live();
+        copied.reserve(live);
+        self.lock(shard).transfer_to(now, copied);
+    }
+
+    /// Marks all counters as those of this process again.
+    pub(super) fn end_transfer(&self) {
+        self.shards.iter().for_each(|shard| shard.0.lock().set_transferred(false));
+    }
+
     /// Gives every shard the quotas of another generation.
     pub(super) fn adopt_quotas(&self, quotas: &QuotaTable, now: Timestamp) {
         for shard in &self.shards {

@@ -68,6 +68,8 @@ pub(crate) struct Shard {
     lease_accounts: LeaseAccounts,
     overrides: KeyOverrides,
     request_quotas: RequestQuotas,
+    /// Whether another process has its counters, and has to be told of what settles here.
+    is_transferred: bool,
 }
 
 /// Location of a counter.
@@ -106,6 +108,7 @@ impl Shard {
             lease_accounts: LeaseAccounts::new(),
             overrides: KeyOverrides::default(),
             request_quotas: RequestQuotas::default(),
+            is_transferred: false,
         };
         let mut groups = shard.full_groups;
         while groups >= MIN_GROUPS * GROWTH {

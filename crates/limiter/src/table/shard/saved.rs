@@ -4,6 +4,7 @@ use super::slot::{Slot, has_history, is_free, limit_of, new_slot, quota_number_o
 use super::{LimitId, Shard, SlotLookup};
 use crate::algorithm::{self, CounterKind, CounterState};
 use crate::key::Fingerprint;
+use crate::reservation::Holds;
 use crate::table::QuotaTable;
 use crate::timestamp::Timestamp;
 
@@ -13,11 +14,18 @@ pub(crate) struct Copied {
     pub(crate) quotas: QuotaTable,
     slots: Vec<Slot>,
     overflow: Vec<(LimitId, CounterState)>,
+    /// Reservations, if they were copied too.
+    pub(crate) holds: Holds,
 }
 
 impl Default for Copied {
     fn default() -> Self {
-        Self { quotas: QuotaTable::new(&[]), slots: Vec::new(), overflow: Vec::new() }
+        Self {
+            quotas: QuotaTable::new(&[]),
+            slots: Vec::new(),
+            overflow: Vec::new(),
+            holds: Holds::default(),
+        }
     }
 }
 
@@ -40,6 +48,23 @@ impl Copied {
 }
 
 impl Shard {
+    /// Whether another process has the counters of this shard.
+    pub(crate) const fn is_transferred(&self) -> bool {
+        self.is_transferred
+    }
+
+    /// Marks the counters as transferred, or as those of this process again.
+    pub(crate) const fn set_transferred(&mut self, is_transferred: bool) {
+        self.is_transferred = is_transferred;
+    }
+
+    /// Copies the reservations as well as the counters, both of which another process is to have from now on.
+    pub(crate) fn transfer_to(&mut self, now: Timestamp, copied: &mut Copied) {
+        self.copy_to(now, copied);
+        copied.holds.clone_from(&self.holds);
+        self.is_transferred = true;
+    }
+
     /// Copies the shard into `copied`, whose memory is reused, so that requests wait only for the copying.
     pub(crate) fn copy_to(&self, now: Timestamp, copied: &mut Copied) {
         copied.quotas = self.quotas.clone();
