@@ -10,6 +10,7 @@ mod instances;
 mod key_expiry;
 mod listeners;
 mod reload;
+mod replacement;
 mod resource_limits;
 mod rls_runtime;
 mod service_manager;
@@ -35,6 +36,7 @@ use self::deferred_thread::DeferredThread;
 use self::generation::{Generations, PartResources};
 use self::instances::InstanceResolver;
 use self::reload::ReloadSignals;
+use self::replacement::{Predecessor, Replacer};
 use self::rls_runtime::{RlsRuntime, RlsSockets};
 use self::shutdown::TerminationSignals;
 use self::sockets::Sockets;
@@ -42,7 +44,7 @@ use self::state_saver::StateSaver;
 use crate::proxy::adaptive::run_adaptive_limits;
 use crate::proxy::elastic::HeadroomState;
 use crate::proxy::elastic::control::run_headroom_controller;
-use crate::proxy::{self, ListenerUpdates, ProxyState};
+use crate::proxy::{self, ProxyState, WorkerUpdates};
 use weir_config::environment::attribute_to_variables;
 use weir_config::reload::{ReloadHandle, Reloader, UnusableSetting};
 use weir_config::{Config, Diagnostic, load_bootstrap};
@@ -125,15 +127,22 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let signals = TerminationSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
     let reload_signals = ReloadSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
     let metrics = Metrics::new(&[]);
-    let mut rls_sockets = RlsSockets::bind(&config)?;
-    let (sockets, updates) = Sockets::new(config.workers.get(), rls_sockets.as_ref(), &metrics);
+    let (mut predecessor, taken) = Predecessor::from_environment()?.unzip();
+    let taken = taken.unwrap_or_default();
+    let mut rls_sockets = RlsSockets::bind(&config, &taken)?;
+    let (sockets, updates) = Sockets::new(config.workers.get(), taken, rls_sockets.as_mut(), &metrics);
     let plan = sockets.prepare(&config)?;
-    let running = build_app(&config, clock, reloader.handle(), metrics, sockets)?;
+    let running =
+        Arc::new(build_app(&config, clock, reloader.handle(), metrics, sockets, predecessor.as_mut())?);
     running.sockets.apply(plan, &config, &running.shared.generation.load());
-    running.sockets.listeners.report_unused_sockets();
+    running.sockets.report_unused();
     running.generations.set_own_addresses(running.sockets.addresses());
     let mut instances = InstanceResolver::new(&running.shared, &running.generations);
     main.block_on(instances.resolve_at_startup());
+    // Also before the admin port: once it is ready, the metrics have the outcome of the first fetch.
+    let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
+    // Requests wait from here on, so everything slow is done.
+    let taken_over = predecessor.map(|predecessor| predecessor.take_over(&running));
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
     let workers = start_workers(updates, grpc_sockets, &running)?;
     let auxiliary = Arc::new(ThreadGroup::default());
@@ -141,10 +150,10 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     if let (Some(running), Some(sockets), Some(options)) = (&running.rls_runtime, rls_sockets, &config.rls) {
         running.start(sockets, options, &auxiliary)?;
     }
-    // Also before the admin port: once it is ready, the metrics have the outcome of the first fetch.
-    let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
     running.sockets.admin.serve(levels, config.workers.get(), &running, &auxiliary)?;
+    taken_over.map(|taken_over| taken_over.serve(&running)).transpose()?;
     reload::start(reloader, &running, central_handle)?;
+    let replacer = Replacer::new(&running);
     service_manager::ready();
     let ended = main.block_on(async {
         let drain = &running.shared.drain;
@@ -155,15 +164,17 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
             () = run_headroom_controller(&running.shared) => Ok(()),
             () = run_adaptive_limits(&running.shared) => Ok(()),
-            () = reload::handle_signals(&running, reload_signals) => Ok(()),
+            () = reload::handle_signals(&running, reload_signals, &replacer) => Ok(()),
             () = table_full_alert::watch(&running.shared) => Ok(()),
             () = key_expiry::run(&running.shared) => Ok(()),
             () = resource_limits::watch_memory(&running.shared.overload) => Ok(()),
             () = instances.run() => Ok(()),
             () = alerts::run(&running) => Ok(()),
             () = service_manager::run_watchdog() => Ok(()),
+            () = running.sockets.release_when_draining(&running.shared.drain) => Ok(()),
         }
     });
+    replacer.finish();
     running.reload.stop();
     running.rls_runtime.iter().for_each(|service| service.finish());
     running.deferred_thread.iter().for_each(|thread| thread.finish());
@@ -225,9 +236,15 @@ fn build_app(
     reload: ReloadHandle,
     metrics: Arc<Metrics>,
     sockets: Sockets,
+    predecessor: Option<&mut Predecessor>,
 ) -> Result<RunningApp, AppError> {
-    let mut state_file = config.state_file.as_ref().map(StateFile::new);
-    let limiter = Arc::new(create_limiter(config, state_file.as_mut(), clock.now())?);
+    let open_state_file = if predecessor.is_some() { StateFile::of_predecessor } else { StateFile::new };
+    let mut state_file = config.state_file.as_ref().map(open_state_file);
+    let taken_over = predecessor.and_then(|predecessor| predecessor.restore(config.max_keys, clock.now()));
+    let limiter = match taken_over {
+        Some(limiter) => Arc::new(limiter),
+        None => Arc::new(create_limiter(config, state_file.as_mut(), clock.now())?),
+    };
     let access_logs = Arc::new(AccessLogManager::default());
     let top_keys = Arc::default();
     let [random, _] = generate_secret()?;
@@ -251,6 +268,7 @@ fn build_app(
         deferred: config.store.as_ref().map(|_| DeferredHandle::default()),
         clock,
         drain: Arc::new(DrainManager::default()),
+        replacement: Arc::default(),
         metrics,
         access_logs,
         top_keys,
@@ -332,7 +350,7 @@ async fn serve_all<S, F: Future<Output = ()> + 'static>(
 
 /// Starts a worker for each of `updates`, with its share of the sockets of the rate limit service (`grpc_sockets`).
 fn start_workers(
-    updates: Vec<ListenerUpdates>,
+    updates: Vec<WorkerUpdates>,
     mut grpc_sockets: Option<&mut Vec<Socket>>,
     running: &RunningApp,
 ) -> Result<Arc<ThreadGroup>, AppError> {

@@ -29,6 +29,7 @@ mod held;
 mod local_reply;
 mod pipeline;
 mod prepare;
+mod replacement;
 mod request_context;
 mod resolve;
 mod respond;
@@ -47,9 +48,10 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 
-pub use self::accept::{ListenerPermit, ListenerUpdates, WorkerListener};
+pub use self::accept::{ListenerPermit, WorkerListener, WorkerUpdate, WorkerUpdates};
 use self::elastic::HeadroomState;
 use self::fallback::Fallbacks;
+pub use self::replacement::ArrivedConnection;
 pub use self::run::run;
 use self::worker::Worker;
 use weir_limiter::Limiter;
@@ -58,6 +60,7 @@ use weir_limits::LimitTables;
 use weir_net::clock::Clock;
 use weir_net::drain::{DrainManager, DrainSettings};
 use weir_net::overload::OverloadManager;
+use weir_net::replacement::Replacement;
 use weir_net::tls::server::TlsServer;
 use weir_policy::engine::Policy;
 use weir_store as store;
@@ -85,6 +88,8 @@ pub struct ProxyState {
     pub clock: Arc<Clock>,
     /// The state of graceful shutdown.
     pub drain: Arc<DrainManager>,
+    /// The state of the replacement by another process.
+    pub replacement: Arc<Replacement>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
     /// Opens the access logs of all generations.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::bind_error::BindError;
-use super::listeners::MAX_UPDATES;
+use super::listeners::{MAX_UPDATES, export};
 use super::rls_runtime::RlsRuntime;
 use super::state_saver::StateSaver;
 use super::{AppError, RunningApp, thread};
@@ -25,7 +26,8 @@ use weir_limiter::LimitId;
 use weir_limiter::elastic::controller::Assessment;
 use weir_limiter::timestamp::Timestamp;
 use weir_net::drain::DrainPhase;
-use weir_net::listener::socket;
+use weir_net::listener::socket::{self, Socket};
+use weir_net::listener::taken_over::{SocketDescription, TakenSockets};
 use weir_net::tls::client::TlsClient;
 use weir_net::tls::server::TlsServer;
 use weir_net::worker::{ThreadGroup, WorkerFailed};
@@ -47,6 +49,9 @@ pub(super) struct AdminPort {
     /// Taken by the thread.
     receiver: Mutex<Option<mpsc::Receiver<AdminUpdate>>>,
     access: Arc<AdminAccess>,
+    taken: Arc<TakenSockets>,
+    /// Handles of the sockets, for the process that replaces this one.
+    handles: Mutex<Vec<(BoundAddress, Socket)>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,15 +70,23 @@ pub(super) struct AdminPlan(Vec<(BoundAddress, Option<TcpListener>)>);
 #[derive(Debug)]
 struct AdminUpdate {
     sockets: Vec<(BoundAddress, Option<TcpListener>)>,
-    settings: AdminSettings,
+    /// `None` if no address is left.
+    settings: Option<AdminSettings>,
 }
 
 impl AdminPort {
-    /// Creates the port, without an address yet.
-    pub(super) fn new() -> Self {
+    /// Creates the port, without an address yet; `taken` are the sockets of the process that this one replaces.
+    pub(super) fn new(taken: Arc<TakenSockets>) -> Self {
         let (updates, receiver) = mpsc::channel(MAX_UPDATES);
         let receiver = Mutex::new(Some(receiver));
-        Self { bound: Mutex::default(), updates, receiver, access: Arc::default() }
+        Self {
+            bound: Mutex::default(),
+            updates,
+            receiver,
+            access: Arc::default(),
+            taken,
+            handles: Mutex::default(),
+        }
     }
 
     /// Returns the bound addresses.
@@ -102,7 +115,7 @@ impl AdminPort {
                 planned.push((*kept, None));
                 continue;
             }
-            match bind(configured, own) {
+            match self.bind(configured, surface, own) {
                 Ok((address, socket)) => {
                     planned.push((BoundAddress { configured, surface, address }, Some(socket)));
                 }
@@ -121,8 +134,50 @@ impl AdminPort {
             tracing::info!(address = %bound.address, surface = bound.surface.as_str(), "admin listening");
         }
         *self.bound.lock() = planned.iter().map(|(bound, _)| *bound).collect();
-        let update = AdminUpdate { sockets: planned, settings: settings.clone() };
+        self.keep_handles(&planned);
+        let update = AdminUpdate { sockets: planned, settings: Some(settings.clone()) };
         // Fails only if the thread has ended, and with it the process.
+        let _ = self.updates.blocking_send(update);
+    }
+
+    fn bind(
+        &self,
+        address: SocketAddr,
+        surface: Surface,
+        own: &[SocketAddr],
+    ) -> io::Result<(SocketAddr, TcpListener)> {
+        let socket = match self.taken.take(&purpose(address, surface), 1)?.pop() {
+            Some(Socket::Tcp(socket)) => socket,
+            _ => socket::bind_tcp_beside(address, 1, own)?.pop().ok_or(io::ErrorKind::AddrNotAvailable)?,
+        };
+        Ok((socket.local_addr()?, socket))
+    }
+
+    fn keep_handles(&self, planned: &[(BoundAddress, Option<TcpListener>)]) {
+        let mut handles = self.handles.lock();
+        handles.retain(|(known, _)| planned.iter().any(|(bound, _)| bound.address == known.address));
+        for (bound, socket) in planned {
+            // Without a handle, the other process binds the address itself, which fails while this one listens.
+            let handle = socket.as_ref().and_then(|socket| socket.try_clone().ok());
+            handles.extend(handle.map(|handle| (*bound, Socket::Tcp(handle))));
+        }
+    }
+
+    /// Returns all sockets, for the process that replaces this one.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(super) fn export(&self) -> io::Result<Vec<(SocketDescription, OwnedFd)>> {
+        let handles = self.handles.lock();
+        handles
+            .iter()
+            .map(|(bound, socket)| export(&purpose(bound.configured, bound.surface), socket))
+            .collect()
+    }
+
+    /// Serves no address any longer, because another process does.
+    pub(super) fn close(&self) {
+        let update = AdminUpdate { sockets: Vec::new(), settings: None };
         let _ = self.updates.blocking_send(update);
     }
 
@@ -160,9 +215,9 @@ impl AdminPort {
     }
 }
 
-fn bind(address: SocketAddr, own: &[SocketAddr]) -> io::Result<(SocketAddr, TcpListener)> {
-    let socket = socket::bind_tcp_beside(address, 1, own)?.pop().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    Ok((socket.local_addr()?, socket))
+/// Returns what a socket of the admin port is bound for.
+fn purpose(configured: SocketAddr, surface: Surface) -> String {
+    format!("admin {} {configured}", surface.as_str())
 }
 
 /// Serves the addresses of the last update until the process ends.
@@ -190,7 +245,9 @@ async fn serve_updates(
             }
             is_kept
         });
-        state.access.apply(&settings);
+        if let Some(settings) = settings {
+            state.access.apply(&settings);
+        }
         for (bound, socket) in sockets {
             match socket.map(tokio::net::TcpListener::from_std) {
                 None => {}

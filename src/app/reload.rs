@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::central::CentralHandle;
+use super::replacement::Replacer;
 use super::{AppError, RunningApp, alerts, resource_limits, service_manager, thread};
 use weir_config::Config;
 use weir_config::reload::{Reload, Reloader};
@@ -84,7 +85,7 @@ pub(super) fn start(
     thread::start("reload", follow).map(drop)
 }
 
-/// The signals that request a reload, or that the access log is opened again.
+/// The signals that request a reload, that the access log is opened again, or that another process replaces this one.
 ///
 /// Until the handlers are installed, these signals end the process. So they are installed before anything shows that it
 /// is ready.
@@ -92,18 +93,23 @@ pub(super) fn start(
 pub(super) struct ReloadSignals {
     hangup: Signal,
     user: Signal,
+    replace: Signal,
 }
 
 impl ReloadSignals {
     /// Installs the signal handlers; must be called within a runtime.
     pub(super) fn listen() -> std::io::Result<Self> {
-        Ok(Self { hangup: signal(SignalKind::hangup())?, user: signal(SignalKind::user_defined1())? })
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            user: signal(SignalKind::user_defined1())?,
+            replace: signal(SignalKind::user_defined2())?,
+        })
     }
 }
 
-/// Reloads on SIGHUP and reopens the access log on SIGUSR1, for as long as it is polled.
-pub(super) async fn handle_signals(running: &RunningApp, signals: ReloadSignals) {
-    let ReloadSignals { mut hangup, mut user } = signals;
+/// Reloads on SIGHUP, reopens the access log on SIGUSR1 and is replaced on SIGUSR2, for as long as it is polled.
+pub(super) async fn handle_signals(running: &RunningApp, signals: ReloadSignals, replacer: &Arc<Replacer>) {
+    let ReloadSignals { mut hangup, mut user, mut replace } = signals;
     loop {
         tokio::select! {
             _ = hangup.recv() => {
@@ -111,6 +117,7 @@ pub(super) async fn handle_signals(running: &RunningApp, signals: ReloadSignals)
                 running.reload.request_reload();
             }
             _ = user.recv() => running.shared.access_logs.reopen(),
+            _ = replace.recv() => replacer.start(),
         }
     }
 }

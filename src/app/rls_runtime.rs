@@ -1,5 +1,6 @@
 //! Envoy's rate limit service: assembled, started and updated.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -15,6 +16,7 @@ use weir_config::Config;
 use weir_net::drain::DrainPhase;
 use weir_net::listener::ListenAddress;
 use weir_net::listener::socket::{self, Socket};
+use weir_net::listener::taken_over::TakenSockets;
 use weir_net::thread::StartedThread;
 use weir_net::tls::server::TlsServer as Tls;
 use weir_net::worker::ThreadGroup;
@@ -38,34 +40,66 @@ pub(super) struct RlsSockets {
     /// One per worker.
     pub(super) grpc: Vec<Socket>,
     http: Vec<(TcpListener, HttpEndpoint)>,
+    /// Handles of all of them with their purpose, for the process that replaces this one.
+    handles: Vec<(Box<str>, Socket)>,
 }
 
 impl RlsSockets {
-    /// Binds the configured addresses.
-    pub(super) fn bind(config: &Config) -> Result<Option<Self>, AppError> {
+    /// Binds the configured addresses, unless they are among the sockets `taken` from the process that this one replaces.
+    pub(super) fn bind(config: &Config, taken: &TakenSockets) -> Result<Option<Self>, AppError> {
         let Some(RlsOptions { ports: RlsPorts { grpc, http_endpoints, .. }, .. }) = &config.rls else {
             return Ok(None);
         };
         let cannot =
             |address: &dyn std::fmt::Display| AppError::system(format!("cannot listen on {address}"));
-        let workers = socket::bind(grpc, config.workers.get(), &[]).map_err(cannot(grpc))?;
-        if let Some(address) = workers.first().and_then(|socket| socket.address().ok()) {
+        let mut bound = Self { grpc: Vec::new(), http: Vec::new(), handles: Vec::new() };
+        bound.bind_grpc(grpc, config.workers.get(), taken).map_err(cannot(grpc))?;
+        for (address, door) in http_endpoints {
+            bound.bind_http(*address, door, taken).map_err(cannot(address))?;
+        }
+        Ok(Some(bound))
+    }
+
+    fn bind_grpc(&mut self, address: &ListenAddress, workers: usize, taken: &TakenSockets) -> io::Result<()> {
+        let purpose = format!("rls grpc {address}");
+        self.grpc = taken.take(&purpose, workers)?;
+        if self.grpc.is_empty() {
+            self.grpc = socket::bind(address, workers, &[])?;
+        }
+        for socket in &self.grpc {
+            self.handles.push((purpose.as_str().into(), socket.try_clone()?));
+        }
+        if let Some(address) = self.grpc.first().and_then(|socket| socket.address().ok()) {
             tracing::info!(%address, door = "grpc", "rate limit service listening");
         }
-        let bind = |(address, door): &(_, HttpEndpoint)| {
-            let bound = socket::bind_tcp(*address, 1).map_err(cannot(address))?;
-            let name = match door {
-                HttpEndpoint::Http => "http",
-                HttpEndpoint::Debug => "debug",
-                HttpEndpoint::Metrics(_) => "prometheus",
-            };
-            if let Some(address) = bound.first().and_then(|socket| socket.local_addr().ok()) {
-                tracing::info!(%address, door = name, "rate limit service listening");
-            }
-            Ok(bound.into_iter().map(|socket| (socket, door.clone())).collect::<Vec<_>>())
+        Ok(())
+    }
+
+    fn bind_http(
+        &mut self,
+        address: SocketAddr,
+        door: &HttpEndpoint,
+        taken: &TakenSockets,
+    ) -> io::Result<()> {
+        let name = match door {
+            HttpEndpoint::Http => "http",
+            HttpEndpoint::Debug => "debug",
+            HttpEndpoint::Metrics(_) => "prometheus",
         };
-        let http: Result<Vec<_>, AppError> = http_endpoints.iter().map(bind).collect();
-        Ok(Some(Self { grpc: workers, http: http?.into_iter().flatten().collect() }))
+        let purpose = format!("rls {name} {address}");
+        let socket = match taken.take(&purpose, 1)?.pop() {
+            Some(Socket::Tcp(socket)) => socket,
+            _ => socket::bind_tcp(address, 1)?.pop().ok_or(io::ErrorKind::AddrNotAvailable)?,
+        };
+        tracing::info!(address = %socket.local_addr()?, door = name, "rate limit service listening");
+        self.handles.push((purpose.into(), Socket::Tcp(socket.try_clone()?)));
+        self.http.push((socket, door.clone()));
+        Ok(())
+    }
+
+    /// Returns the handles for another process, and keeps none.
+    pub(super) fn take_handles(&mut self) -> Vec<(Box<str>, Socket)> {
+        std::mem::take(&mut self.handles)
     }
 
     /// Returns the bound addresses.
@@ -128,9 +162,8 @@ impl RlsRuntime {
                 fleet: shared.limiter.fleet(),
             })
         });
-        let security = build_security(options, None).map_err(|error| {
-            AppError::System("cannot set up TLS".to_owned(), std::io::Error::other(error))
-        })?;
+        let security = build_security(options, None)
+            .map_err(|error| AppError::System("cannot set up TLS".to_owned(), io::Error::other(error)))?;
         let loaded = options.loaded_rules.as_ref().map(|loaded| Arc::clone(&loaded.rules));
         // Without a source of rules there are none, which differs from rules that are not loaded yet.
         let has_no_source = options.directory.is_none() && options.xds.is_none();

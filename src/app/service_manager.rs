@@ -24,6 +24,11 @@ pub(super) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
+/// Reports that the process with this number is the service from now on.
+pub(super) fn replaced_by(process: u32) {
+    notify(&[NotifyState::MainPid(process)]);
+}
+
 /// Reports, twice as often as the service manager asks for it, that this thread still works, for as long as it is polled.
 pub(super) async fn run_watchdog() {
     let Some(timeout) = sd_notify::watchdog_enabled().filter(|timeout| !timeout.is_zero()) else {

@@ -13,6 +13,9 @@ use weir_net::worker::ThreadGroup;
 /// Time for threads to notice that the process ends.
 const THREAD_EXIT_GRACE: Duration = Duration::from_millis(500);
 
+/// Cause of a drain after which the service goes on in another process.
+const REPLACED: &str = "another process has replaced this one";
+
 /// Interval between comparisons of the clock with the wall clock.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -54,11 +57,14 @@ pub(super) async fn serve_and_drain(
     let cause = tokio::select! {
         signal = signals.recv() => signal,
         () = drain.wait_for_exit_request() => "the admin port",
+        () = drain.wait_for_replacement() => REPLACED,
         thread = workers.wait_for_failure() => log_failed_thread(&thread),
         thread = auxiliary.wait_for_failure() => log_failed_thread(&thread),
     };
     tracing::info!(cause, "draining");
-    service_manager::stopping();
+    if cause != REPLACED {
+        service_manager::stopping();
+    }
     drain.advance(DrainPhase::NotReady);
     let outcome = tokio::select! {
         outcome = run_drain_phases(drain, settings(), workers) => outcome,

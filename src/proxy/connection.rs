@@ -19,6 +19,7 @@ use http::{HeaderValue, Version};
 use self::protocol_detect::DetectedProtocol;
 use super::Worker;
 use super::headers::{self, Hop, HopName, PeerTls};
+use super::replacement::{self, IdleProtocol};
 use super::request_context::UpgradedRequest;
 use super::stored_request::StoredRequest;
 use super::stream::DownstreamIo;
@@ -68,6 +69,8 @@ pub(super) struct DownstreamConnection {
     close_after_streams: Cell<bool>,
     /// Upgrade that takes effect after the head of the current response; over HTTP/2, until its stream takes it.
     upgraded: RefCell<Option<Box<UpgradedRequest>>>,
+    /// Whether it cannot move to the process that replaces this one.
+    must_stay: Cell<bool>,
 }
 
 impl DownstreamConnection {
@@ -93,6 +96,7 @@ impl DownstreamConnection {
             interims: InterimResponses::default(),
             close_after_streams: Cell::new(false),
             upgraded: RefCell::default(),
+            must_stay: Cell::new(false),
         }
     }
 
@@ -133,6 +137,21 @@ impl DownstreamConnection {
     /// network of addresses.
     fn client_network(&self) -> IpAddr {
         client_ip::network(self.peer, 32, self.worker.view().policy.identify.ipv6_prefix)
+    }
+
+    /// Whether it cannot move to the process that replaces this one.
+    pub(super) fn must_stay(&self) -> bool {
+        self.must_stay.get()
+    }
+
+    pub(super) fn set_must_stay(&self) {
+        self.must_stay.set(true);
+    }
+
+    /// Whether to handle no further request here for now: none may be decided, or another process serves.
+    #[inline]
+    pub(super) fn is_held_back(&self) -> bool {
+        self.worker.shared.replacement.is_frozen() && !self.must_stay.get()
     }
 
     /// Returns the timer of the connection.
@@ -214,14 +233,25 @@ enum Setup<F> {
     Done(Option<(Option<DownstreamIo>, Rc<DownstreamConnection>)>),
 }
 
-/// Returns a future that serves a connection to its end, with `tls` if the listener has that, and drops `place` with it.
+/// Security of a connection.
+#[derive(Debug)]
+pub(super) enum ConnectionSecurity {
+    /// None.
+    Plain,
+    /// TLS, beginning with a handshake.
+    Handshake(Arc<TlsServer>),
+    /// TLS in another process, which passes on the bytes.
+    Elsewhere(Box<PeerTls>),
+}
+
+/// Returns a future that serves a connection to its end, with the listener's `security`, and drops `place` with it.
 ///
 /// Each protocol, and a setup that takes time, has a future of its own on the heap. The task, which exists as long as the
 /// connection, is then as small as an idle connection.
 pub(super) fn serve<P>(
     worker: Rc<Worker>,
     settings: ConnectionSettings,
-    tls: Option<Arc<TlsServer>>,
+    security: ConnectionSecurity,
     timer: Rc<ConnectionTimer>,
     accepted: AcceptedConnection,
     permit: ConnectionPermit,
@@ -230,6 +260,14 @@ pub(super) fn serve<P>(
     let peer = accepted.peer.ip().to_canonical();
     worker.metrics.downstream_connection_opened(settings.listener);
     let mut connection = DownstreamConnection::new(worker, settings, timer, peer, permit);
+    let tls = match security {
+        ConnectionSecurity::Plain => None,
+        ConnectionSecurity::Handshake(server) => Some(server),
+        ConnectionSecurity::Elsewhere(peer) => {
+            connection.tls = Some(peer);
+            None
+        }
+    };
     let setup = if tls.is_some() || settings.proxy_protocol != ProxyProtocol::Disabled {
         let setting_up = async move {
             let transport = transport_setup::set_up(&mut connection, settings, tls, accepted).await?;
@@ -250,17 +288,28 @@ pub(super) fn serve<P>(
         let Setup::Done(Some((stream, connection))) = setup else { return };
         let Some(detecting) = stream else { return };
         let negotiated = connection.tls.as_ref().and_then(|tls| tls.protocol);
-        match protocol_detect::detect(detecting, negotiated, &connection.timer).await {
+        match protocol_detect::detect(detecting, negotiated, connection).await {
             DetectedProtocol::Http1 => {
                 let serve = |active| Box::into_pin(in_place::boxed!(http1::serve(connection, active)));
                 loop {
+                    // Boxed because it is rare, and larger than what an idle connection needs.
+                    if connection.is_held_back()
+                        && !Box::pin(replacement::stays(connection, stream, IdleProtocol::Http1)).await
+                    {
+                        return;
+                    }
                     let Some(serving) = stream.take().map(serve) else { return };
                     *stream = serving.await;
                     let Some(parked) = stream else { return };
-                    parked::wait_for_input(parked, &connection.timer).await;
+                    parked::wait_for_input(parked, connection).await;
                 }
             }
             DetectedProtocol::Http2 => {
+                if connection.worker.shared.replacement.has_begun()
+                    && !Box::pin(replacement::stays(connection, stream, IdleProtocol::Http2)).await
+                {
+                    return;
+                }
                 let serve = |active| Box::pin(http2::serve(Rc::clone(connection), active));
                 let Some(serving) = stream.take().map(serve) else { return };
                 serving.await;

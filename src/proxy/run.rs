@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::ProxyState;
-use super::accept::{self, ListenerPermit, ListenerUpdates, propagate_panic};
+use super::accept::{self, ListenerPermit, WorkerUpdates, propagate_panic};
 use super::deferred;
 use super::timeouts::TICK;
 use super::worker::Worker;
@@ -36,7 +36,7 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(4);
 /// serve no requests.
 pub async fn run(
     shared: Arc<ProxyState>,
-    updates: ListenerUpdates,
+    updates: WorkerUpdates,
     balance: WorkerBalance<ListenerPermit>,
     key_counter: WorkerId,
 ) -> Result<(), WorkerFailed> {
@@ -56,7 +56,7 @@ pub async fn run(
 
 async fn serve(
     worker: &Rc<Worker>,
-    updates: ListenerUpdates,
+    updates: WorkerUpdates,
     balance: WorkerBalance<ListenerPermit>,
 ) -> Result<(), WorkerFailed> {
     accept::run(worker, updates, balance).await?;

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -53,6 +54,20 @@ impl DownstreamIo {
             discarded: 0,
             peer,
         }
+    }
+
+    /// Whether the bytes of the connection are those of its socket.
+    pub(super) fn is_plain(&self) -> bool {
+        self.transport.is_plain()
+    }
+
+    /// Returns the socket of a plain connection, and the bytes that were read and are to be read again.
+    ///
+    /// # Errors
+    /// If the connection is not plain, or has failed.
+    pub(super) fn into_socket(self) -> io::Result<(OwnedFd, Vec<u8>)> {
+        let (socket, left) = self.transport.into_socket()?;
+        Ok((socket, [&self.peeked, &*left].concat()))
     }
 
     /// Reads some bytes, which are kept to be read again. Returns their number.

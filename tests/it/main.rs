@@ -46,6 +46,7 @@ mod proxy_protocol;
 mod recipes;
 mod reload;
 mod remote;
+mod replacement;
 mod replay;
 mod rls;
 #[path = "../store/servers.rs"]

@@ -51,7 +51,7 @@ pub mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -144,6 +144,8 @@ pub struct Limiter {
     queues: Arc<WaitQueues>,
     /// Set while another process has the counters.
     transfer: Mutex<Option<Transfer>>,
+    /// Whether it is set, or is about to be.
+    is_transferred: AtomicBool,
 }
 
 /// What instances that share limits have in common.
@@ -188,6 +190,7 @@ impl Limiter {
             adaptive: Mutex::default(),
             queues: Arc::default(),
             transfer: Mutex::default(),
+            is_transferred: AtomicBool::new(false),
         }
     }
 
@@ -301,12 +304,13 @@ impl Limiter {
         let mut checks = checks.into_iter();
         // Most requests have one check, for which a list costs too much.
         if checks.len() > 1 {
-            return transaction::check(self, &checks.collect::<CheckList<'_>>(), now);
+            let checks = checks.collect::<CheckList<'_>>();
+            return self.noted(&checks, transaction::check(self, &checks, now), now);
         }
         match checks.next() {
             None => Decision::default(),
-            Some(check) if check.options.is_none() => self.check_one(check, now),
-            Some(check) => transaction::check(self, &[check], now),
+            Some(check) if check.options.is_none() => self.noted(&[check], self.check_one(check, now), now),
+            Some(check) => self.noted(&[check], transaction::check(self, &[check], now), now),
         }
     }
 

@@ -9,16 +9,18 @@ mod wire;
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU16;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 
-use super::Limiter;
 use super::algorithm::conversion::Change;
+use super::decision::{Decision, Verdict};
 use super::key::{Fingerprint, KeyHash};
 use super::registry::LimitHandle;
-use super::reservation::Reservation;
+use super::reservation::{ChargeTiming, Reservation};
 use super::saved::{SaveError, SavedPart};
 use super::table::{Copied, LimitId};
 use super::timestamp::Timestamp;
+use super::{Check, Limiter};
 
 /// Where late charges go, and the numbers of the transferred limits.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(super) struct Transfer {
 /// What happens to a counter after it was transferred.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LateCharge {
+    /// A request that was decided late has reserved units.
+    Hold(Reservation),
     Release(Reservation),
     Settle(Reservation, u32),
     Charge(LimitHandle, i64),
@@ -76,6 +80,8 @@ impl Limiter {
     ) -> Result<Vec<TransferredHold>, SaveError<E>> {
         let limits = self.number_limits();
         *self.transfer.lock() = Some(Transfer { numbers: limits.numbers.clone(), late });
+        // A decision that is both copied and reported is counted twice, which is the safe side.
+        self.is_transferred.store(true, Ordering::Relaxed);
         let mut holds = Vec::new();
         let copy = |shard, copied: &mut Copied| {
             self.table.transfer(shard, now, copied);
@@ -91,8 +97,34 @@ impl Limiter {
 
     /// Ends a transfer that has failed: the counters are those of this process again.
     pub fn end_transfer(&self) {
+        self.is_transferred.store(false, Ordering::Relaxed);
         self.table.end_transfer();
         *self.transfer.lock() = None;
+    }
+
+    /// Passes on a decision, after reporting what it has charged to counters that were transferred.
+    #[inline]
+    pub(super) fn noted(&self, checks: &[&Check], decision: Decision, now: Timestamp) -> Decision {
+        if self.is_transferred.load(Ordering::Relaxed) {
+            self.report_decision(checks, &decision, now);
+        }
+        decision
+    }
+
+    #[cold]
+    fn report_decision(&self, checks: &[&Check], decision: &Decision, now: Timestamp) {
+        let verdicts = decision.verdicts();
+        if verdicts.iter().any(Verdict::rejects) {
+            return;
+        }
+        for (check, _) in checks.iter().zip(verdicts).filter(|(_, verdict)| verdict.is_charged()) {
+            let reserved = Reservation::new(check, now);
+            let charge = match check.charge_timing {
+                ChargeTiming::OnArrival => LateCharge::Charge(check.handle, check.cost.into()),
+                ChargeTiming::OnResponse | ChargeTiming::WhileInFlight => LateCharge::Hold(reserved),
+            };
+            self.report_late(charge, check.key.salted(check.handle.salt));
+        }
     }
 
     /// Reports what happens to a transferred counter. The lock of its shard is held.
@@ -155,7 +187,9 @@ impl Limiter {
 impl LateCharge {
     fn limit(&self) -> LimitId {
         match self {
-            Self::Release(reservation) | Self::Settle(reservation, _) => reservation.limit(),
+            Self::Hold(reservation) | Self::Release(reservation) | Self::Settle(reservation, _) => {
+                reservation.limit()
+            }
             Self::Charge(handle, _) => handle.id,
         }
     }
@@ -170,6 +204,7 @@ impl AbsorbedCounters {
         let handle = LimitHandle::of_fingerprints(limit.unwrap_or(LimitId(u32::MAX)));
         let hash = KeyHash::from_words(key.words());
         match charge {
+            LateCharge::Hold(reservation) => self.hold(limiter, key, &reservation),
             LateCharge::Release(permit) => {
                 self.forget(key, &permit);
                 limiter.release_permit(&permit.moved_to(handle, hash));
@@ -180,6 +215,19 @@ impl AbsorbedCounters {
             }
             LateCharge::Charge(_, amount) => limiter.charge(handle, hash, amount, now),
         }
+    }
+
+    fn hold(&mut self, limiter: &Limiter, key: Fingerprint, reservation: &Reservation) {
+        if let Some((units_per_request, units)) = reservation.held_units() {
+            self.add(limiter, TransferredHold { key, units_per_request, units: units.into() });
+        }
+    }
+
+    fn add(&mut self, limiter: &Limiter, hold: TransferredHold) {
+        let TransferredHold { key, units_per_request, units } = hold;
+        limiter.table.lock(limiter.table.shard_of(key)).holds_mut().add(key, units_per_request, units);
+        let held = self.holds.entry((key, units_per_request)).or_default();
+        *held = held.saturating_add(units);
     }
 
     fn forget(&mut self, key: Fingerprint, reservation: &Reservation) {

@@ -37,12 +37,22 @@ pub enum DrainPhase {
     Terminated,
 }
 
+/// How a listening socket is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// It accepts no further connections.
+    Close,
+    /// Another process goes on accepting on it.
+    LeaveOpen,
+}
+
 /// State of a graceful shutdown and of readiness, shared by the whole process.
 #[derive(Debug)]
 pub struct DrainManager {
     phase: watch::Sender<DrainPhase>,
     exit: watch::Sender<bool>,
     is_healthy: watch::Sender<bool>,
+    is_replaced: watch::Sender<bool>,
 }
 
 impl Default for DrainManager {
@@ -51,6 +61,7 @@ impl Default for DrainManager {
             phase: watch::Sender::new(DrainPhase::Serving),
             exit: watch::Sender::new(false),
             is_healthy: watch::Sender::new(true),
+            is_replaced: watch::Sender::new(false),
         }
     }
 }
@@ -84,6 +95,23 @@ impl DrainManager {
     /// Waits until an exit has been requested.
     pub async fn wait_for_exit_request(&self) {
         let _ = self.exit.subscribe().wait_for(|is_requested| *is_requested).await;
+    }
+
+    /// Begins the drain because another process has replaced this one, which accepts on the same sockets.
+    pub fn replace(&self) {
+        self.is_replaced.send_replace(true);
+        self.advance(DrainPhase::Draining);
+    }
+
+    /// Waits until another process has replaced this one.
+    pub async fn wait_for_replacement(&self) {
+        let _ = self.is_replaced.subscribe().wait_for(|is_replaced| *is_replaced).await;
+    }
+
+    /// Waits until listeners have to be closed, and returns how.
+    pub async fn wait_for_closing(&self) -> Closing {
+        self.wait_for_phase(DrainPhase::Draining).await;
+        if *self.is_replaced.borrow() { Closing::LeaveOpen } else { Closing::Close }
     }
 
     /// Sets readiness on behalf of an operator: `POST /healthcheck/fail` and `POST /healthcheck/ok`.

@@ -10,6 +10,7 @@ pub mod lifetime;
 pub mod preamble;
 pub mod proxy_protocol;
 pub mod socket;
+pub mod taken_over;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use serde::Deserialize;
 
 pub use self::address::ListenAddress;
 use self::socket::{AcceptedSocket, AsyncListener, Socket};
+use crate::drain::Closing;
 use crate::transport::Transport;
 
 /// Pause after an accept that failed for lack of file descriptors or memory, so that some can be released.
@@ -94,7 +96,8 @@ pub struct AcceptedConnection {
     pub peer: SocketAddr,
 }
 
-/// Accepts connections until `stop` completes, then those that have begun, and closes the socket.
+/// Accepts connections until `stop` completes, then those that have begun, and closes the socket. One that another process
+/// accepts on is left as it is.
 ///
 /// Closing the socket resets connections that the kernel has completed but Weir has not accepted. To their clients, the
 /// connect has succeeded already. The kernel therefore begins no more connections before the queue is emptied for the
@@ -104,7 +107,7 @@ pub struct AcceptedConnection {
 /// each time an accept fails for lack of file descriptors or memory.
 pub async fn serve(
     socket: Socket,
-    stop: impl Future<Output = ()>,
+    stop: impl Future<Output = Closing>,
     mut handle: impl FnMut(AcceptedSocket) -> io::Result<()>,
     mut failed: impl FnMut(),
 ) {
@@ -115,7 +118,12 @@ pub async fn serve(
             return;
         }
     };
+    let mut closing = Closing::Close;
+    let stop = async { closing = stop.await };
     accept_until(&accepting, stop, &mut handle, &mut failed).await;
+    if closing == Closing::LeaveOpen {
+        return accepting.leave_open();
+    }
     // Without socket filters, connections that complete while the socket is being closed are reset.
     if accepting.stop_new_connections().is_ok() {
         accept_until(&accepting, tokio::time::sleep(HANDSHAKE_TIME), &mut handle, &mut failed).await;

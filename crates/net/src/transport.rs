@@ -12,7 +12,7 @@ mod tls;
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -73,6 +73,37 @@ impl Transport {
         } else {
             Self::Prefixed(Box::new(PrefixedTransport { prefix, position: 0, inner }))
         }
+    }
+
+    /// Whether the bytes of the connection are those of its socket.
+    pub fn is_plain(&self) -> bool {
+        match self {
+            Self::Client(_) | Self::Tcp(_) | Self::Unix(_) => true,
+            Self::Prefixed(stream) => stream.inner.is_plain(),
+            Self::Tls(_) => false,
+        }
+    }
+
+    /// Returns the socket of a plain connection, which is no longer registered with the runtime, and the bytes that have to be
+    /// read before it.
+    ///
+    /// # Errors
+    /// If the connection is not plain, or has failed.
+    pub fn into_socket(self) -> io::Result<(OwnedFd, Vec<u8>)> {
+        let socket = match self {
+            Self::Client(stream) => stream.into_std()?.into(),
+            Self::Tcp(stream) => stream.into_std()?.into(),
+            Self::Unix(stream) => stream.into_std()?.into(),
+            Self::Prefixed(stream) => {
+                let PrefixedTransport { mut prefix, position, inner } = *stream;
+                let (socket, after) = inner.into_socket()?;
+                prefix.drain(..position);
+                prefix.extend(after);
+                return Ok((socket, prefix));
+            }
+            Self::Tls(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        Ok((socket, Vec::new()))
     }
 
     /// Ready when there may be something to read, as far as is known without trying.

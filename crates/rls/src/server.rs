@@ -147,7 +147,7 @@ pub async fn run(
         Ok(())
     };
     let accepting = async {
-        listener::serve(socket, drain.wait_for_phase(DrainPhase::Draining), handle, || {}).await;
+        listener::serve(socket, drain.wait_for_closing(), handle, || {}).await;
         match drain.phase() < DrainPhase::Draining {
             true => Err(WorkerFailed("the listener of the rate limit service has stopped")),
             false => Ok(()),

@@ -7,7 +7,7 @@
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
-mod frames;
+pub mod frames;
 
 use std::fs::File;
 use std::io;
@@ -72,13 +72,17 @@ pub struct StateFile {
 impl StateFile {
     /// Locks the file. Without the lock the file is read but not written; every [`Self::save`] tries again.
     pub fn new(settings: &StateFileSettings) -> Self {
-        let status = StateFileStatus { file: settings.file.clone(), ..StateFileStatus::default() };
-        let mut keeper =
-            Self { path: settings.file.clone(), lock: None, status: Arc::new(Mutex::new(status)) };
+        let mut keeper = Self::of_predecessor(settings);
         if let Err(problem) = keeper.acquire_lock() {
             keeper.record_failure(problem);
         }
         keeper
+    }
+
+    /// Leaves the lock to the process that this one replaces, until the first [`Self::save`].
+    pub fn of_predecessor(settings: &StateFileSettings) -> Self {
+        let status = StateFileStatus { file: settings.file.clone(), ..StateFileStatus::default() };
+        Self { path: settings.file.clone(), lock: None, status: Arc::new(Mutex::new(status)) }
     }
 
     /// Returns the shared status.

@@ -119,7 +119,7 @@ enum ConnectionEnd {
 enum LoopEnd {
     /// The connection is closed, or leaves HTTP.
     Closed,
-    /// There has been no request for a while.
+    /// There has been no request for a while, or the next one is not to be handled here.
     Quiet,
 }
 
@@ -147,7 +147,7 @@ async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<Downstream
 enum ConnectionStep<F> {
     /// No request follows, so the connection is closed.
     Close,
-    /// There has been no request for a while.
+    /// There has been no request for a while, or the next one is not to be handled here.
     Quiet,
     /// The response to a request has to be awaited.
     Awaits(F, RequestInfo),
@@ -219,6 +219,9 @@ fn poll_requests(
 ) -> Poll<Result<ConnectionStep<impl Future<Output = DownstreamResponse> + Unpin + use<>>, ConnectionError>> {
     let mut head = None;
     loop {
+        if connection.is_held_back() {
+            return Poll::Ready(Ok(ConnectionStep::Quiet));
+        }
         match conn.borrow_mut().poll_head(reader, &mut head, cx)? {
             Poll::Ready(()) => {}
             Poll::Pending if connection.timer.is_quiet() => return Poll::Ready(Ok(ConnectionStep::Quiet)),

@@ -60,6 +60,8 @@ enum ConnectionFailure {
 async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Result<(), ConnectionFailure> {
     let mut serving = new_connection(connection, stream);
     handshake(connection, &mut serving).await?;
+    let replacement = &connection.worker.shared.replacement;
+    let mut ending = None;
     poll_fn(|cx| {
         let timer = &connection.timer;
         timer.register_waker(cx.waker());
@@ -76,6 +78,15 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
             Some(TimeoutKind::Linger) => return Poll::Ready(Ok(())),
             Some(TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
         }
+        if replacement.has_begun() {
+            if connection.is_held_back() {
+                serving.refuse_streams();
+            } else if ending.is_none() && !serving.has_last_stream() {
+                serving.graceful_shutdown();
+                ending = Some(replacement.connection_ends());
+            }
+            timer.goaway_sent();
+        }
         let polled = serving.poll_requests(cx, |request, responder, cx| {
             start_stream(connection, request, responder, cx);
         });
@@ -87,6 +98,9 @@ async fn run(connection: &Rc<DownstreamConnection>, stream: DownstreamIo) -> Res
             timer.goaway_sent();
         }
         timer.receiving(serving.incomplete());
+        if ending.is_some() && serving.has_last_stream() {
+            ending = None;
+        }
         polled.map_err(ConnectionFailure::Ended)
     })
     .await

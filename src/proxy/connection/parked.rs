@@ -8,17 +8,23 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
+use super::DownstreamConnection;
 use crate::proxy::stream::DownstreamIo;
-use crate::proxy::timeouts::ConnectionTimer;
 
-/// Waits until the client has sent something or closed the connection, or a timeout has expired. What is read stays in
+/// Waits until the client has sent something or closed the connection, a timeout has expired, or the
+/// connection is to move. What is read stays in
 /// `stream` and is read again.
 // Not an async function: its future has room for the parameters twice.
-pub(super) fn wait_for_input(stream: &mut DownstreamIo, timer: &ConnectionTimer) -> impl Future<Output = ()> {
+pub(super) fn wait_for_input(
+    stream: &mut DownstreamIo,
+    connection: &DownstreamConnection,
+) -> impl Future<Output = ()> {
+    let timer = connection.timer();
     poll_fn(move |cx| {
         timer.register_waker(cx.waker());
         match timer.expired() {
             Some(_) => Poll::Ready(()),
+            None if connection.is_held_back() => Poll::Ready(()),
             None => stream.poll_peek(cx).map(drop),
         }
     })

@@ -6,8 +6,9 @@
 use std::future::poll_fn;
 use std::task::{Poll, ready};
 
+use super::DownstreamConnection;
 use crate::proxy::stream::DownstreamIo;
-use crate::proxy::timeouts::{ConnectionTimer, TimeoutKind};
+use crate::proxy::timeouts::TimeoutKind;
 use weir_net::tls::AlpnProtocol;
 
 /// The HTTP/2 connection preface, sent by clients with prior knowledge (RFC 9113 section 3.4).
@@ -31,14 +32,19 @@ pub(super) enum DetectedProtocol {
 pub(super) fn detect(
     stream: &mut DownstreamIo,
     negotiated: Option<AlpnProtocol>,
-    timer: &ConnectionTimer,
+    connection: &DownstreamConnection,
 ) -> impl Future<Output = DetectedProtocol> {
+    let timer = connection.timer();
     poll_fn(move |cx| {
         timer.register_waker(cx.waker());
         match timer.expired() {
             Some(TimeoutKind::Head) => return Poll::Ready(DetectedProtocol::TimedOut),
             Some(_) => return Poll::Ready(DetectedProtocol::NoData),
             None => {}
+        }
+        // What was read so far moves with the connection.
+        if connection.is_held_back() {
+            return Poll::Ready(DetectedProtocol::Http1);
         }
         loop {
             match ready!(stream.poll_peek(cx)) {

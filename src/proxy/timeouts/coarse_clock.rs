@@ -85,6 +85,11 @@ impl CoarseClock {
         }
     }
 
+    /// Wakes the task of every connection.
+    pub(in crate::proxy) fn wake_all(&self) {
+        self.connections.borrow().iter().filter_map(Weak::upgrade).for_each(|connection| connection.wake());
+    }
+
     /// Advances the clock by one tick, and checks all timers.
     pub(in crate::proxy) fn tick(&self) {
         self.ticks.advance();

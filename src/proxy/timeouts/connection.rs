@@ -257,6 +257,11 @@ impl ConnectionTimer {
         store(&self.waker, waker);
     }
 
+    /// Wakes the connection's task.
+    pub(super) fn wake(&self) {
+        wake(&self.waker);
+    }
+
     /// Returns the state. After a request has ended, the connection has been idle since then.
     fn state(&self) -> ConnState {
         let state = self.state.get();

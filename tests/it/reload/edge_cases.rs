@@ -51,7 +51,7 @@ fn continuously_written_list_is_reloaded() {
                 }
             });
             let denied =
-                wait::within(Duration::from_secs(15), || is_denied(&weir, "203.0.113.2").then_some(()));
+                wait::within(wait::DEADLINE, || is_denied(&weir, "203.0.113.2").then_some(()));
             done.store(true, Ordering::Relaxed);
             denied
         });

@@ -45,6 +45,13 @@ impl Weir {
         Self::spawn(run, file.to_owned(), None)
     }
 
+    /// As [`Self::start_file`], with another binary.
+    pub(crate) fn start_binary(binary: &Path, file: &Path) -> Self {
+        let mut run = Command::new(binary);
+        run.args(["run", "-c"]).arg(file);
+        Self::spawn(run, file.to_owned(), None)
+    }
+
     /// As [`Self::start_file`], with a configuration whose admin port needs this token.
     pub(crate) fn start_file_with_token(file: &Path, token: &str) -> Self {
         let mut run = command(["run", "-c"]);

@@ -11,6 +11,7 @@ use super::malformation::MalformedStreams;
 use super::receive::ReceiveStream;
 use super::responder::Responder;
 use super::settings::Http2Settings;
+use super::shared::Shutdown;
 
 /// Connection of a client.
 #[derive(Debug)]
@@ -76,6 +77,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ServerConnection<T> {
     /// 6.8).
     pub fn graceful_shutdown(&mut self) {
         self.connection.state().begin_shutdown();
+    }
+
+    /// Whether the client has been told which stream is the last.
+    pub fn has_last_stream(&self) -> bool {
+        self.connection.state().shutdown == Shutdown::Final
     }
 
     /// Serves no further stream: the connection ends after those that are open, whatever the client has sent meanwhile.

@@ -25,6 +25,11 @@ impl BoostFactor {
         range.contains(&hundredths).then_some(Self { hundredths })
     }
 
+    /// Returns the factor in hundredths.
+    pub const fn hundredths(self) -> u32 {
+        self.hundredths
+    }
+
     /// Returns `count` multiplied by the factor, rounded up; `None` if the result does not fit 32 bits.
     fn raise(self, count: NonZeroU32) -> Option<NonZeroU32> {
         let raised = (u64::from(count.get()) * u64::from(self.hundredths)).div_ceil(HUNDREDTHS_IN_ONE.into());

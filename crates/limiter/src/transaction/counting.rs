@@ -14,6 +14,7 @@ use crate::duplicate_counters::DuplicateCounters;
 use crate::key::Fingerprint;
 use crate::quota::Quota;
 use crate::timestamp::Timestamp;
+use crate::transfer::LateCharge;
 use crate::unconditional_count::{self, CountOperation, CountResult, CountSelection};
 use crate::{Check, Limiter};
 
@@ -74,7 +75,8 @@ impl Limiter {
         let JointOutcome { passes, count_selection } = decide(&verdicts, &results);
         let decision = transaction.finish(verdicts, next, passes, self, now);
         transaction.finish_counts(&counts, &mut results, count_selection, self, now);
-        (decision, results)
+        drop(transaction);
+        (self.noted(&checks, decision, now), results)
     }
 }
 
@@ -156,6 +158,9 @@ impl Transaction<'_> {
         let slot = shard.find(key);
         let state = unconditional_count::normalised(shard.state(slot, limit, now), &quota);
         let next = algorithm::charge(state, &quota, operation.amount, now);
+        if shard.is_transferred() {
+            limiter.report_late(LateCharge::Charge(operation.handle, operation.amount), key);
+        }
         limiter.record_placement(shard.store_state(slot, key, limit, next, now));
     }
 

@@ -152,6 +152,31 @@ proptest! {
         }
     }
 
+    /// Decisions of the old process that come late are charged to the new one.
+    #[test]
+    fn late_decisions_are_counted_once(requests in requests(), more in requests()) {
+        let (old, control) = (Process::new(), Process::new());
+        for (limit, key, _) in requests {
+            old.check(limit, key, timing_of(limit));
+            control.check(limit, key, timing_of(limit));
+        }
+        let (new, mut absorbed, late) = replace(&old);
+        let mut apply = |new: &Process| {
+            late.try_iter().for_each(|charge| absorbed.apply(&new.limiter, &charge, NOW));
+        };
+        for (limit, key, due) in more {
+            let timing = timing_of(limit);
+            let (one, other) = (old.check(limit, key, timing), control.check(limit, key, timing));
+            apply(&new);
+            prop_assert_eq!(new.all_used(), control.all_used());
+            let Some((one, other)) = one.zip(other) else { continue };
+            finish(&old, limit, one, due);
+            finish(&control, limit, other, due);
+            apply(&new);
+            prop_assert_eq!(new.all_used(), control.all_used());
+        }
+    }
+
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         if let Some(charge) = LateChargeMessage::from_bytes(&bytes) {

@@ -33,6 +33,10 @@ impl LateChargeMessage {
                 out.u16(2);
                 out.u64(amount.cast_unsigned());
             }
+            LateCharge::Hold(reservation) => {
+                out.u16(3);
+                reservation.write(&mut out);
+            }
         }
         bytes
     }
@@ -47,6 +51,7 @@ impl LateChargeMessage {
             0 => LateCharge::Release(Reservation::read(&mut input, handle)?),
             1 => LateCharge::Settle(Reservation::read(&mut input, handle)?, input.u32()?),
             2 => LateCharge::Charge(handle, input.u64()?.cast_signed()),
+            3 => LateCharge::Hold(Reservation::read(&mut input, handle)?),
             _ => return None,
         };
         input.is_empty().then_some(Self { key, limit, charge })

@@ -39,6 +39,23 @@ impl InheritedSockets {
         Self(Mutex::new(sockets.collect()))
     }
 
+    /// Adds the sockets that the process which this one replaces has inherited.
+    pub fn add(&self, sockets: impl IntoIterator<Item = Socket>) {
+        let added = sockets.into_iter().filter_map(|socket| {
+            let address = socket.address().ok()?;
+            Some(InheritedSocket { address, socket, is_used: true })
+        });
+        self.0.lock().extend(added);
+    }
+
+    /// Returns all sockets, each with another handle.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn all(&self) -> io::Result<Vec<Socket>> {
+        self.0.lock().iter().map(|passed| passed.socket.try_clone()).collect()
+    }
+
     /// Returns the socket of `address`, once for each of `workers`; `None` if there is none.
     ///
     /// # Errors

@@ -4,11 +4,12 @@ use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
@@ -75,6 +76,13 @@ impl Socket {
                 listener.local_addr().map(ListenAddress::Tcp)
             }
             Self::Unix(_, file) => Ok(ListenAddress::Unix(file.path.clone())),
+        }
+    }
+
+    /// Leaves the file of a Unix socket to another process, which accepts on the socket.
+    pub fn leave_file(&self) {
+        if let Self::Unix(_, file) = self {
+            file.is_left.store(true, Ordering::Relaxed);
         }
     }
 
@@ -199,19 +207,25 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 /// Path of a Unix socket; the file is removed on drop.
 #[derive(Debug)]
 pub struct SocketFile {
-    path: Box<Path>,
+    pub(super) path: Box<Path>,
     /// `None` for that of the service manager, which stays.
     identity: Option<(u64, u64)>,
+    /// Whether another process has taken it over.
+    is_left: AtomicBool,
 }
 
 impl SocketFile {
-    fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.into(), identity: Some(identity(path)?) })
+    pub(super) fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.into(), identity: Some(identity(path)?), is_left: AtomicBool::new(false) })
+    }
+
+    pub(super) const fn is_of_service_manager(&self) -> bool {
+        self.identity.is_none()
     }
 
     /// Creates the path of a socket that belongs to the service manager.
     pub(super) fn of_service_manager(path: &Path) -> Self {
-        Self { path: path.into(), identity: None }
+        Self { path: path.into(), identity: None, is_left: AtomicBool::new(false) }
     }
 }
 
@@ -219,7 +233,8 @@ impl SocketFile {
     /// Removes the file, unless it has been removed or replaced.
     fn remove(&self) {
         // A successor may have created its own socket at that path.
-        if self.identity.is_some_and(|own| identity(&self.path).is_ok_and(|there| there == own)) {
+        let is_ours = !self.is_left.load(Ordering::Relaxed);
+        if is_ours && self.identity.is_some_and(|own| identity(&self.path).is_ok_and(|there| there == own)) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -288,6 +303,11 @@ impl AsyncListener {
         }
     }
 
+    /// Ends accepting here. The socket stays open in another process.
+    pub(super) fn leave_open(self) {
+        self.socket.get_ref().leave_file();
+    }
+
     /// Returns the connections left in the kernel's queue. Accepts from the socket directly, because the runtime's
     /// would yield when its task budget is used up.
     pub(super) fn into_queue(self) -> impl Iterator<Item = io::Result<AcceptedSocket>> {
@@ -321,6 +341,30 @@ pub enum AcceptedSocket {
     /// TCP, and the peer.
     Tcp(StdTcpStream, SocketAddr),
     Unix(StdUnixStream),
+    /// Of the process that this one replaces.
+    Moved(Box<MovedSocket>),
+}
+
+/// The socket of a connection that another process has accepted.
+#[derive(Debug)]
+pub struct MovedSocket {
+    pub socket: OwnedFd,
+    /// What that process has read and not used.
+    pub read: Vec<u8>,
+    pub peer: SocketAddr,
+}
+
+impl MovedSocket {
+    fn register(self) -> io::Result<AcceptedConnection> {
+        let Self { socket, read, peer } = self;
+        let is_unix = SockRef::from(&socket).domain()? == Domain::UNIX;
+        SockRef::from(&socket).set_nonblocking(true)?;
+        let stream = match is_unix {
+            true => Transport::Unix(UnixStream::from_std(socket.into())?),
+            false => Transport::Client(ClientTcp::new(socket.into())?),
+        };
+        Ok(AcceptedConnection { stream: Transport::with_prefix(read, stream), peer })
+    }
 }
 
 impl AcceptedSocket {
@@ -337,6 +381,7 @@ impl AcceptedSocket {
                 stream: Transport::Unix(UnixStream::from_std(socket)?),
                 peer: LOCAL_PEER,
             },
+            Self::Moved(socket) => socket.register()?,
         })
     }
 }

@@ -95,6 +95,18 @@ impl ClientTcp {
         }
     }
 
+    /// Returns the socket, which is no longer registered with the runtime.
+    ///
+    /// # Errors
+    /// If the socket is closed, or the error of the system.
+    pub(super) fn into_std(self) -> io::Result<StdTcpStream> {
+        match self.0 {
+            Registration::Reading(socket) => Ok(socket.into_std()),
+            Registration::Both(stream) => stream.into_std(),
+            Registration::Closed => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// Returns the socket, to set its options.
     pub(super) fn as_fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.0 {

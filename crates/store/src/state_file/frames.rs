@@ -6,12 +6,14 @@
 
 use std::hash::Hasher as _;
 use std::io::{self, Read, Write};
+use std::sync::mpsc::Sender;
 
 use siphasher::sip::SipHasher13;
 
 use weir_limiter::Limiter;
 use weir_limiter::saved::{RestoreError, Restored, Restorer, SaveError, SavedPart};
 use weir_limiter::timestamp::Timestamp;
+use weir_limiter::transfer::{LateChargeMessage, TransferredHold};
 
 /// First bytes of a state file. The line ending reveals files that were converted as text.
 const SIGNATURE: &[u8; 12] = b"weir state\r\n";
@@ -27,7 +29,7 @@ const CHECKSUM_KEY: u64 = 0x7765_6972_2d73_7461;
 
 /// Why a file cannot be restored.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StateFileError {
+pub enum StateFileError {
     /// Not a state file.
     #[error("not a state file")]
     Foreign,
@@ -52,15 +54,34 @@ pub(super) enum StateFileError {
 }
 
 /// Writes the state of `limiter` and returns the number of counters.
-pub(super) fn write(
+///
+/// # Errors
+/// As [`Limiter::save`].
+pub fn write(out: &mut impl Write, limiter: &Limiter, now: Timestamp) -> Result<u64, SaveError<io::Error>> {
+    write_frames(out, |part| limiter.save(now, part))
+}
+
+/// Transfers the counters of `limiter` in the same format, and returns the reservations.
+///
+/// # Errors
+/// As [`Limiter::transfer`].
+pub fn transfer(
     out: &mut impl Write,
     limiter: &Limiter,
+    late: Sender<LateChargeMessage>,
     now: Timestamp,
-) -> Result<u64, SaveError<io::Error>> {
+) -> Result<Vec<TransferredHold>, SaveError<io::Error>> {
+    write_frames(out, |part| limiter.transfer(now, late, part))
+}
+
+fn write_frames<T>(
+    out: &mut impl Write,
+    save: impl FnOnce(&mut dyn FnMut(SavedPart, &[u8]) -> io::Result<()>) -> Result<T, SaveError<io::Error>>,
+) -> Result<T, SaveError<io::Error>> {
     let begin = out.write_all(SIGNATURE).and_then(|()| out.write_all(&VERSION.to_le_bytes()));
     begin.map_err(SaveError::Write)?;
     let mut number = 0;
-    limiter.save(now, |part, bytes| {
+    save(&mut |part, bytes| {
         let length = u32::try_from(bytes.len() + 1).ok().filter(|length| *length <= MAX_FRAME_SIZE);
         let length = length.ok_or_else(|| io::Error::other("a part is too long"))?;
         out.write_all(&length.to_le_bytes())?;
@@ -72,11 +93,10 @@ pub(super) fn write(
 }
 
 /// Reads what [`write`](fn@write) wrote.
-pub(super) fn read(
-    mut input: impl Read,
-    max_keys: usize,
-    now: Timestamp,
-) -> Result<Restored, StateFileError> {
+///
+/// # Errors
+/// What is wrong with the input.
+pub fn read(mut input: impl Read, max_keys: usize, now: Timestamp) -> Result<Restored, StateFileError> {
     let mut signature = [0; SIGNATURE.len()];
     let is_ours = read_exact_or_end(&mut input, &mut signature)? && &signature == SIGNATURE;
     let mut version = [0; 4];

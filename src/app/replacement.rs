@@ -1,0 +1,20 @@
+//! Replacement of the running process by a new one, which takes over its sockets, counters and connections (SIGUSR2).
+//!
+//! The old process starts the new one, with one end of a private socket as its standard input. The new one prepares
+//! everything that can fail, then gets the counters, and serves. Until then the old process can go on as if nothing had
+//! happened. Afterwards it passes on the connections that are between two requests, and what its requests in flight
+//! still charge. Design note 052 has the steps, and what each failure leaves.
+
+mod channel;
+mod predecessor;
+mod state;
+mod successor;
+
+pub(super) use self::predecessor::Predecessor;
+pub(super) use self::successor::Replacer;
+
+/// Variable that tells a process that its standard input is the private socket.
+const VARIABLE: &str = "WEIR_PREDECESSOR";
+
+/// Version of the messages. A process that does not know it does not replace another.
+const VERSION: u32 = 1;
