@@ -11,6 +11,7 @@ pub mod acquisition;
 mod account;
 mod bans;
 mod debts;
+mod giving_up;
 mod lease_request;
 mod status;
 

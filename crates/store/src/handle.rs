@@ -70,6 +70,11 @@ struct StoreStatus {
     unanswered_limits: Mutex<UnansweredLimits>,
     /// Notified if a query was dropped for which other requests may wait.
     query_dropped: Notify,
+    /// Notified when leases are to be given up.
+    give_up: Notify,
+    /// Whether the leases are given up, for the thread that ends the process.
+    are_given_up: Mutex<bool>,
+    given_up: Condvar,
 }
 
 /// Limits for which requests have waited without a response.
@@ -92,6 +97,9 @@ impl Default for StoreStatus {
             unanswered: Default::default(),
             unanswered_limits: Mutex::default(),
             query_dropped: Notify::new(),
+            give_up: Notify::new(),
+            are_given_up: Mutex::new(false),
+            given_up: Condvar::new(),
         }
     }
 }
@@ -122,6 +130,31 @@ impl StoreHandle {
         let mut was_reached = self.state.was_reached.lock();
         self.state.reached.wait_while_for(&mut was_reached, |reached| !*reached, timeout);
         *was_reached
+    }
+
+    /// Gives unspent units back to the store. Requests may go on to use it.
+    pub fn give_up_leases(&self) {
+        *self.state.are_given_up.lock() = false;
+        self.state.give_up.notify_one();
+    }
+
+    /// As [`Self::give_up_leases`]; blocks the thread until it is done, at most for this time. Returns whether it is.
+    pub fn finish(&self, timeout: Duration) -> bool {
+        self.give_up_leases();
+        let mut are_given_up = self.state.are_given_up.lock();
+        self.state.given_up.wait_while_for(&mut are_given_up, |done| !*done, timeout);
+        *are_given_up
+    }
+
+    /// Completes when leases are to be given up.
+    pub(super) async fn wait_for_give_up(&self) {
+        self.state.give_up.notified().await;
+    }
+
+    /// Reports that no leases are left to be given up.
+    pub(super) fn set_given_up(&self) {
+        *self.state.are_given_up.lock() = true;
+        self.state.given_up.notify_all();
     }
 
     /// Returns the time that a request waits for the store, unless its rule has a maximum of its own.

@@ -156,6 +156,11 @@ impl LeaseScheduler {
         &mut self.groups[usize::from(group)]
     }
 
+    /// Whether no query waits or is in flight.
+    pub fn is_idle(&self) -> bool {
+        !self.groups.iter().any(|group| group.is_call_in_flight || group.has_queued())
+    }
+
     /// Records the latency of a call that does not query counters, or that has failed.
     pub fn record_other_call(&mut self, latency: Duration, now: Timestamp) {
         self.latency.record_peak(latency, now);

@@ -37,6 +37,8 @@ const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_BAN_REPORT_DELAY: Duration = Duration::from_millis(100);
 /// Number of missed registrations after which an instance counts as gone.
 const MAX_MISSED_HEARTBEATS: u32 = 4;
+/// Maximum rounds in which leases are given up, with the last look that finds none.
+const MAX_GIVE_UP_ROUNDS: u32 = 5;
 /// Base of the exponential backoff between attempts to reach an unreachable store; the maximum follows.
 const BASE_PROBE_DELAY: Duration = Duration::from_millis(40);
 const MAX_PROBE_DELAY: Duration = Duration::from_secs(2);
@@ -84,6 +86,8 @@ struct StoreTask<F> {
     /// Fleet size in the last reply. A change takes effect when two consecutive replies agree.
     reported_instances: u32,
     on_fleet_change: F,
+    /// Rounds of queries that are left to give up all leases, while the process ends.
+    give_up_rounds: u32,
 }
 
 /// Result of a call.
@@ -132,6 +136,7 @@ pub async fn run(
         has_reported_unanswered: false,
         reported_instances: 0,
         on_fleet_change,
+        give_up_rounds: 0,
     };
     task.run(queue).await;
 }
@@ -155,6 +160,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                     .into_iter()
                     .for_each(|counter| self.scheduler.schedule_review(counter, now));
             }
+            self.continue_to_give_up();
             self.start_calls();
             self.report_unanswered();
             let after = due.map_or(MIN_HEARTBEAT_INTERVAL, |due| due.since(self.clock.now()));
@@ -170,10 +176,28 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                         self.handle_completed(completed);
                     }
                 }
+                () = self.handle.wait_for_give_up() => self.give_up_rounds = MAX_GIVE_UP_ROUNDS,
                 () = self.handle.query_dropped() => self.wake_waiters_of_dropped_queries(),
                 () = sleep_until(wake) => self.send_heartbeat(),
             }
         }
+    }
+
+    /// Returns unspent units once no query is in flight, because its response may bring others.
+    fn continue_to_give_up(&mut self) {
+        if self.give_up_rounds == 0 || !self.scheduler.is_idle() {
+            return;
+        }
+        self.give_up_rounds -= 1;
+        let counters = match self.give_up_rounds == 0 || self.handle.is_unreachable() {
+            true => Vec::new(),
+            false => self.limiter.give_up_leases(self.clock.now()),
+        };
+        if counters.is_empty() {
+            self.give_up_rounds = 0;
+            self.handle.set_given_up();
+        }
+        counters.into_iter().for_each(|counter| self.scheduler.enqueue(counter));
     }
 
     fn handle_queued(&mut self, queued: QueuedCounter) {

@@ -90,6 +90,8 @@ pub(crate) struct LeaseAccount {
     has_too_much: bool,
     /// Whether that was so at the last look.
     seemed_too_much: bool,
+    /// Whether unspent units go back with the next query, because this process ends.
+    is_given_up: bool,
     /// Units for waiting requests, since the last query.
     pub(super) needed: u32,
     /// Units of the smallest of these requests.
@@ -143,6 +145,7 @@ impl LeaseAccount {
             is_quiet: false,
             has_too_much: false,
             seemed_too_much: false,
+            is_given_up: false,
             cut: None,
             needed: 0,
             least: 0,
@@ -257,7 +260,7 @@ impl LeaseAccount {
         let least = std::mem::take(&mut self.least).min(needed);
         let ahead = (self.demand_rate * period.as_secs_f64()).min(kind.max_leasable(max_validity));
         let queued = self.take_queued(&kind, policy, max_validity).saturating_sub(needed);
-        let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
+        let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet || self.is_given_up;
         let may_wait = policy.max_wait.is_none_or(|wait| !wait.is_zero());
         let few = if may_wait { MIN_AHEAD } else { 0.0 };
         let ahead = if ahead < few || has_too_much || policy.is_exact { 0.0 } else { ahead };

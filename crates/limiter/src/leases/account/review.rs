@@ -87,6 +87,14 @@ impl LeaseAccount {
         (at.map_or(LeaseReview::GiveBack, LeaseReview::Later), slot)
     }
 
+    /// Gives up what is not spent. Returns whether a query has to be sent, which returns it.
+    pub(in crate::leases) fn give_up(&mut self, held: LeaseState, in_use: u64, now: Timestamp) -> bool {
+        self.is_given_up = true;
+        let left = self.expire(held, in_use, now);
+        let unspent = self.with_leases(left).saturating_add(self.lapsed.units);
+        (unspent > 0 || self.owed > 0) && self.start_request(now)
+    }
+
     /// Whether the account can be removed.
     pub(in crate::leases) fn is_idle(&self, now: Timestamp) -> bool {
         let remembers = self.demand_rate > WORTH_REMEMBERING && now.since(self.requested_at) < MEMORY;
@@ -105,7 +113,9 @@ impl LeaseAccount {
         let mut retained = left;
         let there = left.saturating_add(self.current.units);
         let ends = self.current.until.since(now);
-        let spendable = if ends <= self.lead {
+        let spendable = if self.is_given_up {
+            0.0
+        } else if ends <= self.lead {
             self.demand_rate * self.lead.as_secs_f64()
         } else {
             self.spendable(there, now)
