@@ -6,6 +6,7 @@
 //! the same size, because their duration depends on the client.
 
 mod cached;
+mod moved;
 mod recorder;
 mod recording;
 

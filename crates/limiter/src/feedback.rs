@@ -4,10 +4,12 @@
 //! the smaller the share is. So counters and algorithms are unchanged, and the configured limit is never exceeded.
 //!
 //! [`controller`] defines how the share changes, as a function of events and their times. [`states`] holds the shares,
-//! for all threads, and [`sharing`] what instances tell each other. A pause is an override of the counter, so that a paused
+//! for all threads, and [`sharing`] what instances tell each other, and
+//! [`learned`] what a process tells the one that replaces it. A pause is an override of the counter, so that a paused
 //! limit decides with the right time to wait.
 
 pub mod controller;
+pub mod learned;
 pub mod sharing;
 pub mod states;
 

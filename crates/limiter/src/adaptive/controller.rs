@@ -13,6 +13,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::AdaptiveRange;
 use crate::control::samples::{STEPS, Samples, seconds};
 use crate::control::{approach, concurrency_aim, decay_factor};
@@ -91,6 +93,16 @@ pub struct ControllerState {
     pub latency: Option<f64>,
 }
 
+/// What a controller has learned.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LearnedController {
+    limit: f64,
+    baseline: Option<f64>,
+    latency: Option<f64>,
+    variance: f64,
+    slow_start: bool,
+}
+
 /// The controller of one limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitController {
@@ -158,6 +170,21 @@ impl LimitController {
                 random: seed | 1,
             },
         }
+    }
+
+    /// Returns what it has learned.
+    pub const fn learned(&self) -> LearnedController {
+        let Self { limit, baseline, latency, variance, slow_start, .. } = *self;
+        LearnedController { limit, baseline, latency, variance, slow_start }
+    }
+
+    /// Creates a controller that continues with what another one has learned.
+    pub fn from_learned(learned: LearnedController, range: AdaptiveRange, seed: u64) -> Self {
+        let LearnedController { limit, baseline, latency, variance, slow_start } = learned;
+        let mut new = Self { baseline, latency, variance, slow_start, ..Self::new(range, seed) };
+        new.limit = limit.clamp(range.min().get().into(), range.max().get().into());
+        new.probe.confirm(new.limit);
+        new
     }
 
     /// Processes the measurements of the last `elapsed` time; returns the limit from now on.

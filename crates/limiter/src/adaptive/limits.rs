@@ -4,12 +4,15 @@
 //! ten times a second, off the request path. Slots are found by key in sets of sixteen, without a lock. A key that finds
 //! its set full uses a slot that all such keys share; it also serves a rule without a key.
 
+mod learned;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub use self::learned::LearnedLimit;
 use super::AdaptiveRange;
 use super::controller::{ControllerState, LimitController, Reading};
 use crate::control::samples::{Samples, logarithm};

@@ -87,7 +87,7 @@ impl KeyFeedback {
         PublishingTurn { is_known: is_decrease_known && is_pause_known, published_at: state.published_at }
     }
 
-    fn publish(&self, key: KeyHash, now: Timestamp) -> SharedKeyState {
+    pub(super) fn publish(&self, key: KeyHash, now: Timestamp) -> SharedKeyState {
         let mut state = self.state.lock();
         state.published_at = now;
         let decreased_at = state.controller.decreased_at();

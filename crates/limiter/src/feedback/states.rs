@@ -115,6 +115,11 @@ impl FeedbackBook {
         self.0.lock().retain(|name, _| is_kept(name));
     }
 
+    /// Returns all rules, by name.
+    pub fn all(&self) -> Vec<(Box<str>, Arc<RuleFeedback>)> {
+        self.0.lock().iter().map(|(name, rule)| (name.clone(), Arc::clone(rule))).collect()
+    }
+
     /// Returns the rules whose limits other instances share, by name.
     pub fn shared(&self) -> Vec<(Box<str>, Arc<RuleFeedback>)> {
         let rules = self.0.lock();
@@ -146,7 +151,7 @@ impl KeyFeedback {
         now.since(Timestamp::from_nanos(self.used_at.load(Ordering::Relaxed)))
     }
 
-    fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut KeyState) -> T) -> T {
+    pub(super) fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut KeyState) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state);
         self.used_at.fetch_max(now.as_nanos(), Ordering::Relaxed);

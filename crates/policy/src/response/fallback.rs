@@ -89,6 +89,11 @@ impl CachedResponse {
         Self { body, ..self }
     }
 
+    /// Returns the headers as they were received.
+    pub const fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     pub fn body(&self) -> &Bytes {
         &self.body
     }

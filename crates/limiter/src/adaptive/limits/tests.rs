@@ -79,3 +79,22 @@ fn new_bounds_apply_at_once() {
     let narrow = AdaptiveRange::new(NonZeroU32::MIN, NonZeroU32::new(7).unwrap()).unwrap();
     assert_eq!((limits.limit(key(1), narrow), limits.state(narrow).lowest.limit), (7, 7));
 }
+
+#[test]
+fn another_process_continues_with_what_was_learned() {
+    let (old, new) = (AdaptiveLimits::new(true), AdaptiveLimits::new(true));
+    respond(&old, key(1), 20, 1..10);
+    respond(&old, key(2), 1, 10..11);
+    new.restore(&old.learned(), RANGE);
+    assert_eq!(new.state(RANGE), old.state(RANGE));
+    assert!(new.limit(key(1), RANGE) >= 30);
+    // Requests of a known key use its slot.
+    respond(&new, key(1), 20, 1..3);
+    assert_eq!(new.state(RANGE).keys, 2);
+    let lower = AdaptiveRange { max: NonZeroU32::new(8).unwrap(), ..RANGE };
+    new.restore(&old.learned(), lower);
+    assert_eq!(new.limit(key(1), lower), 8, "the range of the new process applies");
+    let without_key = AdaptiveLimits::new(false);
+    without_key.restore(&old.learned(), RANGE);
+    assert_eq!(without_key.limit(key(1), RANGE), 4);
+}
