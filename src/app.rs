@@ -36,6 +36,7 @@ use self::deferred_thread::DeferredThread;
 use self::generation::{Generations, PartResources};
 use self::instances::InstanceResolver;
 use self::reload::ReloadSignals;
+pub use self::replacement::supervisor::run as supervise;
 use self::replacement::{Predecessor, Replacer};
 use self::rls_runtime::{RlsRuntime, RlsSockets};
 use self::shutdown::TerminationSignals;
@@ -152,13 +153,14 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     }
     running.sockets.admin.serve(levels, config.workers.get(), &running, &auxiliary)?;
     taken_over.map(|taken_over| taken_over.serve(&running)).transpose()?;
-    reload::start(reloader, &running, central_handle)?;
     let replacer = Replacer::new(&running);
+    reload::start(reloader, &running, central_handle, &replacer)?;
     service_manager::ready();
     let ended = main.block_on(async {
         let drain = &running.shared.drain;
         let settings = || running.shared.generation.load().drain;
-        let serving = shutdown::serve_and_drain(drain, settings, signals, &workers, &auxiliary);
+        let serving =
+            shutdown::serve_and_drain(drain, settings, signals, &workers, &auxiliary, || replacer.stop());
         tokio::select! {
             ended = serving => ended,
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
@@ -178,9 +180,11 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     running.reload.stop();
     running.rls_runtime.iter().for_each(|service| service.finish());
     running.deferred_thread.iter().for_each(|thread| thread.finish());
+    running.shared.store.iter().for_each(store_thread::finish);
     running.state_saver.iter().for_each(StateSaver::finish);
     running.shared.access_logs.finish();
     running.shared.generation.load().tracer.iter().for_each(|tracer| tracer.finish());
+    replacer.supervise();
     ended.map_err(AppError::Thread)
 }
 
@@ -362,13 +366,18 @@ fn start_workers(
     for (((index, (balance, grpc_balance)), id), updates) in balances.enumerate().zip(ids).zip(updates) {
         let shared = Arc::clone(&running.shared);
         let port = running.rls_runtime.as_ref().map(|service| Arc::clone(&service.grpc_port));
-        let grpc_socket = port.zip(grpc_sockets.as_mut().and_then(|sockets| sockets.pop()));
+        let own_sockets = grpc_sockets.iter_mut().flat_map(|sockets| {
+            // More than one if the process that this one replaces had more workers.
+            let rest = sockets.len() - sockets.len().div_ceil(workers - index);
+            sockets.split_off(rest)
+        });
+        let own_sockets: Vec<_> = own_sockets.collect();
         let work = move || async move {
             let proxying = proxy::run(shared, updates, balance, id);
-            match grpc_socket {
+            match port {
                 None => proxying.await,
-                Some((port, socket)) => {
-                    let serving = rls::server::run(port, socket, grpc_balance, id);
+                Some(port) => {
+                    let serving = rls::server::run(port, own_sockets, grpc_balance, id);
                     tokio::try_join!(proxying, serving).map(|((), ())| ())
                 }
             }

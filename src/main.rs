@@ -49,6 +49,9 @@ const EXIT_FAILURE: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    if let Some(code) = app::supervise() {
+        return code;
+    }
     let cli = Cli::from_process_args();
     if let Some(misuse) = cli.misuse() {
         return report_usage(&[format!("weir: {misuse}")]);

@@ -114,7 +114,6 @@ fn config(status: &ReloadStatus) -> Value {
     json!({
         "status": last.map_or("started", |last| last.outcome.as_str()),
         "problems": last.map_or(&[][..], |last| &last.problems),
-        "restart_pending": status.restart_fields,
     })
 }
 

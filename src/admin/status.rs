@@ -60,7 +60,6 @@ pub(super) fn config_status(configuration: &ReloadStatus) -> Value {
             "at": last.map(|last| rfc3339(last.time)),
             "problems": last.map_or(&[][..], |last| &last.problems),
             "warnings": last.map_or(&[][..], |last| &last.warnings),
-            "needs_restart": configuration.restart_fields,
         },
     })
 }

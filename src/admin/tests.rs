@@ -109,7 +109,6 @@ impl Inspect for FakeProcess {
             text: "rules: []\nadmin: {password: s3cr3t}\n".into(),
             text_hash: 0,
             document: None,
-            restart_fields: Vec::new(),
             last_attempt: Some(ReloadAttempt { time: NOW, outcome, problems, warnings: Vec::new() }),
         }
     }

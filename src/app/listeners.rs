@@ -24,7 +24,7 @@ use weir_net::listener::{ListenAddress, ListenerSettings, SocketKey};
 use weir_telemetry::metrics::Metrics;
 
 /// Positions are those of metrics, whose memory is bounded.
-const TOO_MANY_NAMES: &str = "listeners have had 1024 names since the start; restart to use others";
+const TOO_MANY_NAMES: &str = "listeners have had 1024 names since the start; send SIGUSR2 to use others";
 
 /// Purpose of the sockets that the service manager has passed.
 const OF_SERVICE_MANAGER: &str = "service manager";

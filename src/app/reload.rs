@@ -10,13 +10,14 @@ use super::central::CentralHandle;
 use super::replacement::Replacer;
 use super::{AppError, RunningApp, alerts, resource_limits, service_manager, thread};
 use weir_config::Config;
-use weir_config::reload::{Reload, Reloader};
+use weir_config::reload::{Preparation, Reload, Reloader, UnusableSetting};
 
 /// Follows the configuration file on a thread of its own.
 pub(super) fn start(
     reloader: Reloader,
     running: &RunningApp,
     mut central: Option<CentralHandle>,
+    replacer: &Arc<Replacer>,
 ) -> Result<(), AppError> {
     let generations = Arc::clone(&running.generations);
     let sockets = Arc::clone(&running.sockets);
@@ -26,16 +27,20 @@ pub(super) fn start(
     let rls_runtime = running.rls_runtime.clone();
     let alert_settings = Arc::clone(&running.alert_settings);
     let deferred_thread = running.deferred_thread.clone();
+    let replacer = Arc::clone(replacer);
     let follow = move || {
         let _entered = runtime.enter();
         // What the configuration that is applied next needs.
         let prepared = Cell::new(None);
         let mut overload = None;
-        let prepare = |config: &Config| {
+        let prepare = |config: &Config, at_startup: &[&str]| {
+            if !at_startup.is_empty() {
+                return take_over(&replacer, at_startup);
+            }
             // Sockets come first: the parts of a generation have the positions of listeners.
             let plan = sockets.prepare(config)?;
             prepared.set(Some((plan, generations.prepare(config)?)));
-            Ok(())
+            Ok(Preparation::Ready)
         };
         reloader.run(
             || shared.clock.civil_now(),
@@ -43,9 +48,8 @@ pub(super) fn start(
             |reload| {
                 let outcome = reload.outcome();
                 let generation = match reload {
-                    Reload::Applied { config, document, restart_fields: needs_restart, .. } => {
+                    Reload::Applied { config, document, .. } => {
                         let Some((plan, parts)) = prepared.take() else { return };
-                        shared.metrics.set_config_restart_pending(needs_restart.len());
                         if let (Some(service), Some(options)) = (&rls_runtime, &config.rls) {
                             service.apply(options);
                         }
@@ -74,6 +78,7 @@ pub(super) fn start(
                         rls_runtime.iter().for_each(|service| service.apply_generation(&shared));
                         generation
                     }
+                    Reload::TakenOver => return,
                     Reload::Unchanged | Reload::Rejected { .. } => shared.generation.load().policy.generation,
                 };
                 shared.metrics.record_config_reload(outcome, generation, shared.clock.civil_now());
@@ -83,6 +88,17 @@ pub(super) fn start(
         );
     };
     thread::start("reload", follow).map(drop)
+}
+
+/// Replaces this process by one with the configuration as it is now, which has other values of these keys.
+fn take_over(replacer: &Arc<Replacer>, keys: &[&str]) -> Result<Preparation, UnusableSetting> {
+    let keys = keys.join(", ");
+    tracing::info!(keys, "only a start applies these keys: another process takes over");
+    let replaced = replacer.start_with_new_configuration();
+    replaced.map(|()| Preparation::TakenOver).map_err(|error| UnusableSetting {
+        message: format!("no process with the new value could take over: {error}"),
+        key: keys,
+    })
 }
 
 /// The signals that request a reload, that the access log is opened again, or that another process replaces this one.

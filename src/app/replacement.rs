@@ -9,12 +9,16 @@ mod channel;
 mod predecessor;
 mod state;
 mod successor;
+pub(super) mod supervisor;
 
 pub(super) use self::predecessor::Predecessor;
 pub(super) use self::successor::Replacer;
 
-/// Variable that tells a process that its standard input is the private socket.
+/// Variable that tells a process that its standard input is the private socket. Its value is the path of the binary.
 const VARIABLE: &str = "WEIR_PREDECESSOR";
+
+/// The file of the running binary, even if another lies at its path by now.
+const OWN_BINARY: &str = "/proc/self/exe";
 
 /// Version of the messages. A process that does not know it does not replace another.
 const VERSION: u32 = 1;

@@ -24,9 +24,10 @@ pub(super) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Reports that the process with this number is the service from now on.
+/// Reports that the process with this number is the service from now on. Also ends a reload, because later messages of this
+/// process do not count.
 pub(super) fn replaced_by(process: u32) {
-    notify(&[NotifyState::MainPid(process)]);
+    notify(&[NotifyState::Ready, NotifyState::MainPid(process)]);
 }
 
 /// Reports, twice as often as the service manager asks for it, that this thread still works, for as long as it is polled.

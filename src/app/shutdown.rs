@@ -32,6 +32,15 @@ impl TerminationSignals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
+    /// Returns the signal that cuts a drain short. The first one of a process that was replaced ends the new process, and
+    /// lets this one drain.
+    async fn recv_to_cut_short(&mut self, was_replaced: bool) -> &'static str {
+        if was_replaced {
+            self.recv().await;
+        }
+        self.recv().await
+    }
+
     async fn recv(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -40,7 +49,8 @@ impl TerminationSignals {
     }
 }
 
-/// Serves until shutdown is requested, then drains as `settings` say at that time; returns when all workers have ended or the time is over.
+/// Serves until shutdown is requested, then drains as `settings` say at that time; returns when all workers have ended or
+/// the time is over. `on_end` is called before the drain if no other process goes on.
 ///
 /// A failed thread also triggers shutdown. The other threads could serve on, but clients would wait in vain
 /// on the failed thread's sockets. The process is expected to be restarted by its supervisor.
@@ -53,6 +63,7 @@ pub(super) async fn serve_and_drain(
     mut signals: TerminationSignals,
     workers: &ThreadGroup,
     auxiliary: &ThreadGroup,
+    on_end: impl FnOnce(),
 ) -> Result<(), Box<str>> {
     let cause = tokio::select! {
         signal = signals.recv() => signal,
@@ -64,11 +75,12 @@ pub(super) async fn serve_and_drain(
     tracing::info!(cause, "draining");
     if cause != REPLACED {
         service_manager::stopping();
+        on_end();
     }
     drain.advance(DrainPhase::NotReady);
     let outcome = tokio::select! {
         outcome = run_drain_phases(drain, settings(), workers) => outcome,
-        signal = signals.recv() => {
+        signal = signals.recv_to_cut_short(cause == REPLACED) => {
             tracing::warn!(signal, "exiting immediately");
             "cut short"
         }
@@ -147,7 +159,7 @@ mod tests {
         workers.spawn("worker-0", last).unwrap();
         let signals = TerminationSignals::listen().unwrap();
         let settings = DrainSettings::default;
-        let serving = serve_and_drain(&drain, settings, signals, &workers, &auxiliary);
+        let serving = serve_and_drain(&drain, settings, signals, &workers, &auxiliary, || ());
         let dying = async {
             assert!(drain.is_ready());
             workers.spawn("worker-1", || async { panic!("panic of a test") }).unwrap();
@@ -170,6 +182,6 @@ mod tests {
         drain.request_exit();
         let signals = TerminationSignals::listen().unwrap();
         let settings = DrainSettings::default;
-        assert_eq!(serve_and_drain(&drain, settings, signals, &workers, &auxiliary).await, Ok(()));
+        assert_eq!(serve_and_drain(&drain, settings, signals, &workers, &auxiliary, || ()).await, Ok(()));
     }
 }

@@ -38,8 +38,8 @@ pub(super) struct SocketPlan {
 }
 
 impl Sockets {
-    /// Creates the sockets of a process with this many workers; `taken` are those of the process that it replaces. Apart from those of the rate limit service, none is bound yet.
-    /// Also returns the part of each worker.
+    /// Creates the sockets of a process with this many workers; `taken` are those of the process that it replaces. Apart
+    /// from those of the rate limit service, none is bound yet. Also returns the part of each worker.
     pub(super) fn new(
         workers: usize,
         taken: TakenSockets,

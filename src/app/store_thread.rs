@@ -9,7 +9,7 @@ use super::generation::Generations;
 use super::rls_runtime::RlsRuntime;
 use super::{AppError, thread};
 use crate::proxy::ProxyState;
-use weir_store::handle::QueuedCounter;
+use weir_store::handle::{QueuedCounter, StoreHandle};
 use weir_store::settings::StoreSettings;
 use weir_store::task::{self, StoreTaskResources};
 
@@ -17,12 +17,22 @@ use weir_store::task::{self, StoreTaskResources};
 /// again by the store.
 const STARTUP_WAIT: Duration = Duration::from_secs(1);
 
+/// Maximum time at the end of the process to give leases back. They expire in seconds.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Waits until the store has been reached, at most for [`STARTUP_WAIT`].
 pub(super) fn wait_until_reached(shared: &ProxyState) {
     if shared.store.as_ref().is_some_and(|store| !store.wait_until_reached(STARTUP_WAIT)) {
         tracing::warn!(
             "the store was not reached at the start: shared limits use `on_store_loss` until it is"
         );
+    }
+}
+
+/// Gives the leases back, so that other instances can spend them now.
+pub(super) fn finish(store: &StoreHandle) {
+    if !store.finish(FINISH_TIMEOUT) {
+        tracing::warn!("the store did not take leases back in time: they expire");
     }
 }
 

@@ -113,16 +113,14 @@ fn header(view: &TopView, columns: usize) -> Vec<Line> {
     lines
 }
 
-/// Returns what needs attention: notices, problems of the configuration, and settings that need a restart.
+/// Returns what needs attention: notices, and problems of the configuration.
 fn attention(snapshot: &ReceivedSnapshot, columns: usize) -> Vec<Line> {
     let config = &snapshot.config;
-    let restart = (!config.restart_pending.is_empty()).then(|| config.restart_pending.join(", "));
     let notices = snapshot.notices.iter().take(MAX_NOTICES_SHOWN).map(|notice| ("notice: ", notice.as_str()));
     let problems =
         config.problems.iter().take(MAX_PROBLEMS_SHOWN).map(|problem| ("problem: ", problem.as_str()));
-    let restart = restart.iter().map(|fields| ("needs a restart: ", fields.as_str()));
     let mut lines = Vec::new();
-    for (label, text) in notices.chain(problems).chain(restart) {
+    for (label, text) in notices.chain(problems) {
         let mut rest = wrapped(text, columns.saturating_sub(width(label))).into_iter();
         let first = rest.next().unwrap_or_default();
         lines.push(Line::default().with(Tone::Alert, label).with(Tone::Plain, &first));

@@ -103,7 +103,6 @@ pub(super) struct ReceivedUpstream {
 #[serde(default)]
 pub(super) struct ReceivedConfig {
     pub(super) problems: Vec<String>,
-    pub(super) restart_pending: Vec<String>,
 }
 
 /// Heaviest keys of a rule, or of a limit of documents.

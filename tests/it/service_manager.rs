@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use std::{fs, io};
 
+use crate::support::replacement::signal;
 use crate::support::{Client, get, wait};
 
 /// The process, which is ended with this.
@@ -82,17 +83,49 @@ fn service_manager_learns_that_it_is_ready_reloads_works_and_stops() {
             heard.iter().any(|text| text.lines().any(|line| line == state)).then_some(())
         });
     };
-    let signal = |name: &str| {
-        let sent = Command::new("kill").args([name, &service.0.id().to_string()]).status();
-        assert!(sent.unwrap().success());
-    };
     hear("READY=1");
     hear("WATCHDOG=1");
     hear("WATCHDOG=1");
-    signal("-HUP");
+    signal(service.0.id(), "HUP");
     hear("RELOADING=1");
     hear("READY=1");
-    signal("-TERM");
+    signal(service.0.id(), "TERM");
     hear("STOPPING=1");
     assert!(wait::until("the exit", || service.0.try_wait().unwrap()).success());
+}
+
+#[test]
+fn service_manager_learns_which_process_has_replaced_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let notified = UnixDatagram::bind(&path).unwrap();
+    notified.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let variables = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
+    let (mut service, _directory) = start(Some(&socket), &config(address), &variables);
+    // Other messages may come in between.
+    let hear = |prefix: &str| {
+        wait::until(prefix, || {
+            let mut buffer = [0; 1024];
+            let length = notified.recv(&mut buffer).ok()?;
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            text.lines().find_map(|line| line.strip_prefix(prefix)).map(str::to_owned)
+        })
+    };
+    hear("READY=1");
+    assert_eq!(get(address, "/").status, 200);
+    signal(service.0.id(), "USR2");
+    let successor: u32 = hear("MAINPID=").parse().unwrap();
+    // No supervisor is left, because systemd follows the new process.
+    assert!(wait::until("the exit", || service.0.try_wait().unwrap()).success());
+    assert_eq!(get(address, "/").status, 200);
+    hear("WATCHDOG=1");
+    signal(successor, "USR2");
+    let next: u32 = hear("MAINPID=").parse().unwrap();
+    signal(next, "HUP");
+    hear("RELOADING=1");
+    hear("READY=1");
+    signal(next, "TERM");
+    hear("STOPPING=1");
 }

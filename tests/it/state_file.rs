@@ -165,12 +165,13 @@ fn second_process_with_the_same_file_does_not_write() {
 }
 
 #[test]
-fn changed_state_settings_need_a_restart() {
+fn changed_state_settings_take_effect_at_a_reload() {
     let kept = StateDirectory::new("1h", "3/d");
     let weir = kept.start();
-    let before = weir.generation();
-    kept.configure("2h", "3/d", "");
-    weir.until_reloaded(before);
-    let limits = weir.admin_json("/limits");
-    assert_eq!(limits["config"]["last_reload"]["needs_restart"], serde_json::json!(["state"]));
+    assert_eq!(exhaust(&weir, "key"), 3);
+    kept.configure("20ms", "3/d", "");
+    wait::until_true("saves", || weir.metric("weir_state_saves_total", &[("outcome", "saved")]) >= 2.0);
+    assert_eq!(exhaust(&weir, "key"), 0);
+    terminate(weir);
+    assert_eq!(exhaust(&kept.start(), "key"), 0);
 }

@@ -14,6 +14,7 @@ pub(crate) mod metrics;
 pub(crate) mod origin;
 pub(crate) mod peers;
 pub(crate) mod pki;
+pub(crate) mod replacement;
 pub(crate) mod slow_link;
 pub(crate) mod tls_front;
 pub(crate) mod wait;

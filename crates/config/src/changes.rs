@@ -48,7 +48,9 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
     }
     lines.extend(changed_keys(RELOADED, old, new).map(|keys| format!("{keys}: changed")));
     lines.extend(new.content_hashes.file_changes_since(&old.content_hashes));
-    lines.extend(changed_keys(AT_STARTUP, old, new).map(|keys| format!("{keys}: changed; needs a restart")));
+    lines.extend(
+        changed_keys(AT_STARTUP, old, new).map(|keys| format!("{keys}: changed; a new process takes over")),
+    );
     lines
 }
 

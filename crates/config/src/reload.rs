@@ -24,7 +24,7 @@ use self::reload_log::{log_reload, truncation_warning};
 use self::restart::without_data;
 use self::snapshot::{FileStamps, SourceContents, SourceSnapshot, missing_end_marker, truncated_lines};
 use self::status::ReloadState;
-pub use self::status::{Reload, ReloadAttempt, ReloadHandle, ReloadStatus, UnusableSetting};
+pub use self::status::{Preparation, Reload, ReloadAttempt, ReloadHandle, ReloadStatus, UnusableSetting};
 use super::data_files::DataFiles;
 use super::{Config, Diagnostic, RestOfConfig, fragments, from_text_with_files, source};
 use crate::central::document::FetchedDocument;
@@ -100,7 +100,7 @@ pub struct Reloader {
     watch: FileWatch,
     timing: ReloadTiming,
     state: Arc<ReloadState>,
-    /// The configuration at startup, for finding changes that need a restart.
+    /// The configuration at startup, for finding changes that need another process.
     startup_config: Config,
     data_files: DataFiles,
     running_contents: SourceContents,
@@ -175,7 +175,6 @@ impl Reloader {
             text: text.as_str().into(),
             text_hash: hash_texts(&text, document.as_ref()),
             document: document.clone(),
-            restart_fields: Vec::new(),
             last_attempt: None,
         };
         let shared = ReloadState {
@@ -211,13 +210,14 @@ impl Reloader {
 
     /// Follows the file until [`ReloadHandle::stop`]. Blocks, so it needs a thread of its own.
     ///
-    /// `prepare` opens what a valid configuration needs from the system. If it fails, the configuration is rejected.
+    /// `prepare` opens what a valid configuration needs from the system. It also receives the changed keys that take effect
+    /// only in another process. If it fails, the configuration is rejected.
     /// `apply` receives every outcome; the status shows an outcome once `apply` has returned. `tidy` is called at every
     /// look at the file.
     pub fn run(
         mut self,
         now: impl Fn() -> Timestamp,
-        mut prepare: impl FnMut(&Config) -> Result<(), UnusableSetting>,
+        mut prepare: impl FnMut(&Config, &[&'static str]) -> Result<Preparation, UnusableSetting>,
         mut apply: impl FnMut(Reload),
         tidy: impl Fn(),
     ) {
@@ -350,7 +350,7 @@ impl Reloader {
     fn evaluate(
         &mut self,
         snapshot: &SourceSnapshot,
-        prepare: impl FnMut(&Config) -> Result<(), UnusableSetting>,
+        prepare: impl FnMut(&Config, &[&'static str]) -> Result<Preparation, UnusableSetting>,
     ) -> Option<Reload> {
         let found = &snapshot.contents;
         let is_changed = *found != self.last_contents;
@@ -379,18 +379,12 @@ impl Reloader {
         let compiled = compiled.filter(|compiled| is_new || compiled.is_err());
         let reload = match compiled.map(|compiled| self.prepared(compiled?, prepare)) {
             None => Reload::Unchanged,
-            Some(Ok(config)) => {
-                let needs_restart: Vec<_> = changed_keys(AT_STARTUP, &self.startup_config, &config).collect();
+            Some(Ok((_, Preparation::TakenOver))) => Reload::TakenOver,
+            Some(Ok((config, Preparation::Ready))) => {
                 let warnings = self.missing_lines(snapshot).map(truncation_warning).into_iter().collect();
                 self.running_contents = used.clone();
                 self.running_stamps = self.used_stamps(snapshot);
-                let document = used.document.clone();
-                Reload::Applied {
-                    config: Box::new(config),
-                    document,
-                    restart_fields: needs_restart,
-                    warnings,
-                }
+                Reload::Applied { config: Box::new(config), document: used.document.clone(), warnings }
             }
             Some(Err(problems)) => Reload::Rejected { problems },
         };
@@ -419,14 +413,15 @@ impl Reloader {
         )
     }
 
-    /// Returns the configuration with what it needs from the system; a failure is one of its problems.
+    /// Prepares what `config` needs from the system; a failure is one of its problems.
     fn prepared(
         &self,
         config: Config,
-        mut prepare: impl FnMut(&Config) -> Result<(), UnusableSetting>,
-    ) -> Result<Config, Vec<Diagnostic>> {
-        match prepare(&config) {
-            Ok(()) => Ok(config),
+        mut prepare: impl FnMut(&Config, &[&'static str]) -> Result<Preparation, UnusableSetting>,
+    ) -> Result<(Config, Preparation), Vec<Diagnostic>> {
+        let changed: Vec<_> = changed_keys(AT_STARTUP, &self.startup_config, &config).collect();
+        match prepare(&config, &changed) {
+            Ok(preparation) => Ok((config, preparation)),
             Err(UnusableSetting { key, message }) => {
                 let problem = Diagnostic::for_file(self.origin.path(), message);
                 Err(vec![Diagnostic { path: key, ..problem }])
@@ -463,16 +458,15 @@ impl Reloader {
         let mut status = self.state.status.lock().clone();
         let (mut problems, mut status_warnings) = (Vec::new(), Vec::new());
         match reload {
-            Reload::Applied { restart_fields: needs_restart, warnings, .. } => {
+            Reload::Applied { warnings, .. } => {
                 status_warnings.clone_from(warnings);
                 status.generation += 1;
                 let text = self.running_contents.text.as_deref().unwrap_or_default();
                 status.text = text.into();
                 status.text_hash = hash_texts(text, self.running_contents.document.as_ref());
                 status.document.clone_from(&self.running_contents.document);
-                status.restart_fields.clone_from(needs_restart);
             }
-            Reload::Unchanged => {}
+            Reload::Unchanged | Reload::TakenOver => {}
             Reload::Rejected { problems: found } => problems.extend(found.iter().map(ToString::to_string)),
         }
         status.last_attempt =

@@ -1,5 +1,5 @@
-//! The parts of a configuration that a reload compares: for the summary of changes, and for the keys that need a
-//! restart. Rules are not among them, because [`super::changes`] describes what becomes of their counters.
+//! The parts of a configuration that a reload compares: for the summary of changes, and for the keys that need
+//! another process. Rules are not among them, because [`super::changes`] describes what becomes of their counters.
 
 use super::Config;
 use weir_net::listener::ListenerSettings;
@@ -38,7 +38,7 @@ pub(super) const RELOADED: &[ComparedSection] = &[
     ("admin.token", |old, new| old.content_hashes.admin_token != new.content_hashes.admin_token),
 ];
 
-/// Sections that take effect only at startup.
+/// Sections that take effect only at startup. A reload that changes one starts another process, which takes over.
 pub(super) const AT_STARTUP: &[ComparedSection] = &[
     ("workers", |old, new| old.workers != new.workers),
     ("rls", |old, new| ports_and_scope(old) != ports_and_scope(new)),
@@ -61,7 +61,7 @@ fn listeners(config: &Config) -> impl Iterator<Item = &ListenerSettings> {
 }
 
 /// The rate limit service's options of both configurations. If only one has the service, that is listed as a
-/// change that needs a restart.
+/// change of addresses.
 fn rls_options_of_both<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c RlsOptions, &'c RlsOptions)> {
     old.rls.as_ref().zip(new.rls.as_ref())
 }
@@ -71,7 +71,6 @@ fn ports_and_scope(config: &Config) -> Option<(&RlsPorts, Option<&SharedLimit>)>
     config.rls.as_ref().map(|rls| (&rls.ports, rls.shared_limit.as_ref()))
 }
 
-/// Compares the settings except the sampling share, which takes effect at once.
 /// Whether both use the same services with the same settings, in any order.
 fn has_same_services(old: &Config, new: &Config) -> bool {
     let all_of = |one: &Config, other: &Config| {

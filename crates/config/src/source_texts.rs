@@ -119,14 +119,17 @@ pub(super) fn check_bootstrap(value: &Value, rest: RestOfConfig<'_>, report: &mu
     match (value.get(CENTRAL_KEY), rest) {
         (Some(_), RestOfConfig::Empty) => {
             let error = ValueError::new("takes effect only at startup");
-            report.add_key_error(central, error.with_hint("restart to fetch the rest of the configuration"));
+            report.add_key_error(
+                central,
+                error.with_hint("send SIGUSR2 to fetch the rest of the configuration"),
+            );
         }
         (None, RestOfConfig::Document(document)) => {
             let error = ValueError::new(format!(
                 "missing, the rest of the configuration comes from {}",
                 document.url
             ));
-            report.add_key_error(central, error.with_hint("restart to run without it"));
+            report.add_key_error(central, error.with_hint("send SIGUSR2 to run without it"));
         }
         (Some(_), RestOfConfig::Unavailable) => {
             let known = schema().get("properties").and_then(serde_json::Value::as_object);

@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use parking_lot::{Condvar, Mutex};
 
 use crate::fd_channel::ConnectionSender;
 
@@ -31,6 +33,8 @@ pub struct Replacement {
     phase: AtomicU8,
     /// HTTP/2 connections on which further streams may still arrive.
     ending: AtomicUsize,
+    /// Notified when there is none left.
+    all_ended: (Mutex<()>, Condvar),
     successor: ArcSwapOption<Successor>,
 }
 
@@ -98,14 +102,20 @@ impl Replacement {
         EndingConnection(Arc::clone(self))
     }
 
-    /// Returns the number of HTTP/2 connections on which further streams may still arrive.
-    pub fn ending_connections(&self) -> usize {
-        self.ending.load(Ordering::Relaxed)
+    /// Blocks until no further streams may arrive on HTTP/2 connections, at most for this time.
+    pub fn wait_for_endings(&self, timeout: Duration) {
+        let (lock, all_ended) = &self.all_ended;
+        all_ended.wait_while_for(&mut lock.lock(), |()| self.ending.load(Ordering::Relaxed) > 0, timeout);
     }
 }
 
 impl Drop for EndingConnection {
     fn drop(&mut self) {
-        self.0.ending.fetch_sub(1, Ordering::Relaxed);
+        if self.0.ending.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let (lock, all_ended) = &self.0.all_ended;
+            // Whoever waits has not looked yet, or waits already.
+            drop(lock.lock());
+            all_ended.notify_all();
+        }
     }
 }

@@ -16,6 +16,7 @@ mod response_queue;
 mod wire;
 
 use std::cell::RefCell;
+use std::io;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,7 +35,8 @@ use self::quota::QuotaStreams;
 use super::handler::RlsHandler;
 use weir_net::drain::DrainPhase;
 use weir_net::listener;
-use weir_net::listener::handover::{self, AssignedConnection, WorkerBalance};
+use weir_net::listener::balance::ConnectionBalancer;
+use weir_net::listener::handover::{self, AssignedConnection, QueuedConnection, WorkerBalance};
 use weir_net::listener::socket::{AcceptedSocket, Socket};
 use weir_net::tls::handshake_limiter::HandshakeLimiter;
 use weir_net::tls::server::TlsServer as Tls;
@@ -125,29 +127,31 @@ struct GrpcOpener {
     connections: RefCell<JoinSet<()>>,
 }
 
-/// Serves `socket` on this thread, which is that of `worker`, until the graceful shutdown has ended. `balance` is this
+/// Serves `sockets` on this thread, which is that of `worker`, until the graceful shutdown has ended. `balance` is this
 /// worker's part of the balance of connections.
 ///
 /// # Errors
 /// If serving stops before that.
 pub async fn run(
     port: Arc<GrpcPort>,
-    socket: Socket,
+    sockets: Vec<Socket>,
     balance: WorkerBalance<GrpcConnectionPermit>,
     worker: WorkerId,
 ) -> Result<(), WorkerFailed> {
     let drain = Arc::clone(port.handler.drain());
     let WorkerBalance { balancer, incoming } = balance;
-    let opener = GrpcOpener::new(Arc::clone(&port), worker);
-    let handle = |accepted: AcceptedSocket| {
-        // The connection is closed; a load balancer in front connects elsewhere.
-        let Some(permit) = port.connection_limiter.acquire() else { return Ok(()) };
-        let assigned = handover::assign(&balancer, accepted, permit)?;
-        assigned.into_iter().for_each(|assigned| opener.open(assigned));
-        Ok(())
-    };
+    let opener = Rc::new(GrpcOpener::new(port, worker));
+    let balancer = Rc::new(balancer);
+    let mut accepting = JoinSet::new();
+    for socket in sockets {
+        let (opener, balancer, drain) = (Rc::clone(&opener), Rc::clone(&balancer), Arc::clone(&drain));
+        accepting.spawn_local(async move {
+            let handle = |accepted| opener.assign(&balancer, accepted);
+            listener::serve(socket, drain.wait_for_closing(), handle, || {}).await;
+        });
+    }
     let accepting = async {
-        listener::serve(socket, drain.wait_for_closing(), handle, || {}).await;
+        while accepting.join_next().await.is_some() {}
         match drain.phase() < DrainPhase::Draining {
             true => Err(WorkerFailed("the listener of the rate limit service has stopped")),
             false => Ok(()),
@@ -177,6 +181,19 @@ impl GrpcOpener {
             calls: Rc::default(),
         });
         Self { port, worker, connections: RefCell::default() }
+    }
+
+    /// Assigns an accepted connection to a worker.
+    fn assign(
+        &self,
+        balancer: &ConnectionBalancer<QueuedConnection<GrpcConnectionPermit>>,
+        accepted: AcceptedSocket,
+    ) -> io::Result<()> {
+        // The connection is closed; a load balancer in front connects elsewhere.
+        let Some(permit) = self.port.connection_limiter.acquire() else { return Ok(()) };
+        let assigned = handover::assign(balancer, accepted, permit)?;
+        assigned.into_iter().for_each(|assigned| self.open(assigned));
+        Ok(())
     }
 
     /// Serves a connection on this thread, in a task of its own.

@@ -77,7 +77,6 @@ function showProcess(snapshot) {
     ["Uptime", formatDuration(snapshot.uptime_seconds)],
     ["Configuration", `generation ${snapshot.generation}, ${config.status}`],
     ["Problems", config.problems.length > 0 ? config.problems.join("\n") : "none"],
-    ["Waits for a restart", config.restart_pending.length > 0 ? config.restart_pending.join(", ") : "nothing"],
   ]);
 }
 
@@ -110,9 +109,6 @@ function showNotices(snapshot) {
     found.push(...texts.map((text) => create("div", { class: "notice" }, text)));
     if (config.problems.length > 0) {
       found.push(create("div", { class: "notice" }, "The last configuration was rejected; the one before stays in force.", list(config.problems)));
-    }
-    if (config.restart_pending.length > 0) {
-      found.push(create("div", { class: "notice" }, `Needs a restart to take effect: ${config.restart_pending.join(", ")}.`));
     }
     return found;
   });

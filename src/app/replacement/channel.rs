@@ -29,6 +29,10 @@ pub(super) enum MessageKind {
     Serving = 7,
     /// Old to new: a charge that has come late.
     Late = 8,
+    /// Old to new: a response that is stored for a fallback. Its body follows.
+    Stored = 9,
+    /// Old to new: the body of a stored response.
+    Body = 10,
 }
 
 /// One end of the private socket.
@@ -40,7 +44,7 @@ pub(super) struct Channel {
 }
 
 impl MessageKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Hello,
         Self::Descriptors,
         Self::Counters,
@@ -49,6 +53,8 @@ impl MessageKind {
         Self::Learned,
         Self::Serving,
         Self::Late,
+        Self::Stored,
+        Self::Body,
     ];
 
     fn from_byte(byte: u8) -> io::Result<Self> {

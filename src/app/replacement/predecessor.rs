@@ -158,11 +158,25 @@ fn receive_connections(connections: &ConnectionReceiver, workers: &[mpsc::Sender
     }
 }
 
+/// Takes over a stored response, whose body follows `head`.
+fn adopt_response(channel: &mut Channel, head: &[u8], shared: &ProxyState) -> io::Result<()> {
+    let body = channel.expect(MessageKind::Body, TIMEOUT)?;
+    let fallbacks = Arc::clone(&shared.generation.load().fallbacks);
+    // A rule that no longer stores it is no problem.
+    fallbacks.adopt(serde_json::from_slice(head)?, body.into(), shared.clock.now());
+    Ok(())
+}
+
 /// Applies what requests in flight in the old process charge, until that has ended.
 fn apply_late_charges(mut channel: Channel, mut absorbed: AbsorbedCounters, shared: &ProxyState) {
     let (limiter, clock) = (&shared.limiter, &shared.clock);
     loop {
         match channel.next() {
+            Ok(Some((MessageKind::Stored, head))) => {
+                if let Err(error) = adopt_response(&mut channel, &head, shared) {
+                    tracing::warn!(%error, "cannot take over a stored response");
+                }
+            }
             Ok(Some((MessageKind::Late, charge))) => match LateChargeMessage::from_bytes(&charge) {
                 Some(charge) => absorbed.apply(limiter, &charge, clock.now()),
                 None => tracing::warn!("ignored an invalid charge of the old process"),

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::RunningApp;
 use weir_config::parse;
+use weir_limiter::adaptive::limits::LearnedLimit;
+use weir_limiter::feedback::learned::LearnedShare;
 use weir_limiter::key::KeyHash;
 use weir_limiter::quota::{BoostFactor, QuotaChange};
 use weir_limiter::timestamp::Timestamp;
@@ -30,6 +32,10 @@ pub(super) struct Prepared {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Learned {
     overrides: Vec<MovedOverride>,
+    /// Limits of rules with `in_flight: auto`, by rule.
+    adaptive: Vec<(Box<str>, Vec<LearnedLimit>)>,
+    /// Shares of limits that follow a provider, by rule.
+    shares: Vec<(Box<str>, Vec<LearnedShare>)>,
 }
 
 /// An override that an operator has set.
@@ -85,13 +91,28 @@ impl Learned {
             },
             remaining: active.until.as_nanos().saturating_sub(now.as_nanos()),
         });
-        Self { overrides: overrides.collect() }
+        let generation = running.shared.generation.load();
+        let adaptive = generation.policy.rules.adaptive_rules();
+        let shares = running.shared.limiter.feedback().all().into_iter();
+        Self {
+            overrides: overrides.collect(),
+            adaptive: adaptive.map(|(rule, limits, _)| (rule.name.clone(), limits.learned())).collect(),
+            shares: shares.map(|(name, rule)| (name, rule.learned(now))).collect(),
+        }
     }
 
     /// Puts it in force in this process.
     pub(super) fn apply(self, running: &RunningApp) {
         let policy = std::sync::Arc::clone(&running.shared.generation.load().policy);
         let (limiter, now) = (&running.shared.limiter, running.shared.clock.now());
+        for (rule, limits, range) in policy.rules.adaptive_rules() {
+            let learned = self.adaptive.iter().find(|(name, _)| *name == rule.name);
+            learned.iter().for_each(|(_, learned)| limits.restore(learned, range));
+        }
+        for (name, rule) in limiter.feedback().all() {
+            let learned = self.shares.iter().find(|(learned, _)| *learned == name);
+            learned.iter().for_each(|(_, learned)| rule.restore(learned, now, limiter));
+        }
         for moved in self.overrides {
             let Some(rule) = policy.rules.position(&moved.rule) else {
                 tracing::warn!(rule = %moved.rule, "an override has ended: the configuration no longer has its rule");

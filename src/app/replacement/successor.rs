@@ -1,55 +1,50 @@
 //! The old process: starts the new one and hands over to it.
 
+mod hand_over;
+
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc::Sender;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::channel::{Channel, MessageKind};
-use super::state::{Hello, Learned, Prepared};
-use super::{VARIABLE, VERSION};
+use super::state::Hello;
+use super::supervisor::{self, Relay};
+use super::{OWN_BINARY, VARIABLE, VERSION};
 use crate::app::{RunningApp, service_manager};
-use crate::proxy::WorkerUpdate;
-use weir_limiter::saved::SaveError;
 use weir_limiter::transfer::LateChargeMessage;
 use weir_net::fd_channel::{ConnectionSender, connection_channel};
-use weir_net::replacement::{ReplacementPhase, Successor};
-use weir_store::state_file::frames;
+use weir_net::replacement::ReplacementPhase;
 
-/// Time for the new process to load its configuration, with its databases and address lists.
-const PREPARE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time for the new process to take over the counters. Requests wait meanwhile.
-const SERVE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time for clients over HTTP/2 to learn that their connections end.
-const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for a worker to notice a phase.
-const NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval at which the old process looks whether the new one still runs.
 const LATE_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum processes that are started because the new one has ended at once.
 const MAX_RESTARTS: u32 = 3;
-/// The file of the running binary, even if another lies at its path by now.
-const OWN_BINARY: &str = "/proc/self/exe";
 
 /// Replaces this process when it is asked to.
 pub(in crate::app) struct Replacer {
     running: Arc<RunningApp>,
-    /// Path of the binary when the process has started.
+    /// Path of the binary when the first process has started. Another file may lie there by now.
     program: Option<PathBuf>,
     is_active: AtomicBool,
     /// Whether the process ends, so that no further charge comes late.
     is_finished: AtomicBool,
+    /// Whether this process was told to end, and those that replace it.
+    is_stopping: AtomicBool,
+    /// The process that is being started; 0 if there is none.
+    starting: AtomicU32,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Passes signals on to the new process, if nobody else does.
+    relay: OnceLock<Relay>,
 }
 
 /// A new process that serves.
@@ -63,19 +58,20 @@ impl Replacer {
     pub(in crate::app) fn new(running: &Arc<RunningApp>) -> Arc<Self> {
         Arc::new(Self {
             running: Arc::clone(running),
-            program: std::env::current_exe().ok(),
+            program: std::env::var_os(VARIABLE).map(PathBuf::from).or_else(|| std::env::current_exe().ok()),
             is_active: AtomicBool::new(false),
             is_finished: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            starting: AtomicU32::new(0),
             thread: Mutex::default(),
+            relay: OnceLock::new(),
         })
     }
 
     /// Starts the binary that lies at this process's path, and hands over to it, on a thread of its own.
     pub(in crate::app) fn start(self: &Arc<Self>) {
-        if std::process::id() == 1 {
-            tracing::error!(
-                "this process is not replaced: it is process 1 of a container, which would end with it"
-            );
+        if self.is_replaced() {
+            // The signal is for the new process.
             return;
         }
         let Some(program) = self.program.clone() else {
@@ -87,23 +83,45 @@ impl Replacer {
             return;
         }
         let replacer = Arc::clone(self);
-        let started =
-            std::thread::Builder::new().name("replacement".to_owned()).spawn(move || {
-                match replacer.replace(&program) {
-                    Ok(serving) => replacer.follow(serving),
-                    Err(error) => {
-                        tracing::error!(%error, "this process is not replaced, and goes on");
-                        replacer.is_active.store(false, Ordering::Relaxed);
-                    }
-                }
-            });
-        match started {
-            Ok(thread) => *self.thread.lock() = Some(thread),
-            Err(error) => {
-                tracing::error!(%error, "this process is not replaced: cannot start a thread");
-                self.is_active.store(false, Ordering::Relaxed);
+        let replace = move || match replacer.replace(&program) {
+            Ok(serving) => {
+                replacer.leave(&serving.child);
+                replacer.follow(serving);
             }
+            Err(error) => {
+                tracing::error!(%error, "this process is not replaced, and goes on");
+                replacer.is_active.store(false, Ordering::Relaxed);
+            }
+        };
+        if let Err(error) = self.run_on_thread(replace) {
+            tracing::error!(%error, "this process is not replaced: cannot start a thread");
+            self.is_active.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Starts the binary of this process, which reads the configuration as it is now, and hands over to it. Returns once that
+    /// serves.
+    ///
+    /// # Errors
+    /// Why this process goes on.
+    pub(in crate::app) fn start_with_new_configuration(self: &Arc<Self>) -> io::Result<()> {
+        if self.is_active.swap(true, Ordering::Relaxed) {
+            return Err(io::Error::other("this process is being replaced already"));
+        }
+        let replaced = self.replace(Path::new(OWN_BINARY));
+        let serving = replaced.inspect_err(|_| self.is_active.store(false, Ordering::Relaxed))?;
+        self.leave(&serving.child);
+        let replacer = Arc::clone(self);
+        if let Err(error) = self.run_on_thread(move || replacer.follow(serving)) {
+            tracing::error!(%error, "cannot start a thread: what requests in flight charge is lost");
+        }
+        Ok(())
+    }
+
+    fn run_on_thread(&self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let mut thread = self.thread.lock();
+        *thread = Some(std::thread::Builder::new().name("replacement".to_owned()).spawn(work)?);
+        Ok(())
     }
 
     /// Passes the last charges on. No request may be in flight.
@@ -114,6 +132,20 @@ impl Replacer {
         }
     }
 
+    /// Ends a process that is being started: the service is to end.
+    pub(in crate::app) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        signal(self.starting.load(Ordering::SeqCst), Signal::KILL);
+    }
+
+    /// Stays as the parent of the processes that follow, if that is needed.
+    pub(in crate::app) fn supervise(&self) {
+        if let Some(relay) = self.relay.get() {
+            let error = relay.become_supervisor();
+            tracing::error!(%error, "cannot stay as the parent of the new process");
+        }
+    }
+
     fn is_replaced(&self) -> bool {
         self.running.shared.replacement.phase() == ReplacementPhase::Replaced
     }
@@ -121,8 +153,16 @@ impl Replacer {
     /// Starts `program` and hands over to it. If that fails, this process goes on.
     fn replace(&self, program: &Path) -> io::Result<Serving> {
         tracing::info!(program = %program.display(), "starting the process that replaces this one");
+        if supervisor::is_needed() {
+            supervisor::adopt_successors();
+        }
         let (mut child, mut channel, sender) = self.spawn(program)?;
-        let handed_over = self.hand_over(&mut channel, sender);
+        self.starting.store(child.id(), Ordering::SeqCst);
+        let handed_over = match self.is_stopping.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("this process ends")),
+            false => self.hand_over(&mut channel, sender),
+        };
+        self.starting.store(0, Ordering::SeqCst);
         match handed_over {
             Ok(late) => Ok(Serving { child, channel, late }),
             Err(error) => {
@@ -146,7 +186,8 @@ impl Replacer {
         let mut arguments = std::env::args_os();
         let mut command = Command::new(program);
         command.arg0(arguments.next().unwrap_or_else(|| program.into())).args(arguments);
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).env(VARIABLE, "1");
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.env(VARIABLE, self.program.as_deref().unwrap_or(program));
         // These name this process.
         ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"].iter().for_each(|name| {
             command.env_remove(name);
@@ -165,86 +206,15 @@ impl Replacer {
         Ok((child, channel, sender))
     }
 
-    /// Hands over to the new process, once that is prepared. Returns what is charged late.
-    fn hand_over(
-        &self,
-        channel: &mut Channel,
-        sender: ConnectionSender,
-    ) -> io::Result<Receiver<LateChargeMessage>> {
-        let shared = &self.running.shared;
-        let mut counters = Vec::new();
-        save(&mut counters, |out| frames::write(out, &shared.limiter, shared.clock.now()).map(drop))?;
-        channel.send(MessageKind::Counters, &counters)?;
-        let prepared = channel.expect(MessageKind::Prepared, PREPARE_TIMEOUT)?;
-        let Prepared { listeners } = serde_json::from_slice(&prepared)?;
-        let was_replaced = self.is_replaced();
-        match self.move_counters(channel) {
-            Ok(late) => {
-                let successor = Successor { sender, listeners: listeners.into() };
-                shared.replacement.set_successor(Some(Arc::new(successor)));
-                Ok(late)
-            }
-            Err(error) if was_replaced => Err(error),
-            Err(error) => {
-                shared.limiter.end_transfer();
-                self.set_phase(ReplacementPhase::Serving);
-                Err(error)
-            }
-        }
-    }
-
-    /// Lets no request be decided here, and passes the counters to the new process, until that serves.
-    fn move_counters(&self, channel: &mut Channel) -> io::Result<Receiver<LateChargeMessage>> {
-        let shared = &self.running.shared;
-        if !self.is_replaced() {
-            self.end_http2();
-            if !self.set_phase(ReplacementPhase::Frozen) {
-                return Err(io::Error::other("a worker has not stopped deciding in time"));
-            }
-        }
-        let (late_sender, late) = channel_of_late_charges();
-        let (mut counters, mut holds) = (Vec::new(), Vec::new());
-        save(&mut counters, |out| {
-            holds = frames::transfer(out, &shared.limiter, late_sender.clone(), shared.clock.now())?;
-            Ok(())
-        })?;
-        channel.send(MessageKind::Counters, &counters)?;
-        channel.send(MessageKind::Holds, &weir_limiter::transfer::TransferredHold::all_to_bytes(&holds))?;
-        channel.send(MessageKind::Learned, &serde_json::to_vec(&Learned::of(&self.running))?)?;
-        channel.expect(MessageKind::Serving, SERVE_TIMEOUT)?;
-        Ok(late)
-    }
-
-    /// Ends connections over HTTP/2, so that no stream arrives when nothing may be decided.
-    fn end_http2(&self) {
-        // Twice: after the first time, the connections have yet to be woken.
-        self.set_phase(ReplacementPhase::Ending);
-        self.set_phase(ReplacementPhase::Ending);
-        let started = Instant::now();
-        let replacement = &self.running.shared.replacement;
-        while replacement.ending_connections() > 0 && started.elapsed() < ENDING_TIMEOUT {
-            std::thread::sleep(POLL_INTERVAL);
-        }
-    }
-
-    /// Changes the phase, and returns whether all workers have noticed.
-    fn set_phase(&self, phase: ReplacementPhase) -> bool {
-        self.running.shared.replacement.set_phase(phase);
-        let (noticed, waiting) = sync_channel(0);
-        for worker in &self.running.sockets.listeners.workers() {
-            send_notice(worker, noticed.clone());
-        }
-        drop(noticed);
-        // Nothing is sent: the last worker drops the sender.
-        waiting.recv_timeout(NOTICE_TIMEOUT) == Err(RecvTimeoutError::Disconnected)
-    }
-
-    /// Ends this process in order, and passes on what its requests still charge. If the new process ends before, starts
-    /// another one from the binary of this process.
+    /// Passes on what requests of this process still charge. If the new process ends before, starts another one from the
+    /// binary of this process.
     fn follow(&self, mut serving: Serving) {
-        self.leave(&serving.child);
         let mut restarts = 0;
         while let Err(error) = self.pass_on(&mut serving) {
+            let was_told_to_end = self.relay.get().is_some_and(Relay::is_terminating);
+            if was_told_to_end || self.is_stopping.load(Ordering::SeqCst) {
+                return;
+            }
             let status = serving.child.wait().map(|status| status.to_string()).unwrap_or_default();
             tracing::error!(%error, status, "the new process has ended: starting another from the binary of this one");
             restarts += 1;
@@ -260,60 +230,71 @@ impl Replacer {
                     return;
                 }
             };
-            service_manager::replaced_by(serving.child.id());
+            tracing::info!(process = serving.child.id(), "another process serves");
+            self.follow_with_signals(serving.child.id());
         }
     }
 
+    /// Lets signals reach the process that serves.
+    fn follow_with_signals(&self, process: u32) {
+        service_manager::replaced_by(process);
+        if let Some(relay) = self.relay.get() {
+            relay.redirect(process);
+        } else if supervisor::is_needed() {
+            match Relay::start(process) {
+                Ok(relay) => drop(self.relay.set(relay)),
+                Err(error) => tracing::error!(?error, "signals are not passed on to the new process"),
+            }
+        }
+    }
+
+    /// Ends this process in order.
     fn leave(&self, child: &Child) {
         let running = &self.running;
-        service_manager::replaced_by(child.id());
+        self.follow_with_signals(child.id());
+        if self.is_stopping.load(Ordering::SeqCst) {
+            // The signal has come while the new process took over.
+            signal(child.id(), Signal::TERM);
+        }
         running.sockets.leave();
         running.state_saver.iter().for_each(|saver| saver.hand_over());
+        running.shared.store.iter().for_each(|store| store.give_up_leases());
         self.set_phase(ReplacementPhase::Replaced);
         running.reload.stop();
         running.shared.drain.replace();
         tracing::info!(process = child.id(), "replaced by another process: draining");
     }
 
-    /// Passes late charges on until this process ends.
+    /// Passes stored responses on, and late charges until this process ends.
     ///
     /// # Errors
-    /// If the new process has ended.
+    /// If the new process has failed.
     fn pass_on(&self, serving: &mut Serving) -> io::Result<()> {
+        let fallbacks = Arc::clone(&self.running.shared.generation.load().fallbacks);
+        for (head, body) in fallbacks.stored(self.running.shared.clock.now()) {
+            serving.channel.send(MessageKind::Stored, &serde_json::to_vec(&head)?)?;
+            serving.channel.send(MessageKind::Body, &body)?;
+        }
         loop {
             match serving.late.recv_timeout(LATE_INTERVAL) {
                 Ok(charge) => serving.channel.send(MessageKind::Late, &charge.to_bytes())?,
                 Err(_) if self.is_finished.load(Ordering::Relaxed) => return Ok(()),
-                Err(_) => {
-                    if let Some(status) = serving.child.try_wait()? {
-                        return Err(io::Error::other(status.to_string()));
+                Err(_) => match serving.child.try_wait()? {
+                    Some(status) if status.success() => {
+                        tracing::info!("the new process has ended in order");
+                        return Ok(());
                     }
-                }
+                    Some(status) => return Err(io::Error::other(status.to_string())),
+                    None => {}
+                },
             }
         }
     }
 }
 
-fn channel_of_late_charges() -> (std::sync::mpsc::Sender<LateChargeMessage>, Receiver<LateChargeMessage>) {
-    channel()
-}
-
-fn send_notice(worker: &Sender<WorkerUpdate>, noticed: std::sync::mpsc::SyncSender<()>) {
-    // Fails only if the worker has ended, and decides nothing.
-    let _ = worker.blocking_send(WorkerUpdate::Replacement(noticed));
-}
-
-/// Writes counters with `write` until no reload comes between.
-fn save(
-    out: &mut Vec<u8>,
-    mut write: impl FnMut(&mut Vec<u8>) -> Result<(), SaveError<io::Error>>,
-) -> io::Result<()> {
-    loop {
-        out.clear();
-        match write(out) {
-            Ok(()) => return Ok(()),
-            Err(SaveError::Changed) => {}
-            Err(SaveError::Write(error)) => return Err(error),
-        }
+/// Sends a signal to the process, unless it has ended. Zero is no process.
+fn signal(process: u32, signal: Signal) {
+    if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(process, signal);
     }
 }

@@ -22,7 +22,7 @@ fn view() -> TopView {
                   "factor": 2.5, "decisions": { "allowed": 40 * n, "delayed": 2 * n } },
             ],
             "upstreams": [{ "name": "upstream", "requests": 111 * n, "p50_ms": 3.42, "p99_ms": 41.2, "healthy": 1, "endpoints": 2 }],
-            "config": { "status": "rejected", "problems": ["weir.yaml:14:12: wrong"], "restart_pending": ["workers"] },
+            "config": { "status": "rejected", "problems": ["weir.yaml:14:12: wrong"] },
             "top": [{ "rule": "per-ip", "keys": [
                 { "key": "client_ip=203.0.113.9", "admitted": 900, "rejected": 0 },
                 { "key": "client_ip=203.0.113.7", "admitted": 600, "rejected": 45, "banned": true },
@@ -48,7 +48,6 @@ fn text_shows_process_rules_and_keys() {
         "upstream upstream  111/s  p50 3.4 ms  p99 41 ms  healthy 1/2",
         "notice: The store of shared limits does not respond.",
         "problem: weir.yaml:14:12: wrong",
-        "needs a restart: workers",
         "",
         "RULE      LIMIT                 ALLOWED/s DELAYED/s REJECTED/s    KEYS",
         "per-ip    100/s                       111         0         34     127",

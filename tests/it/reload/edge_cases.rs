@@ -1,4 +1,4 @@
-//! Files that are written continuously, slowly or incompletely, and changes that need a restart.
+//! Files that are written continuously, slowly or incompletely.
 
 use std::fs;
 use std::io::Write as _;
@@ -50,8 +50,7 @@ fn continuously_written_list_is_reloaded() {
                     wait::pause(Duration::from_millis(50));
                 }
             });
-            let denied =
-                wait::within(wait::DEADLINE, || is_denied(&weir, "203.0.113.2").then_some(()));
+            let denied = wait::within(wait::DEADLINE, || is_denied(&weir, "203.0.113.2").then_some(()));
             done.store(true, Ordering::Relaxed);
             denied
         });
@@ -77,20 +76,6 @@ fn list_open_for_writing_is_reloaded_when_closed() {
     drop(writer);
     wait::until_true("the whole list", || is_denied(&weir, "203.0.113.2"));
     assert!(is_denied(&weir, "203.0.113.1"));
-}
-
-#[test]
-fn pending_restart_is_a_metric_and_listed_by_name() {
-    let weir = Weir::start(&config("echo", ""));
-    let pending = || weir.metric("weir_config_restart_pending", &[]);
-    let named = || weir.admin_json("/server_info")["config"]["last_reload"]["needs_restart"].clone();
-    assert_eq!(pending(), 0.0);
-    weir.reload(&config("echo", "workers: 2\nstate: { file: state }"));
-    assert_eq!((pending(), named()), (2.0, serde_json::json!(["workers", "state"])));
-    weir.assert_reload_rejected("listeners: [");
-    assert_eq!(pending(), 2.0, "the configuration in force still needs a restart");
-    weir.reload(&config("echo", ""));
-    assert_eq!((pending(), named()), (0.0, serde_json::json!([])));
 }
 
 #[test]

@@ -85,9 +85,18 @@ impl H2Client {
         request: http::request::Builder,
         end_of_stream: bool,
     ) -> (ResponseFuture, SendStream<Bytes>) {
+        self.try_send_request(request, end_of_stream).unwrap()
+    }
+
+    /// As [`Self::send_request`]; returns an error if the connection ends instead.
+    pub(crate) fn try_send_request(
+        &self,
+        request: http::request::Builder,
+        end_of_stream: bool,
+    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
         let sender = self.sender.clone();
-        let mut sender = self.block_on(async { sender.ready().await }).unwrap();
-        sender.send_request(request.body(()).unwrap(), end_of_stream).unwrap()
+        let mut sender = self.block_on(async { sender.ready().await })?;
+        sender.send_request(request.body(()).unwrap(), end_of_stream)
     }
 
     /// Waits for the header section of a response.
@@ -122,9 +131,7 @@ impl H2Client {
 
     /// Sends a request without a body and waits for the response; returns an error if the connection ends instead.
     pub(crate) fn try_fetch(&mut self, request: http::request::Builder) -> Result<H2Response, h2::Error> {
-        let sender = self.sender.clone();
-        let mut sender = self.block_on(async { sender.ready().await })?;
-        let (response, _) = sender.send_request(request.body(()).unwrap(), true)?;
+        let (response, _) = self.try_send_request(request, true)?;
         self.read_response(response)
     }
 

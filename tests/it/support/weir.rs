@@ -243,8 +243,17 @@ impl Weir {
 
     /// Returns the peak resident memory of the process, in KiB.
     pub(crate) fn peak_memory(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    /// Returns the resident memory of the process, in KiB.
+    pub(crate) fn resident_memory(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    fn memory(&self, field: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
@@ -280,6 +289,7 @@ impl Drop for Weir {
         // Fails only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.kill_successors();
         if thread::panicking() {
             eprintln!("--- log of weir\n{}\n---", self.log().join("\n"));
         }

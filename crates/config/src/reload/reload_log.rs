@@ -19,7 +19,7 @@ pub(super) fn truncation_warning(lines: usize) -> String {
 pub(super) fn log_reload(file: &Path, reload: &Reload) {
     let file = file.display();
     match reload {
-        Reload::Applied { config, restart_fields: needs_restart, warnings, .. } => {
+        Reload::Applied { config, warnings, .. } => {
             tracing::info!(%file, rules = config.policy.rules.len(), "configuration reloaded");
             for notice in &config.notices {
                 tracing::info!("{notice}");
@@ -27,10 +27,8 @@ pub(super) fn log_reload(file: &Path, reload: &Reload) {
             for warning in warnings {
                 tracing::warn!(%file, "{warning}");
             }
-            for field in needs_restart {
-                tracing::warn!(%file, field, "changed, but takes effect only after a restart");
-            }
         }
+        Reload::TakenOver => tracing::info!(%file, "configuration applied by another process"),
         Reload::Unchanged => tracing::info!(%file, "configuration unchanged"),
         Reload::Rejected { problems } => {
             tracing::error!(

@@ -22,11 +22,11 @@ pub enum Reload {
         config: Box<Config>,
         /// The fetched document, if the file is a bootstrap.
         document: Option<FetchedDocument>,
-        /// Changed keys that take effect only after a restart; everything else is to be applied now.
-        restart_fields: Vec<&'static str>,
         /// Warnings for operators.
         warnings: Vec<String>,
     },
+    /// A new process has taken over with the new configuration.
+    TakenOver,
     /// The files contain the running configuration.
     Unchanged,
     /// The configuration is invalid or cannot be read; the running one stays.
@@ -40,11 +40,20 @@ impl Reload {
     /// Returns the outcome as a label for metrics and messages.
     pub const fn outcome(&self) -> ReloadOutcome {
         match self {
-            Self::Applied { .. } => ReloadOutcome::Applied,
+            Self::Applied { .. } | Self::TakenOver => ReloadOutcome::Applied,
             Self::Unchanged => ReloadOutcome::Unchanged,
             Self::Rejected { .. } => ReloadOutcome::Rejected,
         }
     }
+}
+
+/// How a valid configuration takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preparation {
+    /// It can be applied.
+    Ready,
+    /// Another process has taken over with it.
+    TakenOver,
 }
 
 /// A valid setting that cannot be used at present, such as a file that cannot be opened.
@@ -68,8 +77,6 @@ pub struct ReloadStatus {
     pub text_hash: u64,
     /// The fetched document, if the file is a bootstrap.
     pub document: Option<FetchedDocument>,
-    /// Keys of the running configuration that take effect only after a restart.
-    pub restart_fields: Vec<&'static str>,
     /// The last reload; `None` before the first.
     pub last_attempt: Option<ReloadAttempt>,
 }

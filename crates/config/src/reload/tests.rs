@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::mpsc::{Receiver, channel};
@@ -56,7 +57,7 @@ impl RunningReloader {
         let thread = thread::spawn(move || {
             reloader.run(
                 || Timestamp::from_secs(7),
-                |_| Ok(()),
+                |_, _| Ok(Preparation::Ready),
                 |reload| {
                     let _ = sender.send(reload);
                 },
@@ -229,7 +230,7 @@ fn reload_applies_change_made_before_run() {
     let handle = reloader.handle();
     reloader.run(
         || Timestamp::EPOCH,
-        |_| Ok(()),
+        |_, _| Ok(Preparation::Ready),
         |reload| {
             assert_eq!(reload.outcome(), ReloadOutcome::Applied);
             handle.stop();
@@ -250,7 +251,7 @@ fn configuration_that_cannot_be_prepared_is_rejected_until_it_can() {
     let unusable = || UnusableSetting { key: "access_log".to_owned(), message: "cannot open /x".to_owned() };
     reloader.run(
         || Timestamp::EPOCH,
-        |_| is_usable.get().then_some(()).ok_or_else(unusable),
+        |_, _| is_usable.get().then_some(Preparation::Ready).ok_or_else(unusable),
         |reload| {
             if let Reload::Rejected { problems } = &reload {
                 let expected = format!("{}: access_log: cannot open /x", path.display());
@@ -268,23 +269,38 @@ fn configuration_that_cannot_be_prepared_is_rejected_until_it_can() {
 }
 
 #[test]
-fn reload_lists_fields_that_need_a_restart() {
+fn keys_that_only_a_start_applies_are_passed_on_until_another_process_takes_over() {
     let (_directory, path) = new_config_file();
-    let running = RunningReloader::start(&path, BY_EVENTS);
-    let moved = text("2/s").replace("8080", "8081").replace("workers: 1", "workers: 2");
+    let watch = FileWatch::for_file(&path);
+    let origin = ReloadOrigin::File(path.clone());
+    let (_, reloader) = Reloader::start_from(origin, None, watch, BY_EVENTS).unwrap();
+    let moved = text("2/s").replace("8080", "8081");
     replace(&path, &moved);
-    let Reload::Applied { restart_fields: needs_restart, .. } = running.next() else { panic!("not applied") };
-    assert_eq!(needs_restart, ["workers"]);
-    replace(&path, &moved.replace("2/s", "3/s"));
-    let Reload::Applied { restart_fields: needs_restart, .. } = running.next() else { panic!("not applied") };
-    assert_eq!(needs_restart, ["workers"]);
-    while running.handle.status().generation < 3 {
-        thread::yield_now();
-    }
-    assert_eq!(running.handle.status().restart_fields, ["workers"]);
-    replace(&path, &text("3/s"));
-    let Reload::Applied { restart_fields: needs_restart, .. } = running.next() else { panic!("not applied") };
-    assert_eq!(needs_restart, [""; 0]);
+    let (handle, mut outcomes, keys) = (reloader.handle(), Vec::new(), RefCell::new(Vec::new()));
+    let status = reloader.handle();
+    reloader.run(
+        || Timestamp::EPOCH,
+        |_, changed| {
+            keys.borrow_mut().push(changed.to_vec());
+            Ok(if changed.is_empty() { Preparation::Ready } else { Preparation::TakenOver })
+        },
+        |reload| match reload {
+            Reload::Applied { .. } => {
+                outcomes.push("applied");
+                replace(&path, &moved.replace("workers: 1", "workers: 2"));
+            }
+            Reload::TakenOver => {
+                outcomes.push("taken over");
+                handle.stop();
+            }
+            other => panic!("{other:?}"),
+        },
+        || {},
+    );
+    assert_eq!(outcomes, ["applied", "taken over"]);
+    assert_eq!(*keys.borrow(), [vec![], vec!["workers"]]);
+    assert_eq!(status.status().generation, 2, "the other process has the new text");
+    assert_eq!(status.last_attempt().unwrap().outcome, ReloadOutcome::Applied);
 }
 
 /// A configuration with a rule for the clients in `list.txt`.

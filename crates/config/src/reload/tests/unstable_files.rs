@@ -147,7 +147,7 @@ fn reload_uses_at_most_a_quarter_of_a_cpu() {
     let thread = thread::spawn(move || {
         reloader.run(
             || Timestamp::EPOCH,
-            |_| Ok(()),
+            |_, _| Ok(Preparation::Ready),
             |_| {
                 let began = clock.elapsed();
                 while clock.elapsed() < began + BUSY {
