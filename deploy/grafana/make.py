@@ -236,23 +236,19 @@ def fleet_rows(where):
 
 def fleet():
     overview = [
-        panel("Instances", "Instances that are scraped.", f"count(weir_build_info{{{FLEET}}})", kind="stat", width=3),
+        panel("Instances", "Instances that are scraped.", f"count(weir_build_info{{{FLEET}}})", kind="stat", width=4),
         panel(
             "Requests", "Completed requests a second.",
-            f"sum(rate(weir_requests_total{{{FLEET}}}[$__rate_interval]))", "reqps", kind="stat", width=4,
+            f"sum(rate(weir_requests_total{{{FLEET}}}[$__rate_interval]))", "reqps", kind="stat", width=5,
         ),
         panel(
             "Rejected", "Requests rejected by a rule or by overload protection, a second.",
             f"sum(rate(weir_request_outcomes_total{{{FLEET}, {NOT_FORWARDED}}}[$__rate_interval]))", "reqps", kind="stat",
-            width=4,
+            width=5,
         ),
         panel(
             "Invalid configuration", "Instances that have rejected their last configuration.",
-            f"sum(weir_config_last_reload_successful{{{FLEET}}} == bool 0)", kind="stat", width=4, alarm=1,
-        ),
-        panel(
-            "Waiting for a restart", "Settings that take effect only after a restart: the maximum of all instances.",
-            f"max(weir_config_restart_pending{{{FLEET}}})", kind="stat", width=4, alarm=1,
+            f"sum(weir_config_last_reload_successful{{{FLEET}}} == bool 0)", kind="stat", width=5, alarm=1,
         ),
         panel(
             "Next certificate", "Time until the first certificate expires.",
@@ -307,16 +303,16 @@ def instance():
         ),
         panel(
             "Uptime", "Time since the process started.",
-            f"max(time() - process_start_time_seconds{{{INSTANCE}}})", "s", kind="stat", width=3,
+            f"max(time() - process_start_time_seconds{{{INSTANCE}}})", "s", kind="stat", width=4,
         ),
         panel(
             "Requests", "Completed requests a second.",
-            f"sum(rate(weir_requests_total{{{INSTANCE}}}[$__rate_interval]))", "reqps", kind="stat", width=3,
+            f"sum(rate(weir_requests_total{{{INSTANCE}}}[$__rate_interval]))", "reqps", kind="stat", width=4,
         ),
         panel(
             "Rejected", "Requests rejected by a rule or by overload protection, a second.",
             f"sum(rate(weir_request_outcomes_total{{{INSTANCE}, {NOT_FORWARDED}}}[$__rate_interval]))", "reqps", kind="stat",
-            width=3,
+            width=4,
         ),
         panel(
             "Generation", "Configurations applied since the start.",
@@ -326,10 +322,6 @@ def instance():
             "Configuration valid", "Whether the last configuration read was valid (1) or not (0).",
             f"min(weir_config_last_reload_successful{{{INSTANCE}}})", kind="stat", width=3,
             steps=[("red", None), ("green", 1)],
-        ),
-        panel(
-            "Waiting for a restart", "Settings that take effect only after a restart.",
-            f"max(weir_config_restart_pending{{{INSTANCE}}})", kind="stat", width=3, alarm=1,
         ),
         panel(
             "Panics", "Panics of threads and tasks; each one is a bug.",

@@ -312,11 +312,6 @@ impl Metrics {
         }
     }
 
-    /// Sets how many settings of the configuration in effect require a restart.
-    pub fn set_config_restart_pending(&self, settings: usize) {
-        self.exporter.restart_pending.set(settings as f64);
-    }
-
     /// Returns the counts of every rule so far, by name.
     pub fn all_decisions(&self) -> Vec<(Box<str>, DecisionCounts)> {
         self.rules.lock().decisions()

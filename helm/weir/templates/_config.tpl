@@ -267,18 +267,6 @@ values could differ from what Weir uses. They are included in the context of thi
 {{- end -}}
 {{- end -}}
 
-{{/* Checksum over the keys of the configuration that take effect only after a restart (docs/reference/reload.md).
-Weir reloads all other changes and keeps its counters, which a restart would lose. */}}
-{{- define "weir.restartChecksum" -}}
-{{- $config := include "weir.config" . | fromYaml -}}
-{{- $kept := pick $config "workers" "state" "store" -}}
-{{- with $config.rls -}}
-{{- $_ := set $kept "rls" (pick . "address" "http" "debug" "prometheus" "statsd" "connections" "scope") -}}
-{{- end -}}
-{{- $_ := set $kept "config" (hasKey $config "config") -}}
-{{- $kept | toJson | sha256sum -}}
-{{- end -}}
-
 {{/* Data of the ConfigMap with rules in the format of envoyproxy/ratelimit. */}}
 {{- define "weir.descriptorFiles" -}}
 {{- range $name, $content := .Values.rls.descriptors }}

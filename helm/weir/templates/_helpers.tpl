@@ -78,12 +78,9 @@ annotations:
 {{- merge (dict) (include "weir.selectorLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml -}}
 {{- end -}}
 
+{{/* Without a checksum of the configuration: Weir applies every change while it runs, and keeps its counters. */}}
 {{- define "weir.podAnnotations" -}}
-{{- $restart := dict -}}
-{{- if include "weir.isConfigKnown" . -}}
-{{- $_ := set $restart "checksum/weir-restart" (include "weir.restartChecksum" .) -}}
-{{- end -}}
-{{- merge (dict) .Values.podAnnotations $restart .Values.commonAnnotations | toYaml -}}
+{{- merge (dict) .Values.podAnnotations .Values.commonAnnotations | toYaml -}}
 {{- end -}}
 
 {{- define "weir.serviceAccountName" -}}

@@ -49,7 +49,6 @@ pub(super) struct PrometheusExporter {
     pub(super) reload_successful: Gauge,
     pub(super) reload_success_time: Gauge,
     pub(super) generation: Gauge,
-    pub(super) restart_pending: Gauge,
     pub(super) spans: SpanMetrics,
 }
 
@@ -65,7 +64,6 @@ impl PrometheusExporter {
             reload_successful: registry.gauge(&families::CONFIG_SUCCESSFUL, &[]),
             reload_success_time: registry.gauge(&families::CONFIG_SUCCESS_TIME, &[]),
             generation: registry.gauge(&families::CONFIG_GENERATION, &[]),
-            restart_pending: registry.gauge(&families::CONFIG_RESTART_PENDING, &[]),
             spans: SpanMetrics {
                 exported: registry.counter(&families::SPANS_EXPORTED, &[]),
                 dropped: registry.counter(&families::SPANS_DROPPED, &[]),

@@ -292,11 +292,6 @@ pub(super) static CONFIG_SUCCESS_TIME: Family =
 pub(super) static CONFIG_GENERATION: Family =
     gauge("weir_config_generation", "Configurations applied since the start, including the first.");
 
-pub(super) static CONFIG_RESTART_PENDING: Family = gauge(
-    "weir_config_restart_pending",
-    "Number of settings of the configuration in force that take effect only after a restart.",
-);
-
 pub(super) static CONFIG_FETCHES: Family =
     counter("weir_config_fetches_total", "Requests for the configuration over HTTP, by outcome.");
 pub(super) static CONFIG_FETCH_SUCCESS_TIME: Family = gauge(
