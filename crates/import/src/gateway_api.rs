@@ -4,6 +4,7 @@
 //! query. [`GatewayRoutes::selection`] excepts the requests of more specific matches.
 
 pub(super) mod matches;
+mod parents;
 pub(super) mod targets;
 
 use super::kubernetes::Manifest;
@@ -15,6 +16,7 @@ use super::tree::{field_text, get, items, scalar_text};
 use weir_yaml::Node;
 
 use self::matches::RouteMatch;
+use self::parents::{Parents, Sharing};
 
 /// The group of the Gateway API.
 pub(super) const GROUP: &str = "gateway.networking.k8s.io";
@@ -57,6 +59,8 @@ pub(super) struct RoutePart<'n> {
     host: Option<&'n Node>,
     matching: RouteMatch<'n>,
     rule: Option<&'n Node>,
+    /// Whether it redirects HTTP to HTTPS, so that a request comes again by another connection.
+    is_https_redirect: bool,
 }
 
 /// The order in which parts take requests; the greater takes precedence.
@@ -141,29 +145,58 @@ impl<'n> GatewayRoutes<'n> {
         for (route, others) in self.routes.iter().enumerate() {
             for index in 0..others.parts.len() {
                 let other = PartId { route, part: index };
-                let is_apart = own.contains(&other) || !self.may_share_gateway(route, id.route);
-                if other == id || is_apart || !self.takes_precedence(other, id) {
+                let is_apart = own.contains(&other) || !self.takes_precedence(other, id);
+                if other == id || is_apart || !selection.overlaps(&self.part(other).selection) {
                     continue;
                 }
-                let rest = selection.without(&self.part(other).selection);
-                if rest.scopes != selection.scopes || rest.remarks != selection.remarks {
-                    self.mark(other, ledger);
-                    selection = rest;
-                }
+                self.except(&mut selection, id, other, ledger);
             }
         }
         selection
     }
 
-    /// Whether both routes may be attached to one gateway.
-    fn may_share_gateway(&self, one: usize, other: usize) -> bool {
-        let parents = |route: usize| {
-            let spec = self.routes[route].manifest.spec();
-            let parents = items(spec.and_then(|spec| get(spec, "parentRefs"))).iter();
-            parents.filter_map(|parent| field_text(parent, "name")).collect::<Vec<_>>()
+    /// Excepts the requests of a part that takes precedence, if it takes them on all listeners and keeps them.
+    fn except(&self, selection: &mut RequestSet, id: PartId, other: PartId, ledger: &Ledger) {
+        let title = self.routes[other.route].manifest.title();
+        let [own, theirs] = [id, other].map(|part| Parents::of(&self.routes[part.route].manifest));
+        let sharing = if other.route == id.route { Sharing::All } else { own.sharing(&theirs) };
+        let text = match sharing {
+            Sharing::None => return,
+            _ if self.part(other).is_https_redirect => {
+                format!("{title} redirects to HTTPS: requests that arrive here without TLS have the limit")
+            }
+            Sharing::Some => {
+                format!(
+                    "{title} is attached to other listeners: its requests that arrive here have the limit, too"
+                )
+            }
+            Sharing::All => {
+                let rest = selection.after(&self.part(other).selection, &title);
+                if rest.scopes != selection.scopes || rest.remarks != selection.remarks {
+                    self.mark(other, ledger);
+                    *selection = rest;
+                    self.note_unknown_age(selection, id, other);
+                }
+                return;
+            }
         };
-        let (ours, theirs) = (parents(one), parents(other));
-        ours.is_empty() || theirs.is_empty() || ours.iter().any(|name| theirs.contains(name))
+        self.mark(other, ledger);
+        selection.add(Effect::Tighter, text);
+    }
+
+    /// Says so if only the age decides between two parts, and is not known.
+    fn note_unknown_age(&self, selection: &mut RequestSet, id: PartId, other: PartId) {
+        let [own, theirs] = [id, other].map(|part| &self.routes[part.route].manifest);
+        let is_tie = self.part(id).specificity == self.part(other).specificity;
+        let (age, other_age) = (own.created(), theirs.created());
+        let is_known = age != other_age && !age.is_empty() && !other_age.is_empty();
+        if other.route != id.route && is_tie && !is_known {
+            let text = format!(
+                "{} has the same match: the older route has its requests, and their `creationTimestamp` does not tell",
+                theirs.title()
+            );
+            selection.add(Effect::Looser, text);
+        }
     }
 
     /// Marks what a part consists of.
@@ -238,6 +271,15 @@ impl<'n> RoutePart<'n> {
             parameters: matching.parameters,
         };
         let section = rule.and_then(|rule| field_text(rule, "name"));
-        Self { section, selection, specificity, host, matching, rule }
+        let is_https_redirect = rule.is_some_and(is_https_redirect);
+        Self { section, selection, specificity, host, matching, rule, is_https_redirect }
     }
+}
+
+/// Whether a rule of a route has a filter that redirects HTTP to HTTPS.
+fn is_https_redirect(rule: &Node) -> bool {
+    let scheme = |filter: &Node| {
+        get(filter, "requestRedirect").and_then(|redirect| field_text(redirect, "scheme")) == Some("https")
+    };
+    items(get(rule, "filters")).iter().any(scheme)
 }

@@ -92,8 +92,11 @@ impl DraftWriter {
         if selection.scopes.is_empty() {
             let LimitDraft { name, origin, .. } = draft;
             let limit = draft.summary();
-            let text = format!("{name}: no request meets its conditions ({origin}): {limit}");
-            return self.comment(Effect::None, text);
+            let reasons: Vec<_> = selection.looser_reasons().map(|reason| format!("; {reason}")).collect();
+            let effect = if reasons.is_empty() { Effect::None } else { Effect::Looser };
+            let reasons = reasons.concat();
+            let text = format!("{name}: no request meets its conditions ({origin}): {limit}{reasons}");
+            return self.comment(effect, text);
         }
         let shares = selection.scopes.len() > 1 && draft.counting != LimitContent::Nothing;
         let mut counter = None;

@@ -69,6 +69,27 @@ impl RequestSet {
         self.remarks.iter().any(|remark| remark.effect == Effect::Tighter)
     }
 
+    /// Returns why there may be fewer requests than in the original.
+    pub(super) fn looser_reasons(&self) -> impl Iterator<Item = &str> {
+        let is_looser = |remark: &&Remark| remark.effect == Effect::Looser;
+        self.remarks.iter().filter(is_looser).map(|remark| remark.text.as_str())
+    }
+
+    /// Returns the requests that are not in `other`, which takes precedence. Says so if none is left: a limit without requests is
+    /// no limit, and what decides on the precedence may be outside of the input.
+    pub(super) fn after(&self, other: &Self, title: &str) -> Self {
+        let mut rest = self.without(other);
+        if rest.scopes.is_empty() && !self.scopes.is_empty() {
+            rest.add(Effect::Looser, format!("{title} takes its requests"));
+        }
+        rest
+    }
+
+    /// Whether both may have a request in common.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.scopes.iter().any(|ours| other.scopes.iter().any(|theirs| may_meet(ours, theirs)))
+    }
+
     /// Returns the requests in both.
     pub(super) fn and(&self, other: &Self) -> Self {
         let mut both = Self::default();
@@ -124,8 +145,7 @@ impl RequestSet {
     /// Returns the requests that are not in `other`.
     pub(super) fn without(&self, other: &Self) -> Self {
         let mut rest = Self { scopes: Vec::new(), remarks: self.remarks.clone() };
-        let overlaps =
-            self.scopes.iter().any(|ours| other.scopes.iter().any(|theirs| may_meet(ours, theirs)));
+        let overlaps = self.overlaps(other);
         if overlaps && other.is_inexact() {
             rest.scopes.clone_from(&self.scopes);
             rest.add(
