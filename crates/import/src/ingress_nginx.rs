@@ -129,7 +129,7 @@ struct IngressRules<'l> {
 impl IngressRules<'_> {
     fn add_all(&mut self, ingresses: &[Ingress<'_>]) {
         let locations = IngressLocations::read(ingresses, self.ledger);
-        let ages = ages(ingresses);
+        let ages = IngressAges::new(ingresses);
         for (index, ingress) in ingresses.iter().enumerate() {
             let title = ingress.manifest.title();
             if ingress.is_canary() {
@@ -265,13 +265,30 @@ fn set_key(draft: &mut LimitDraft, key: LimitKey) {
     draft.remarks.extend(key.remark);
 }
 
-/// Returns the position of each Ingress in the order of age.
-fn ages(ingresses: &[Ingress<'_>]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..ingresses.len()).collect();
-    order.sort_by_key(|index| (ingresses[*index].manifest.created(), *index));
-    let mut ages = vec![0; ingresses.len()];
-    order.into_iter().enumerate().for_each(|(age, index)| ages[index] = age);
-    ages
+/// The order of Ingresses by age.
+#[derive(Debug)]
+struct IngressAges {
+    /// The position of each one.
+    order: Vec<usize>,
+    created: Vec<String>,
+}
+
+impl IngressAges {
+    fn new(ingresses: &[Ingress<'_>]) -> Self {
+        let created: Vec<String> =
+            ingresses.iter().map(|ingress| ingress.manifest.created().to_owned()).collect();
+        let mut sorted: Vec<usize> = (0..ingresses.len()).collect();
+        sorted.sort_by_key(|index| (&created[*index], *index));
+        let mut order = vec![0; ingresses.len()];
+        sorted.into_iter().enumerate().for_each(|(age, index)| order[index] = age);
+        Self { order, created }
+    }
+
+    /// Whether the input says which of two is older.
+    fn are_known(&self, one: usize, other: usize) -> bool {
+        let (one, other) = (&self.created[one], &self.created[other]);
+        one != other && !one.is_empty() && !other.is_empty()
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::super::remark::{Effect, brief};
 use super::super::scope::MatchField;
 use super::super::selection::RequestSet;
 use super::super::tree::{field_text, get, items};
-use super::Ingress;
+use super::{Ingress, IngressAges};
 use weir_yaml::Node;
 
 /// How nginx compares the path of a location.
@@ -44,11 +44,14 @@ pub(super) struct IngressLocations<'n> {
     all: Vec<IngressLocation<'n>>,
     /// Other names of hosts: the host, and the name.
     aliases: Vec<(String, String)>,
+    /// Of the Ingresses, for remarks.
+    titles: Vec<String>,
 }
 
 impl<'n> IngressLocations<'n> {
     pub(super) fn read(ingresses: &[Ingress<'n>], ledger: &Ledger) -> Self {
-        let mut locations = Self::default();
+        let titles = ingresses.iter().map(|ingress| ingress.manifest.title()).collect();
+        let mut locations = Self { titles, ..Self::default() };
         for (index, ingress) in ingresses.iter().enumerate().filter(|(_, one)| !one.is_canary()) {
             let Some(spec) = ingress.manifest.spec() else { continue };
             let rules = items(get(spec, "rules"));
@@ -125,7 +128,7 @@ impl<'n> IngressLocations<'n> {
     }
 
     /// Returns the requests of an Ingress.
-    pub(super) fn requests(&self, ingress: usize, ages: &[usize]) -> RequestSet {
+    pub(super) fn requests(&self, ingress: usize, ages: &IngressAges) -> RequestSet {
         let mut hosts: Vec<&str> = Vec::new();
         for location in self.all.iter().filter(|one| one.ingress == ingress) {
             if !hosts.contains(&location.host.as_str()) {
@@ -163,30 +166,55 @@ impl<'n> IngressLocations<'n> {
     }
 
     /// Returns the requests of the paths that an Ingress has on a host.
-    fn paths(&self, ingress: usize, host: &str, ages: &[usize]) -> RequestSet {
+    fn paths(&self, ingress: usize, host: &str, ages: &IngressAges) -> RequestSet {
         let of_host: Vec<&IngressLocation<'n>> = self.all.iter().filter(|one| one.host == host).collect();
         let mut paths = RequestSet::default();
         for own in of_host.iter().filter(|one| one.ingress == ingress) {
             let others = of_host.iter().filter(|one| one.ingress != ingress && one.precedes(own, ages));
-            let rest = others.fold(own.selection(), |rest, other| rest.without(&other.selection()));
+            let rest = others.fold(own.selection(), |rest, other| self.except(&rest, own, other, ages));
             paths = paths.or(&rest);
         }
         paths
+    }
+
+    /// Returns the requests without those of a location that takes precedence. Says so if that is only a guess.
+    fn except(
+        &self,
+        requests: &RequestSet,
+        own: &IngressLocation<'n>,
+        other: &IngressLocation<'n>,
+        ages: &IngressAges,
+    ) -> RequestSet {
+        let title = &self.titles[other.ingress];
+        let mut rest = requests.without(&other.selection());
+        if own.has_place_of(other) && !ages.are_known(own.ingress, other.ingress) {
+            let text = format!(
+                "{title} has the path {}, too: the older one has its requests, and their `creationTimestamp` does not tell",
+                brief(&own.path)
+            );
+            rest.add(Effect::Looser, text);
+        }
+        rest
     }
 }
 
 impl IngressLocation<'_> {
     /// Whether nginx looks at this location first. Of two with the same path, the older Ingress has it.
-    fn precedes(&self, other: &Self, ages: &[usize]) -> bool {
+    fn precedes(&self, other: &Self, ages: &IngressAges) -> bool {
         let length = |one: &Self| {
             (one.kind == LocationKind::Exact && !one.is_regex, one.path.trim_end_matches('/').len())
         };
-        let is_same = self.path == other.path && (self.kind == other.kind || self.is_regex);
+        let age = |one: &Self| ages.order[one.ingress];
         match (length(self), length(other)) {
-            _ if is_same => ages[self.ingress] < ages[other.ingress],
+            _ if self.has_place_of(other) => age(self) < age(other),
             (own, theirs) if own != theirs => own > theirs,
-            _ => (self.kind, &self.path, ages[other.ingress]) > (other.kind, &other.path, ages[self.ingress]),
+            _ => (self.kind, &self.path, age(other)) > (other.kind, &other.path, age(self)),
         }
+    }
+
+    /// Whether both are one location of nginx, which only one Ingress has.
+    fn has_place_of(&self, other: &Self) -> bool {
+        self.path == other.path && (self.kind == other.kind || self.is_regex)
     }
 
     /// Whether another `pathType` would have other requests.

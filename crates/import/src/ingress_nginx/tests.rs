@@ -192,7 +192,8 @@ fn requests_belong_to_the_ingress_whose_location_nginx_uses() {
             })
             .collect();
         let locations = IngressLocations::read(&ingresses, &ledger);
-        let sets: Vec<_> = (0..3).map(|index| locations.requests(index, &[0, 1, 2])).collect();
+        let ages = IngressAges { order: vec![0, 1, 2], created: vec![String::new(); 3] };
+        let sets: Vec<_> = (0..3).map(|index| locations.requests(index, &ages)).collect();
         let expected = nginx_locations(&paths);
         for path in ["/", "/a", "/a/", "/a/b", "/a/bc", "/a/b/", "/a/b/c", "/a/b/c/d", "/ab", "/ab/c", "/abc"]
         {
@@ -202,4 +203,25 @@ fn requests_belong_to_the_ingress_whose_location_nginx_uses() {
             assert_eq!(counts, wanted, "{path} of {paths:?}");
         }
     }
+}
+
+#[test]
+fn a_path_of_two_ingresses_belongs_to_the_older_one_and_a_guess_is_looser() {
+    let created = |time: &str| ("creationTimestamp", time.to_owned());
+    let plain =
+        ingress("redirect", &[("permanent-redirect", "https://b.example")], "a.example", &[("/", "Prefix")]);
+    let limited = ingress("limited", &[("limit-rps", "1")], "a.example", &[("/", "Prefix")]);
+    let found = rules(&[plain.clone(), limited.clone()]);
+    let reason = "looser: limited.rps: no request meets its conditions (Ingress limited: limit-rps): \
+                  { limit: 1/s, burst: 6 }; Ingress redirect has the path /, too: \
+                  the older one has its requests, and their `creationTimestamp` does not tell";
+    assert!(found.contains(reason), "{found}");
+    let aged = |text: &str, (key, time): (&str, String)| {
+        text.replace("metadata: {", &format!("metadata: {{ {key}: {time},"))
+    };
+    let found = rules(&[
+        aged(&plain, created("2024-01-01T00:00:00Z")),
+        aged(&limited, created("2023-01-01T00:00:00Z")),
+    ]);
+    assert!(found.contains("- name: limited.rps") && !found.contains("looser: "), "{found}");
 }
