@@ -5,6 +5,7 @@
 //! second. Each router has counters of its own for a middleware, unless these are in Redis. Without a source criterion,
 //! `rateLimit` counts by the address of the peer and `inFlightReq` by host.
 
+mod connections;
 mod limits;
 mod messages;
 mod middlewares;

@@ -4,7 +4,7 @@
 //! `pkg/provider/kubernetes/crd/traefikio/v1alpha1`.
 
 use super::super::ledger::Message;
-use super::super::remark::Effect::{Differs, Looser, None as Same, Tighter};
+use super::super::remark::Effect::{Differs, Looser, None as Same};
 
 /// The dynamic configuration of the file provider.
 pub(super) static FILE: Message = Message {
@@ -143,8 +143,8 @@ pub(super) static IP_STRATEGY: Message = Message {
 /// The parts of an Ingress.
 pub(super) static INGRESS: Message = Message {
     name: "Ingress",
-    read: &["rules"],
-    lost: &[("defaultBackend", Tighter, "requests of no rule have the limits, too: they have no rule here")],
+    read: &["rules", "defaultBackend"],
+    lost: &[],
     other: &["ingressClassName", "tls"],
 };
 

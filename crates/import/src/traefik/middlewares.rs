@@ -22,6 +22,8 @@ pub(super) struct TraefikMiddleware<'n> {
     namespace: Option<&'n str>,
     /// What it limits; a middleware with several contents does not work, and the first counts.
     pub(super) draft: Option<LimitDraft>,
+    /// Whether it redirects HTTP to HTTPS, so that a request comes again by another connection.
+    pub(super) is_https_redirect: bool,
     /// Whether all routers share its counters, which are in Redis.
     pub(super) is_shared: bool,
     /// The middlewares of a chain.
@@ -77,10 +79,20 @@ impl<'n> TraefikMiddlewares<'n> {
         let chain = get(content, "chain");
         chain.into_iter().for_each(|chain| ledger.message(chain, &messages::CHAIN));
         let chain = items(chain.and_then(|chain| get(chain, "middlewares"))).iter().collect();
-        self.all.push(TraefikMiddleware { id, rule_name, title, namespace, draft, is_shared, chain });
+        let is_https_redirect = is_https_redirect(content);
+        self.all.push(TraefikMiddleware {
+            id,
+            rule_name,
+            title,
+            namespace,
+            draft,
+            is_https_redirect,
+            is_shared,
+            chain,
+        });
     }
 
-    /// Returns the indexes of the middlewares with limits that a list of references means. Marks the references.
+    /// Returns the indexes of the middlewares that a list of references means, with limits or redirects. Marks the references.
     pub(super) fn resolve(
         &self,
         references: &[&'n Node],
@@ -94,9 +106,13 @@ impl<'n> TraefikMiddlewares<'n> {
         while let Some((reference, namespace)) = pending.pop() {
             let Some(index) = self.find(reference, namespace, ledger) else { continue };
             let middleware = &self.all[index];
-            if middleware.draft.is_some() {
+            if middleware.draft.is_some() || middleware.is_https_redirect {
                 found.push(index);
-            } else if middleware.chain.is_empty() {
+            }
+            if middleware.draft.is_some() {
+                continue;
+            }
+            if middleware.chain.is_empty() {
                 ledger.lose(reference, Effect::None, "has no limit");
             } else if chains.contains(&index) {
                 let reason = "a chain that is used twice or in a circle: its limits apply once";
@@ -107,6 +123,11 @@ impl<'n> TraefikMiddlewares<'n> {
             }
         }
         found
+    }
+
+    /// Whether one of these middlewares redirects HTTP to HTTPS.
+    pub(super) fn has_https_redirect(&self, indexes: &[usize]) -> bool {
+        indexes.iter().any(|index| self.all[*index].is_https_redirect)
     }
 
     /// Returns the index of the middleware that is meant. Marks the reference.
@@ -142,13 +163,22 @@ impl<'n> TraefikMiddlewares<'n> {
         let mut flat = Vec::new();
         for index in indexes {
             let middleware = &self.all[*index];
-            if middleware.draft.is_some() {
+            if middleware.draft.is_some() || middleware.is_https_redirect {
                 flat.push(*index);
             }
             flat.extend(self.resolve(&middleware.chain, middleware.namespace, ledger));
         }
         flat
     }
+}
+
+/// Whether a middleware redirects HTTP to HTTPS: by the scheme, or by a regex of the whole URL.
+fn is_https_redirect(content: &Node) -> bool {
+    let text = |kind: &str, name: &str| get(content, kind).and_then(|redirect| field_text(redirect, name));
+    let is_of_http = text("redirectRegex", "regex").is_some_and(|regex| regex.starts_with("^http:"));
+    let leads_to_https =
+        text("redirectRegex", "replacement").is_some_and(|replacement| replacement.starts_with("https:"));
+    text("redirectScheme", "scheme") == Some("https") || (is_of_http && leads_to_https)
 }
 
 /// Returns the name of the middleware that is meant: a text, or `name` and `namespace` of an object.

@@ -1,6 +1,7 @@
 //! The routers of an import: those of the file provider, of `IngressRoute` and of `Ingress`.
 //!
-//! A request belongs to the router with the highest priority, by default the one with the longest rule.
+//! A request belongs to the router with the highest priority, by default the one with the longest rule, among those of its
+//! entry point. A router that redirects HTTP to HTTPS takes no request for good: the client sends it again.
 
 use super::super::gateway_api::matches::exact_path;
 use super::super::kubernetes::Manifest;
@@ -9,13 +10,14 @@ use super::super::remark::{Effect, Remark, brief};
 use super::super::scope::MatchField;
 use super::super::selection::RequestSet;
 use super::super::tree::{as_i64, entries, field_text, get, items, scalar_text};
+use super::connections::RouterConnections;
 use super::messages;
 use super::middlewares::TraefikMiddlewares;
 use super::rules::{prefix_pattern, rule_selection};
 use weir_yaml::Node;
 
-/// The annotation of an Ingress that names its middlewares.
-const ANNOTATION: &str = "traefik.ingress.kubernetes.io/router.middlewares";
+/// The begin of the annotations of an Ingress that are fields of its routers.
+const PREFIX: &str = "traefik.ingress.kubernetes.io/router.";
 
 /// A router.
 #[derive(Debug)]
@@ -24,7 +26,10 @@ pub(super) struct TraefikRouter {
     /// With the requests of routers of a higher priority.
     selection: RequestSet,
     priority: i64,
-    /// The middlewares with limits, by index.
+    connections: RouterConnections,
+    /// Whether it redirects HTTP to HTTPS.
+    is_https_redirect: bool,
+    /// The middlewares with limits or redirects, by index.
     pub(super) middlewares: Vec<usize>,
 }
 
@@ -47,7 +52,8 @@ impl TraefikRouters {
         for (name, router) in entries(routers) {
             let title = format!("router {}", scalar_text(name).unwrap_or("?"));
             ledger.message(router, &messages::ROUTER);
-            self.add(&title, router, get(router, "rule"), None, middlewares, ledger);
+            let connections = RouterConnections::read(router);
+            self.add(&title, router, get(router, "rule"), None, connections, middlewares, ledger);
         }
     }
 
@@ -62,17 +68,19 @@ impl TraefikRouters {
         ledger.message(spec, &messages::INGRESS_ROUTE);
         for route in items(get(spec, "routes")) {
             ledger.message(route, &messages::ROUTE);
-            let rule = get(route, "match");
-            self.add(&manifest.title(), route, rule, manifest.namespace, middlewares, ledger);
+            let (rule, connections) = (get(route, "match"), RouterConnections::read(spec));
+            self.add(&manifest.title(), route, rule, manifest.namespace, connections, middlewares, ledger);
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the fields of two kinds of routers")]
     fn add<'n>(
         &mut self,
         title: &str,
         node: &'n Node,
         rule: Option<&'n Node>,
         namespace: Option<&'n str>,
+        connections: RouterConnections,
         middlewares: &TraefikMiddlewares<'n>,
         ledger: &Ledger,
     ) {
@@ -84,11 +92,14 @@ impl TraefikRouters {
         }
         let given = given.and_then(as_i64).filter(|priority| *priority != 0);
         let references: Vec<&Node> = items(get(node, "middlewares")).iter().collect();
+        let found = middlewares.resolve(&references, namespace, ledger);
         self.all.push(TraefikRouter {
             title: format!("{title}, {}", brief(text)),
             selection: rule_selection(text),
             priority: given.unwrap_or_else(|| i64::try_from(text.len()).unwrap_or(i64::MAX)),
-            middlewares: middlewares.resolve(&references, namespace, ledger),
+            connections,
+            is_https_redirect: middlewares.has_https_redirect(&found),
+            middlewares: found,
         });
     }
 
@@ -100,12 +111,10 @@ impl TraefikRouters {
         middlewares: &TraefikMiddlewares<'n>,
         ledger: &Ledger,
     ) {
-        let annotations = manifest.metadata("annotations").map(entries).unwrap_or_default();
-        let named = annotations.iter().find(|(name, _)| scalar_text(name) == Some(ANNOTATION));
-        let Some((_, list)) = named else {
+        let Some(list) = annotation(manifest, "middlewares") else {
             let class = manifest.spec().and_then(|spec| field_text(spec, "ingressClassName"));
             if class.is_none_or(|class| class.contains("traefik")) {
-                self.add_paths(manifest, &[], &Ledger::default());
+                self.add_paths(manifest, &[], false, &Ledger::default());
             }
             return;
         };
@@ -118,36 +127,93 @@ impl TraefikRouters {
             let text = format!("{title}: {} is not in the input: what it limits is not known", brief(&name));
             self.remarks.push(Remark::new(Effect::Looser, text));
         }
-        self.add_paths(manifest, &limits, ledger);
+        self.add_paths(manifest, &limits, middlewares.has_https_redirect(&limits), ledger);
     }
 
-    fn add_paths(&mut self, manifest: &Manifest<'_>, limits: &[usize], ledger: &Ledger) {
+    fn add_paths(
+        &mut self,
+        manifest: &Manifest<'_>,
+        middlewares: &[usize],
+        is_https_redirect: bool,
+        ledger: &Ledger,
+    ) {
         let Some(spec) = manifest.spec() else { return };
         ledger.message(spec, &messages::INGRESS);
-        for rule in items(get(spec, "rules")) {
+        let text = |name: &str| annotation(manifest, name).and_then(scalar_text);
+        let connections = RouterConnections::of_annotations(text("entrypoints"), text("tls"));
+        let given = annotation(manifest, "priority");
+        given.into_iter().for_each(|priority| {
+            ledger.lose(priority, Effect::None, "which of several routers gets a request");
+        });
+        let given = given.and_then(as_i64).filter(|priority| *priority != 0);
+        let mut add = |selection: RequestSet, priority: i64| {
+            self.all.push(TraefikRouter {
+                title: manifest.title(),
+                selection,
+                priority,
+                connections: connections.clone(),
+                is_https_redirect,
+                middlewares: middlewares.to_vec(),
+            });
+        };
+        let rules = items(get(spec, "rules"));
+        for rule in rules {
             let host = field_text(rule, "host").unwrap_or_default();
             get(rule, "host").into_iter().for_each(|host| ledger.use_all(host));
             for path in items(get(rule, "http").and_then(|http| get(http, "paths"))) {
                 let (selection, length) = ingress_path(path, host, ledger);
-                self.all.push(TraefikRouter {
-                    title: manifest.title(),
-                    selection,
-                    priority: length,
-                    middlewares: limits.to_vec(),
-                });
+                add(selection, given.unwrap_or(length));
             }
+        }
+        let Some(default) = get(spec, "defaultBackend") else { return };
+        if rules.is_empty() {
+            ledger.lose(default, Effect::None, "has the requests of no other router");
+            add(RequestSet::all(), i64::from(i32::MIN));
+        } else {
+            ledger.lose(default, Effect::None, "Traefik reads it only without `rules`");
         }
     }
 
-    /// Returns the requests of a router, without those of routers with a higher priority.
+    /// Returns the requests of a router, without those that other routers take from it.
     pub(super) fn requests(&self, index: usize) -> RequestSet {
         let own = &self.all[index];
-        let comes_first = |(other, router): &(usize, &TraefikRouter)| {
-            router.priority > own.priority || (router.priority == own.priority && *other < index)
-        };
-        let others = self.all.iter().enumerate().filter(comes_first);
-        others.fold(own.selection.clone(), |rest, (_, router)| rest.without(&router.selection))
+        let mut requests = own.selection.clone();
+        for (at, other) in self.all.iter().enumerate() {
+            let is_tie = other.priority == own.priority;
+            let comes_first = other.priority > own.priority || (is_tie && at < index);
+            if !comes_first || !requests.overlaps(&other.selection) {
+                continue;
+            }
+            let title = &other.title;
+            if other.is_https_redirect {
+                let text = format!(
+                    "{title}, redirects to HTTPS: requests that arrive here without TLS have the limit"
+                );
+                requests.add(Effect::Tighter, text);
+            } else if own.connections.are_all_of(&other.connections) {
+                requests = requests.after(&other.selection, title);
+                if is_tie {
+                    let text = format!(
+                        "{title}, has the same priority: which one has the requests of both is not defined"
+                    );
+                    requests.add(Effect::Looser, text);
+                }
+            } else {
+                let text = format!(
+                    "{title}, has other entry points or TLS: its requests that arrive here have the limit, too"
+                );
+                requests.add(Effect::Tighter, text);
+            }
+        }
+        requests
     }
+}
+
+/// Returns the value of an annotation of an Ingress for its routers.
+fn annotation<'n>(manifest: &Manifest<'n>, name: &str) -> Option<&'n Node> {
+    let annotations = manifest.metadata("annotations").map(entries).unwrap_or_default();
+    let is_it = |key: &Node| scalar_text(key).and_then(|key| key.strip_prefix(PREFIX)) == Some(name);
+    annotations.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value)
 }
 
 /// Returns the requests of a path of an Ingress, and the length of the rule that Traefik makes of it.

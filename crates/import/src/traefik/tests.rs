@@ -85,3 +85,78 @@ fn chains_in_a_circle_end() {
     );
     assert!(rules.contains("differs: ") && rules.contains("in a circle"), "{rules}");
 }
+
+/// Returns the rules of a limited router for `a.example` on the entry point `websecure`, beside these others.
+fn beside(other: &str) -> String {
+    let middlewares = "middlewares: { m: { rateLimit: { average: 1 } }, s: { redirectScheme: { scheme: https } }, \
+                       x: { redirectRegex: { regex: \"^http://(.*)\", replacement: \"https://${1}\" } }, \
+                       c: { chain: { middlewares: [s] } }, h: { headers: {} } }";
+    let limited = "limited: { rule: Host(`a.example`), entryPoints: [websecure], tls: {}, middlewares: [m] }";
+    rules(&format!("{{ routers: {{ {other}, {limited} }}, {middlewares} }}"))
+}
+
+#[test]
+fn routers_that_only_redirect_to_https_take_no_request_from_a_limit() {
+    for other in [
+        "web: { rule: Host(`a.example`), entryPoints: [web], middlewares: [s] }",
+        "web: { rule: Host(`a.example`), tls: {}, middlewares: [s] }",
+        "web: { rule: Host(`a.example`), tls: {}, middlewares: [x] }",
+        "web: { rule: Host(`a.example`), tls: {}, middlewares: [c] }",
+        "web: { rule: PathPrefix(`/`), priority: 1000, tls: {}, middlewares: [s] }",
+    ] {
+        let found = beside(other);
+        assert!(found.contains("- name: m\n    match: { host: a.example }\n"), "{other}\n{found}");
+        let reason = "redirects to HTTPS: requests that arrive here without TLS have the limit";
+        assert!(found.contains("  # tighter: router web, "), "{found}");
+        assert!(found.contains(reason), "{other}\n{found}");
+    }
+}
+
+#[test]
+fn routers_of_other_entry_points_take_no_request_from_a_limit() {
+    for other in [
+        "web: { rule: Host(`a.example`), entryPoints: [web], tls: {}, middlewares: [h] }",
+        "web: { rule: Host(`a.example`), entryPoints: [websecure] }",
+        "web: { rule: Host(`a.example`) }",
+    ] {
+        let found = beside(other);
+        assert!(found.contains("- name: m\n    match: { host: a.example }\n"), "{other}\n{found}");
+        assert!(found.contains("has other entry points or TLS"), "{other}\n{found}");
+    }
+}
+
+#[test]
+fn a_limit_of_which_other_routers_take_all_requests_is_looser() {
+    for other in ["tls: {}", "entryPoints: [web, websecure], tls: {}, priority: 1000"] {
+        let found = beside(&format!("web: {{ rule: Host(`a.example`), {other} }}"));
+        assert!(!found.contains("- name: m\n"), "{found}");
+        let reason = "looser: m: no request meets its conditions (middleware m, router limited, Host(`a.example`)): \
+                      { limit: 1/s, burst: 1, throttle: delay 500ms }; router web, Host(`a.example`) takes its requests";
+        assert!(found.contains(reason), "{found}");
+    }
+}
+
+fn default_backend(rules_: &str) -> String {
+    let middleware = "apiVersion: traefik.io/v1alpha1\nkind: Middleware\nmetadata: { name: m }\nspec: { inFlightReq: { amount: 1 } }\n";
+    let ingress = |name: &str, middlewares: &str, spec: &str| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{ name: {name}, annotations: {{ {middlewares} }} }}\n\
+             spec: {{ {spec} }}\n"
+        )
+    };
+    let limited = "traefik.ingress.kubernetes.io/router.middlewares: default-m@kubernetescrd";
+    let default = format!("{rules_}defaultBackend: {{ service: {{ name: a, port: {{ number: 80 }} }} }}");
+    let narrow = "rules: [{ http: { paths: [{ path: /a, pathType: Exact }] } }]";
+    let text = format!("{middleware}{}{}", ingress("rest", limited, &default), ingress("narrow", "", narrow));
+    import(&[ImportSource { path: "f".into(), name: "f".to_owned(), text }]).unwrap().rules
+}
+
+#[test]
+fn default_backend_has_the_requests_of_no_other_router() {
+    let found = default_backend("");
+    assert!(found.contains("- name: m\n    except: { path: \"/a\", trailing_slash: exact }\n"), "{found}");
+    // Traefik reads the default backend of an Ingress without rules only.
+    let found = default_backend("rules: [{ http: { paths: [{ path: /b, pathType: Exact }] } }], ");
+    assert!(found.contains("match: { path: \"/b\", trailing_slash: exact }"), "{found}");
+    assert!(found.contains("Traefik reads it only without `rules`"), "{found}");
+}
