@@ -95,7 +95,7 @@ impl<'c> PlanContext<'c, '_> {
             ));
         }
         let (route, mut remarks) =
-            self.route(&pod, &port, references).map_err(|(node, message)| failed(node, message))?;
+            self.route(&pod, &port, &config, references).map_err(|(node, message)| failed(node, message))?;
         remarks.extend(obstacle::remarks(&pod));
         let config_map = self.config_map_name(object);
         remarks.extend(self.config_remarks(&config, &config_map, port.number));
@@ -237,6 +237,7 @@ impl<'c> PlanContext<'c, '_> {
         &self,
         pod: &PodTemplate<'_>,
         port: &ApplicationPort,
+        config: &SidecarConfig,
         references: PortReferences,
     ) -> Result<(TrafficRoute, Vec<String>), (TreeNodeId, String)> {
         if self.options.is_redirect {
@@ -251,7 +252,12 @@ impl<'c> PlanContext<'c, '_> {
             services: references.services.into_iter().filter(leads_here).collect(),
             policies: references.policies.into_iter().filter(leads_here).collect(),
             headless: references.headless,
+            foreign: references.foreign,
         };
+        let listener = config.listeners.first().copied().unwrap_or_default();
+        remarks.extend(references.foreign.iter().map(|title| {
+            format!("{title} is not read: where it admits port {}, it must admit {listener}", port.number)
+        }));
         if references.policies.iter().any(|policy| policy.kind == ReferenceKind::Ingress) {
             remarks.push(
                 "the NetworkPolicy must admit the port for probes and metrics, too, if Prometheus reads it"

@@ -21,6 +21,21 @@ pub(crate) fn selects(tree: &ManifestTree, selector: TreeNodeId, labels: &PodLab
         && expressions.iter().all(|expression| holds(tree, *expression, labels))
 }
 
+/// Whether a selector may select an object of which only these labels are known.
+pub(crate) fn may_select(tree: &ManifestTree, selector: TreeNodeId, known: &PodLabels<'_>) -> bool {
+    let is_known = |key: Option<&str>| known.iter().any(|(name, _)| Some(*name) == key);
+    let pairs = tree.get(selector, "matchLabels").map(|map| tree.entries(map)).unwrap_or_default();
+    let expressions = tree.get(selector, "matchExpressions").map(|list| tree.items(list)).unwrap_or_default();
+    let may_have = |(key, value): &(TreeNodeId, TreeNodeId)| {
+        let pair = tree.text(*key).zip(tree.text(*value));
+        !is_known(tree.text(*key)) || pair.is_some_and(|pair| known.contains(&pair))
+    };
+    pairs.iter().all(may_have)
+        && expressions.iter().all(|expression| {
+            !is_known(tree.text_at(*expression, &["key"])) || holds(tree, *expression, known)
+        })
+}
+
 /// Whether a selector has no terms, and selects all pods.
 pub(crate) fn is_of_all(tree: &ManifestTree, selector: TreeNodeId) -> bool {
     let pairs = tree.get(selector, "matchLabels").map(|map| tree.entries(map)).unwrap_or_default();

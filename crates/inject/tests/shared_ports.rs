@@ -171,3 +171,59 @@ fn objects_of_a_controller_stay_as_they_are() {
         "a.yaml:1:1: ReplicaSet shop-6 controls the object and would undo the change, inject that one";
     assert!(problem(pod).starts_with(expected), "{}", problem(pod));
 }
+
+/// Returns the ports of a policy of clients, in a namespace, after an injection into pods of the namespace `shop`.
+#[track_caller]
+fn client_ports(namespace: &str, to: &str, others: &str) -> Json {
+    let spec =
+        format!("  podSelector: {{}}\n  egress:\n    - to: [{to}]\n      ports:\n        - {{port: 8080}}\n");
+    let policy =
+        policy(&spec).replace("  name: rules\n", &format!("  name: rules\n  namespace: {namespace}\n"));
+    let workload =
+        deployment("a", "annotations: {}", 8080).replace("{name: a}", "{name: a, namespace: shop}");
+    last_spec(&injected(&format!("{others}{workload}{policy}")))["egress"][0]["ports"].take()
+}
+
+#[test]
+fn policy_of_clients_selects_pods_by_their_namespace_or_address() {
+    let labelled = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: web}}\n---\n";
+    for (namespace, to, others, is_added) in [
+        ("web", "{namespaceSelector: {}}", "", true),
+        ("shop", "{namespaceSelector: {}}", "", true),
+        ("web", "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}}", "", true),
+        ("web", "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: bank}}}", "", false),
+        (
+            "web",
+            "{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: NotIn, values: [shop]}]}}",
+            "",
+            false,
+        ),
+        // A label that the input does not say may be there.
+        ("web", "{namespaceSelector: {matchLabels: {team: web}}}", "", true),
+        ("web", "{namespaceSelector: {matchLabels: {team: bank}}}", labelled, false),
+        ("web", "{namespaceSelector: {matchLabels: {team: web}}}", labelled, true),
+        ("web", "{namespaceSelector: {}, podSelector: {matchLabels: {app: shop}}}", "", true),
+        ("web", "{namespaceSelector: {}, podSelector: {matchLabels: {app: bank}}}", "", false),
+        ("shop", "{podSelector: {matchLabels: {app: shop}}}", "", true),
+        ("web", "{podSelector: {matchLabels: {app: shop}}}", "", false),
+        ("web", "{ipBlock: {cidr: 10.0.0.0/8}}", "", true),
+        ("web", "{ipBlock: {cidr: '2001:db8::/32'}}", "", true),
+        ("web", "{ipBlock: {cidr: 192.0.2.7/32}}", "", false),
+        ("web", "{ipBlock: {cidr: '2001:db8::7/128'}}", "", false),
+        ("web", "", "", true),
+    ] {
+        let ports = client_ports(namespace, to, others);
+        assert_eq!(ports[0], json!({"port": 8080}));
+        assert_eq!(ports.as_array().expect("a list").len(), 1 + usize::from(is_added), "{namespace}: {to}");
+    }
+}
+
+#[test]
+fn policies_of_other_kinds_are_mentioned() {
+    let foreign = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: rules}\n";
+    let text = deployment("a", "annotations: {}", 8080) + foreign;
+    let notes = inject(&source(&text), &InjectOptions::default()).expect("an injection").notes;
+    let expected =
+        "Deployment a: CiliumNetworkPolicy rules is not read: where it admits port 8080, it must admit 18080";
+    assert!(notes.iter().any(|note| note == expected), "{notes:?}");
+}
