@@ -217,6 +217,21 @@ fn name_problems(
             "the configuration of the sidecar needs this name, rename the ConfigMap, or use --config-map";
         found.extend(taken.map(|object| InjectProblem::at(files, object, object.node, message)));
     }
+    for (index, plan) in plans.iter().enumerate().filter(|(_, plan)| plan.config.text.is_some()) {
+        let namespace = |plan: &WorkloadPlan<'_>| &objects[plan.object].namespace;
+        let is_same = |other: &&WorkloadPlan<'_>| {
+            other.config_map == plan.config_map && namespace(other) == namespace(plan)
+        };
+        if let Some(other) = plans[..index].iter().find(is_same) {
+            let workload = &objects[plan.object];
+            let message = format!(
+                "the ConfigMap {} is that of {}, too, rename one of both, or use --config-map",
+                plan.config_map,
+                objects[other.object].title()
+            );
+            found.push(InjectProblem::at(files, workload, workload.node, &message));
+        }
+    }
     found
 }
 

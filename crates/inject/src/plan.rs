@@ -57,6 +57,9 @@ pub(crate) struct PlanContext<'c, 'o> {
 /// Annotation of a pod template that gets no sidecar.
 const OPT_OUT: (&str, &str) = ("weir.dev/inject", "disabled");
 
+/// Of the 253 letters that a name may have, the longest kind with what is around it needs 27.
+const MAX_WORKLOAD_NAME: usize = 226;
+
 /// `net.ipv4.ip_unprivileged_port_start` of Linux; some runtimes set it to 0 in pods.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
@@ -117,9 +120,11 @@ impl<'c> PlanContext<'c, '_> {
         found.extend(obstacle::names(pod));
         found.extend(obstacle::shared(pod, port));
         found.extend(self.tls_problem(pod, port, references).map(|message| (pod.spec, message)));
-        if !is_object_name(&workload.name) {
+        if !is_object_name(&workload.name) || workload.name.len() > MAX_WORKLOAD_NAME {
             let name = &workload.name;
-            let message = format!("not a name of Kubernetes objects, which the ConfigMap needs, \"{name}\"");
+            let message = format!(
+                "not a name of Kubernetes objects with at most {MAX_WORKLOAD_NAME} letters, which the ConfigMap needs, \"{name}\""
+            );
             found.push((workload.node, message));
         }
         let found = found.iter();
@@ -291,19 +296,16 @@ impl<'c> PlanContext<'c, '_> {
         }
     }
 
-    /// Returns the name of the ConfigMap: that of the workload, with its kind if another one has the name.
+    /// Returns the name of the ConfigMap: that of the workload, with its kind unless it is a Deployment. So workloads of the same
+    /// name have each its own, also if they are injected one by one.
     fn config_map_name(&self, object: usize) -> String {
         if let Some(ConfigSource::ConfigMap(name)) = &self.options.config {
             return name.clone();
         }
         let workload = &self.objects[object];
-        let same =
-            |other: &ManifestObject| other.name == workload.name && other.namespace == workload.namespace;
-        let is_workload = |other: &ManifestObject| manifest::template_keys(other).is_some();
-        let earlier = self.objects[..object].iter().any(|other| is_workload(other) && same(other));
-        match earlier {
-            true => format!("{}-{}-weir", workload.name, workload.kind.to_lowercase()),
-            false => format!("{}-weir", workload.name),
+        match workload.kind.as_str() {
+            "Deployment" => format!("{}-weir", workload.name),
+            kind => format!("{}-{}-weir", workload.name, kind.to_lowercase()),
         }
     }
 }
