@@ -1,6 +1,6 @@
 //! Finds the port of the application, in front of which the sidecar listens.
 
-use crate::pod::{PodPort, PodTemplate};
+use crate::pod::{PodPort, PodProbe, PodTemplate, ProbeAction};
 
 /// The port of the application.
 #[derive(Clone, Debug)]
@@ -75,8 +75,8 @@ pub(crate) fn find(
 }
 
 fn application_port(pod: &PodTemplate<'_>, number: u16) -> ApplicationPort {
-    let declared = pod.ports.iter().find(|port| port.number == number).cloned();
-    let probed = pod.probes.iter().find(|probe| probe.port_text == number.to_string());
+    let declared = pod.declarations(number).next().cloned();
+    let probed = pod.probes.iter().find(|probe| probe.number == Some(number));
     let container = match (&declared, probed) {
         (Some(port), _) => port.container,
         (None, Some(probe)) => probe.container,
@@ -103,12 +103,8 @@ fn missing(pod: &PodTemplate<'_>) -> PortProblem {
 
 /// Returns the numbers of ports that HTTP probes use.
 fn probe_ports(pod: &PodTemplate<'_>) -> Vec<u16> {
-    let probes = pod.probes.iter().filter(|probe| probe.path.is_some() && probe.is_probe);
-    let number = |text: &str, container: usize| {
-        let by_name = |port: &&PodPort| port.container == container && port.name.as_deref() == Some(text);
-        text.parse().ok().or_else(|| pod.ports.iter().find(by_name).map(|port| port.number))
-    };
-    probes.filter_map(|probe| number(&probe.port_text, probe.container)).collect()
+    let is_http = |probe: &&PodProbe| probe.action == ProbeAction::Http && probe.is_probe;
+    pod.probes.iter().filter(is_http).filter_map(|probe| probe.number).collect()
 }
 
 fn distinct(mut numbers: Vec<u16>) -> Vec<u16> {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::edit::{Editor, NewValue};
 use crate::manifest::{self, DocumentId, ManifestFile, ManifestObject, ManifestSource};
-use crate::plan::{NoPlan, PlanContext, TrafficRoute, WorkloadPlan, is_object_name, probes_of};
+use crate::plan::{NoPlan, PlanContext, TrafficRoute, WorkloadPlan, is_object_name};
 use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
 use crate::port_change::{PortChanges, port_changes};
+use crate::port_edit::{free_name, take_host_ports, take_name};
 use crate::record::{RecordingEditor, UndoRecord};
 use crate::sidecar::{self, SidecarNames};
 use crate::sidecar_config::SidecarConfig;
@@ -286,52 +287,34 @@ fn edit_pod(editor: &mut Editor<'_>, plan: &WorkloadPlan<'_>, image: &str) {
     let (pod, tree) = (&plan.pod, plan.pod.tree);
     let mut recording = RecordingEditor { editor, base: pod.node, record: UndoRecord::default() };
     let mut listener = free_name(pod, "http");
-    let declared = plan.port.declared.as_ref();
-    if let (TrafficRoute::Name(name, _), Some(declared)) = (&plan.route, declared) {
+    if let TrafficRoute::Name(name, _) = &plan.route {
         listener.clone_from(name);
-        take_name(&mut recording, plan, declared.node, name);
+        take_name(&mut recording, pod, &plan.port, name);
     }
     add_pause(&mut recording, pod.containers[plan.port.container]);
-    let host_port = declared
-        .and_then(|declared| declared.host_port)
-        .filter(|_| !matches!(plan.route, TrafficRoute::Redirect));
-    if let Some(node) = host_port {
-        // As Kubernetes reads it, 0 is none. Two containers cannot have the same port of the node.
-        recording.set(node, "0");
-    }
+    let host_ports = match plan.route {
+        TrafficRoute::Redirect => Vec::new(),
+        TrafficRoute::References(_) | TrafficRoute::Name(..) => {
+            take_host_ports(&mut recording, pod, plan.port.number)
+        }
+    };
     let names = SidecarNames {
         image,
         listener: &listener,
         probes: &free_name(pod, "probes"),
-        host_port: host_port.and_then(|node| tree.text(node)),
+        host_ports,
+        user: plan.user,
     };
     let mut containers = Vec::new();
     if matches!(plan.route, TrafficRoute::Redirect) {
-        containers
-            .push((REDIRECT_CONTAINER, sidecar::redirect_container(&plan.config, image, plan.port.number)));
+        let rules = sidecar::redirect_container(&plan.config, image, plan.port.number, plan.user);
+        containers.push((REDIRECT_CONTAINER, rules));
     }
     containers.push((CONTAINER, sidecar::container(&plan.config, &names)));
     recording.add_named_items(pod.spec, "initContainers", &containers);
     recording.add_named_items(pod.spec, "volumes", &[(VOLUME, sidecar::volume(&plan.config_map))]);
     extend_grace_period(&mut recording, pod, plan.config.drain);
     recording.finish(tree.entry(pod.node, "metadata").map(|(_, metadata)| metadata));
-}
-
-/// Returns a name of a port that the pod does not use.
-fn free_name(pod: &PodTemplate<'_>, name: &str) -> String {
-    if pod.has_port_name(name) { format!("weir-{name}") } else { name.to_owned() }
-}
-
-/// Gives the application's port another name, and its probes the number in place of the name.
-fn take_name(recording: &mut RecordingEditor<'_, '_>, plan: &WorkloadPlan<'_>, port: TreeNodeId, name: &str) {
-    let renamed: String = format!("app-{name}").chars().take(sidecar::MAX_PORT_NAME).collect();
-    let renamed = renamed.trim_end_matches('-');
-    if let Some(node) = plan.pod.tree.get(port, "name") {
-        recording.set(node, renamed);
-    }
-    for probe in probes_of(&plan.pod, &plan.port).filter(|probe| probe.port_text == name) {
-        recording.set(probe.port, &plan.port.number.to_string());
-    }
 }
 
 /// Lets the application go on until its endpoint is removed. The kubelet stops it before its sidecars.

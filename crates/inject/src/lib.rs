@@ -14,6 +14,7 @@ mod output;
 mod plan;
 mod pod;
 mod port_change;
+mod port_edit;
 mod problem;
 mod record;
 mod selector;

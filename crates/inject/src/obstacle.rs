@@ -4,8 +4,21 @@ use crate::application_port::ApplicationPort;
 use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
 use crate::tree::TreeNodeId;
 
-/// User of the sidecar. Redirection excludes its connections.
+/// User of the sidecar, as of the image.
 pub(crate) const WEIR_USER: u32 = 65532;
+
+/// User of a sidecar to which connections are redirected. Those of its user are not, so it is one that no image uses: 65532 is
+/// that of many. User namespaces have 65536 users, and systemd gives away none of 65520 to 65533.
+const REDIRECT_USER: u32 = 65523;
+
+/// Returns the user of the sidecar.
+pub(crate) fn weir_user(pod: &PodTemplate<'_>, is_redirect: bool) -> u32 {
+    let taken = pod.users();
+    match is_redirect {
+        true => (1..=REDIRECT_USER).rev().find(|user| !taken.contains(user)).unwrap_or(REDIRECT_USER),
+        false => WEIR_USER,
+    }
+}
 
 /// Returns the reasons why a pod cannot have the sidecar, each with the value that is the reason.
 pub(crate) fn obstacles(pod: &PodTemplate<'_>, is_redirect: bool) -> Vec<(TreeNodeId, String)> {
@@ -92,16 +105,6 @@ fn redirect_obstacles(pod: &PodTemplate<'_>) -> Vec<(TreeNodeId, String)> {
         if pod.annotation(annotation) == Some(value) {
             let problem = format!("`{annotation}` redirects the same ports, leave --redirect out");
             found.push((pod.node, problem));
-        }
-    }
-    let user = |node: TreeNodeId| pod.tree.at(node, &["securityContext", "runAsUser"]);
-    for node in pod.containers.iter().copied().chain([pod.spec]) {
-        let uid = user(node).filter(|uid| pod.tree.text(*uid) == Some(&WEIR_USER.to_string()));
-        if let Some(uid) = uid {
-            let problem = format!(
-                "user {WEIR_USER} is that of the sidecar, whose connections are not redirected, choose another"
-            );
-            found.push((uid, problem));
         }
     }
     found

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::application_port::{self, ApplicationPort, PortProblem};
 use crate::manifest::{self, ManifestFile, ManifestObject};
 use crate::obstacle;
-use crate::pod::{PodProbe, PodTemplate};
+use crate::pod::{PodProbe, PodTemplate, ProbeAction};
+use crate::port_edit;
 use crate::service::{self, PortReferences, ReferenceKind};
 use crate::sidecar_config::{PodNeeds, SidecarConfig};
 use crate::tree::TreeNodeId;
@@ -32,6 +33,8 @@ pub(crate) struct WorkloadPlan<'d> {
     pub(crate) config: SidecarConfig,
     pub(crate) config_map: String,
     pub(crate) route: TrafficRoute,
+    /// User of the sidecar.
+    pub(crate) user: u32,
     pub(crate) remarks: Vec<String>,
 }
 
@@ -100,12 +103,14 @@ impl<'c> PlanContext<'c, '_> {
         let (route, mut remarks) =
             self.route(&pod, &port, &config, references).map_err(|(node, message)| failed(node, message))?;
         remarks.extend(obstacle::remarks(&pod));
+        remarks.extend(self.probe_remarks(&pod, &port));
         let config_map = self.config_map_name(object);
         remarks.extend(self.config_remarks(&config, &config_map, port.number));
         remarks.extend(config.ports().find(|port| *port < FIRST_UNPRIVILEGED_PORT).map(|port| {
             format!("the sidecar is not root, and a runtime may not let it listen on {port}, below {FIRST_UNPRIVILEGED_PORT}")
         }));
-        Ok(WorkloadPlan { object, pod, port, config, config_map, route, remarks })
+        let user = obstacle::weir_user(&pod, self.options.is_redirect);
+        Ok(WorkloadPlan { object, pod, port, config, config_map, route, user, remarks })
     }
 
     /// Returns everything that prevents an injection, apart from the configuration.
@@ -119,6 +124,10 @@ impl<'c> PlanContext<'c, '_> {
         let mut found = obstacle::obstacles(pod, self.options.is_redirect);
         found.extend(obstacle::names(pod));
         found.extend(obstacle::shared(pod, port));
+        if !self.options.is_redirect {
+            let shared = port_edit::shared_host_port(pod, port.number);
+            found.extend(shared.map(|node| (node, obstacle::SHARED.to_owned())));
+        }
         found.extend(self.tls_problem(pod, port, references).map(|message| (pod.spec, message)));
         if !is_object_name(&workload.name) || workload.name.len() > MAX_WORKLOAD_NAME {
             let name = &workload.name;
@@ -132,6 +141,33 @@ impl<'c> PlanContext<'c, '_> {
             found.map(|(node, message)| InjectProblem::at(self.files, workload, *node, message)).collect();
         problems.extend(self.shared_references(references, port.number));
         problems
+    }
+
+    /// Returns what the user should know of probes that arrive at the sidecar.
+    fn probe_remarks(&self, pod: &PodTemplate<'_>, port: &ApplicationPort) -> Vec<String> {
+        if !self.options.is_redirect {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for probe in probes_of(pod, port).filter(|probe| probe.action == ProbeAction::Tcp) {
+            found.push(format!(
+                "{} of {} connects to the sidecar, and succeeds while the application does not listen: use httpGet, grpc or exec",
+                probe.key,
+                pod.container_name(probe.container)
+            ));
+        }
+        let is_written =
+            self.file_config.is_none() && !matches!(self.options.config, Some(ConfigSource::ConfigMap(_)));
+        let paths: BTreeSet<_> =
+            probes_of(pod, port).filter_map(|probe| probe.path.as_deref().map(path_only)).collect();
+        if !is_written && !paths.is_empty() {
+            let paths: Vec<_> = paths.into_iter().collect();
+            found.push(format!(
+                "probes arrive at the sidecar: the configuration must exempt {} by a rule with `action: allow`",
+                paths.join(" and ")
+            ));
+        }
+        found
     }
 
     /// Returns what the user should know of a configuration that inject has not written.
@@ -185,7 +221,9 @@ impl<'c> PlanContext<'c, '_> {
             let object = &self.objects[reference.object];
             let tree = &self.files[object.document.file].documents[object.document.document].tree;
             let metadata = tree.get(object.node, "metadata").into_iter();
-            let shared = metadata.chain([reference.entry]).find(|node| tree.is_shared(*node))?;
+            let shared = metadata.chain([reference.entry]).find(|node| tree.is_shared(*node));
+            let value = tree.entry(reference.entry, reference.key).map(|(_, value)| value);
+            let shared = shared.or_else(|| value.filter(|value| tree.uses(*value) > 1))?;
             Some(InjectProblem::at(self.files, object, shared, obstacle::SHARED))
         };
         all.filter_map(problem).collect()
@@ -277,6 +315,9 @@ impl<'c> PlanContext<'c, '_> {
         }
         match port.declared.as_ref().and_then(|declared| declared.name.clone()) {
             Some(name) => {
+                if let Some(problem) = port_edit::name_problem(pod, port, &name) {
+                    return Err(problem);
+                }
                 remarks.push(format!(
                     "the port name {name} is that of the sidecar now, which a Service finds in Kubernetes 1.32 and later; \
                      a Service with the targetPort {} must use the name, or be part of the input",
@@ -284,7 +325,7 @@ impl<'c> PlanContext<'c, '_> {
                 ));
                 Ok((TrafficRoute::Name(name, references), remarks))
             }
-            None if has_host_port(port) => Ok((TrafficRoute::References(references), remarks)),
+            None if has_host_port(pod, port) => Ok((TrafficRoute::References(references), remarks)),
             None => Err((
                 port.declared.as_ref().map_or(pod.spec, |declared| declared.node),
                 format!(
@@ -315,16 +356,11 @@ pub(crate) fn probes_of<'p>(
     pod: &'p PodTemplate<'_>,
     port: &'p ApplicationPort,
 ) -> impl Iterator<Item = &'p PodProbe> {
-    let number = port.number.to_string();
-    let name = port.declared.as_ref().and_then(|declared| declared.name.as_deref());
-    pod.probes.iter().filter(move |probe| {
-        probe.port_text == number
-            || probe.container == port.container && Some(probe.port_text.as_str()) == name
-    })
+    pod.probes.iter().filter(|probe| probe.number == Some(port.number))
 }
 
-fn has_host_port(port: &ApplicationPort) -> bool {
-    port.declared.as_ref().is_some_and(|declared| declared.host_port.is_some())
+fn has_host_port(pod: &PodTemplate<'_>, port: &ApplicationPort) -> bool {
+    pod.declarations(port.number).any(|declared| declared.host_port.is_some())
 }
 
 /// Returns a path without its query, which rules do not match.

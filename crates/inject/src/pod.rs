@@ -18,23 +18,41 @@ pub(crate) struct PodPort {
     pub(crate) name: Option<String>,
     /// The item of `ports`.
     pub(crate) node: TreeNodeId,
-    /// The number on the node, if there is one.
+    /// The number on the node as written, if there is one. As Kubernetes reads it, 0 is none.
     pub(crate) host_port: Option<TreeNodeId>,
 }
 
-/// An HTTP, TCP or gRPC probe, or an HTTP hook.
+/// How a probe asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeAction {
+    Http,
+    Tcp,
+    Grpc,
+}
+
+/// A probe, or a hook that asks as one.
 #[derive(Clone, Debug)]
 pub(crate) struct PodProbe {
     pub(crate) container: usize,
-    /// The number or the name of its port, as written.
+    /// Key of the probe or of the hook.
+    pub(crate) key: &'static str,
+    pub(crate) action: ProbeAction,
+    /// The number or the name of its port, as written; an alias where one is written.
     pub(crate) port: TreeNodeId,
     pub(crate) port_text: String,
-    /// Path of an HTTP request.
+    /// The port, by its number or by the name that it has in the probe's container.
+    pub(crate) number: Option<u16>,
+    /// Path of the request; `None` without one.
     pub(crate) path: Option<String>,
     pub(crate) is_https: bool,
     /// Whether the probe decides that the pod is ready or alive, and not only a hook.
     pub(crate) is_probe: bool,
 }
+
+/// Path of the call that a gRPC probe makes.
+///
+/// <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>
+const GRPC_HEALTH_PATH: &str = "/grpc.health.v1.Health/Check";
 
 /// A pod template, or a pod.
 #[derive(Debug)]
@@ -62,8 +80,9 @@ impl<'d> PodTemplate<'d> {
         for (index, container) in containers.iter().enumerate() {
             let declared = tree.get(*container, "ports");
             let items = declared.map(|list| tree.items(list)).unwrap_or_default();
-            ports.extend(items.iter().filter_map(|item| port(tree, index, *item)));
-            probes.extend(container_probes(tree, index, *container));
+            let declared: Vec<_> = items.iter().filter_map(|item| port(tree, index, *item)).collect();
+            probes.extend(container_probes(tree, index, *container, &declared));
+            ports.extend(declared);
         }
         Some(Self { tree, node, spec, containers, init_containers, ports, probes })
     }
@@ -95,8 +114,29 @@ impl<'d> PodTemplate<'d> {
         taken
     }
 
-    pub(crate) fn has_port_name(&self, name: &str) -> bool {
-        self.ports.iter().any(|port| port.name.as_deref() == Some(name))
+    /// Returns the names of all ports with their containers, also of init containers and of other protocols.
+    pub(crate) fn port_names(&self) -> Vec<(TreeNodeId, &str)> {
+        let names = |container: &TreeNodeId| {
+            let list = self.tree.get(*container, "ports");
+            let items = list.map(|list| self.tree.items(list)).unwrap_or_default();
+            let named = items.iter().filter_map(|item| self.tree.text_at(*item, &["name"]));
+            named.map(|name| (*container, name)).collect::<Vec<_>>()
+        };
+        self.containers.iter().chain(&self.init_containers).flat_map(names).collect()
+    }
+
+    /// Returns the declarations of a port: there may be several, for several addresses of the node.
+    pub(crate) fn declarations(&self, number: u16) -> impl Iterator<Item = &PodPort> {
+        self.ports.iter().filter(move |port| port.number == number)
+    }
+
+    /// Returns the users as which containers run, as far as the manifest says.
+    pub(crate) fn users(&self) -> BTreeSet<u32> {
+        let user = |node: &TreeNodeId| {
+            self.tree.text_at(*node, &["securityContext", "runAsUser"]).and_then(|uid| uid.parse().ok())
+        };
+        let containers = self.containers.iter().chain(&self.init_containers);
+        containers.chain([&self.spec]).filter_map(user).collect()
     }
 
     /// Returns the labels of the pods.
@@ -119,10 +159,17 @@ fn port(tree: &ManifestTree, container: usize, node: TreeNodeId) -> Option<PodPo
     let is_tcp = tree.text_at(node, &["protocol"]).is_none_or(|protocol| protocol == "TCP");
     let number = number_at(tree, node, "containerPort").filter(|_| is_tcp)?;
     let name = tree.text_at(node, &["name"]).map(str::to_owned);
-    Some(PodPort { container, number, name, node, host_port: tree.get(node, "hostPort") })
+    let is_given = |value: &TreeNodeId| !tree.is_empty(*value) && tree.text(*value) != Some("0");
+    let host_port = tree.written(node, "hostPort").filter(is_given);
+    Some(PodPort { container, number, name, node, host_port })
 }
 
-fn container_probes(tree: &ManifestTree, container: usize, node: TreeNodeId) -> Vec<PodProbe> {
+fn container_probes(
+    tree: &ManifestTree,
+    container: usize,
+    node: TreeNodeId,
+    ports: &[PodPort],
+) -> Vec<PodProbe> {
     const PROBES: [&[&str]; 5] = [
         &["readinessProbe"],
         &["livenessProbe"],
@@ -130,21 +177,30 @@ fn container_probes(tree: &ManifestTree, container: usize, node: TreeNodeId) -> 
         &["lifecycle", "postStart"],
         &["lifecycle", "preStop"],
     ];
-    const ACTIONS: [&str; 3] = ["httpGet", "tcpSocket", "grpc"];
+    const ACTIONS: [(&str, ProbeAction); 3] =
+        [("httpGet", ProbeAction::Http), ("tcpSocket", ProbeAction::Tcp), ("grpc", ProbeAction::Grpc)];
     let mut found = Vec::new();
     for keys in PROBES {
         let Some(probe) = tree.at(node, keys) else { continue };
-        for action_key in ACTIONS {
-            let Some(action) = tree.get(probe, action_key) else { continue };
-            let Some(port) = tree.get(action, "port") else { continue };
-            let text = |key: &str| tree.text_at(action, &[key]).map(str::to_owned);
-            let is_http = action_key == "httpGet";
+        for (action_key, action) in ACTIONS {
+            let Some(map) = tree.get(probe, action_key) else { continue };
+            let Some(port) = tree.written(map, "port") else { continue };
+            let text = |key: &str| tree.text_at(map, &[key]).map(str::to_owned);
+            let port_text = tree.text(port).unwrap_or_default().to_owned();
+            let by_name = |one: &&PodPort| one.name.as_deref() == Some(port_text.as_str());
             found.push(PodProbe {
                 container,
+                key: keys[keys.len() - 1],
+                action,
                 port,
-                port_text: tree.text(port).unwrap_or_default().to_owned(),
-                path: is_http.then(|| text("path").unwrap_or_else(|| "/".to_owned())),
-                is_https: is_http && text("scheme").as_deref() == Some("HTTPS"),
+                number: port_text.parse().ok().or_else(|| ports.iter().find(by_name).map(|port| port.number)),
+                port_text,
+                path: match action {
+                    ProbeAction::Http => Some(text("path").unwrap_or_else(|| "/".to_owned())),
+                    ProbeAction::Grpc => Some(GRPC_HEALTH_PATH.to_owned()),
+                    ProbeAction::Tcp => None,
+                },
+                is_https: action == ProbeAction::Http && text("scheme").as_deref() == Some("HTTPS"),
                 is_probe: keys.len() == 1,
             });
         }

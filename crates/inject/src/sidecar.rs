@@ -1,6 +1,6 @@
 //! The sidecar as text: its container, the init container that redirects ports to it, and its ConfigMap.
 
-use crate::edit::{Editor, apply_edits};
+use crate::edit::{Editor, NewValue, apply_edits};
 use crate::manifest::ManifestObject;
 use crate::obstacle::WEIR_USER;
 use crate::pod::{REDIRECT_CONTAINER, VOLUME};
@@ -25,8 +25,17 @@ pub(crate) struct SidecarNames<'a> {
     pub(crate) listener: &'a str,
     /// Name of the port for probes.
     pub(crate) probes: &'a str,
-    /// The port of the node at which clients connect, if there is one.
-    pub(crate) host_port: Option<&'a str>,
+    /// The ports of the node at which clients connect.
+    pub(crate) host_ports: Vec<HostPort>,
+    pub(crate) user: u32,
+}
+
+/// A port of the node.
+#[derive(Clone, Debug)]
+pub(crate) struct HostPort {
+    pub(crate) number: String,
+    /// The address of the node; `None` for all.
+    pub(crate) address: Option<String>,
 }
 
 /// Returns the container of the sidecar.
@@ -43,13 +52,14 @@ pub(crate) fn container(config: &SidecarConfig, names: &SidecarNames<'_>) -> Str
     set(&["image"], &scalar(names.image));
     set(&["startupProbe", "httpGet", "port"], &probes);
     set(&["readinessProbe", "httpGet", "port"], &probes);
+    if names.user != WEIR_USER {
+        set(&["securityContext", "runAsUser"], &names.user.to_string());
+    }
     let ports = tree.at(tree.root(), &["ports"]);
     if let Some((list, &[first, last])) = ports.map(|list| (list, tree.items(list))) {
         set_port(&mut editor, first, names.listener, config.listeners.first().copied().unwrap_or_default());
         set_port(&mut editor, last, names.probes, config.probes);
-        if let Some(host_port) = names.host_port {
-            editor.add_entry(first, "hostPort", &crate::edit::NewValue::Inline(host_port.to_owned()));
-        }
+        add_host_ports(&mut editor, list, first, config, names);
         for (index, port) in config.listeners.iter().enumerate().skip(1) {
             let suffix = format!("-{}", index + 1);
             let name: String = names.listener.chars().take(MAX_PORT_NAME - suffix.len()).collect();
@@ -58,6 +68,27 @@ pub(crate) fn container(config: &SidecarConfig, names: &SidecarNames<'_>) -> Str
     }
     let edits = editor.edits;
     apply_edits(&text, edits)
+}
+
+/// Adds the ports of the node: the first one to the port of the listener, and the others beside it.
+fn add_host_ports(
+    editor: &mut Editor<'_>,
+    list: TreeNodeId,
+    listener: TreeNodeId,
+    config: &SidecarConfig,
+    names: &SidecarNames<'_>,
+) {
+    let number = config.listeners.first().copied().unwrap_or_default();
+    for (index, host) in names.host_ports.iter().enumerate() {
+        let address = host.address.as_deref().map(scalar);
+        if index == 0 {
+            editor.add_entry(listener, "hostPort", &NewValue::Inline(host.number.clone()));
+            address.into_iter().for_each(|ip| editor.add_entry(listener, "hostIP", &NewValue::Inline(ip)));
+        } else {
+            let address = address.map(|ip| format!("\nhostIP: {ip}")).unwrap_or_default();
+            editor.add_item(list, &format!("containerPort: {number}\nhostPort: {}{address}", host.number));
+        }
+    }
 }
 
 /// The template without the comment at its start.
@@ -75,7 +106,7 @@ fn set_port(editor: &mut Editor<'_>, port: TreeNodeId, name: &str, number: u16) 
 }
 
 /// Returns the init container that redirects connections to `port` to the sidecar.
-pub(crate) fn redirect_container(config: &SidecarConfig, image: &str, port: u16) -> String {
+pub(crate) fn redirect_container(config: &SidecarConfig, image: &str, port: u16, user: u32) -> String {
     let listener = config.listeners.first().copied().unwrap_or_default();
     let mut excluded = vec![config.probes];
     excluded.extend(config.admin);
@@ -84,7 +115,7 @@ pub(crate) fn redirect_container(config: &SidecarConfig, image: &str, port: u16)
         "name: {REDIRECT_CONTAINER}\n\
          image: {image}\n\
          imagePullPolicy: IfNotPresent\n\
-         args: [redirect, --port, \"{port}\", --to, \"{listener}\", --uid, \"{WEIR_USER}\"{excluded}]\n\
+         args: [redirect, --port, \"{port}\", --to, \"{listener}\", --uid, \"{user}\"{excluded}]\n\
          resources:\n  requests:\n    cpu: 10m\n    memory: 16Mi\n  limits:\n    memory: 64Mi\n\
          securityContext:\n  \
            # Rules of the pod's network need NET_ADMIN, which a process has only as root. No other container has it.\n  \

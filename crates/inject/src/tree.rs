@@ -118,6 +118,11 @@ impl ManifestTree {
         self.get_below(map, key, 0)
     }
 
+    /// Returns a value as [`Self::get`] does, but an alias where one is written: an edit of it changes no other place.
+    pub(crate) fn written(&self, map: TreeNodeId, key: &str) -> Option<TreeNodeId> {
+        self.entry(map, key).map(|(_, value)| value).or_else(|| self.get(map, key))
+    }
+
     fn get_below(&self, map: TreeNodeId, key: &str, depth: usize) -> Option<TreeNodeId> {
         const MAX_MERGE_DEPTH: usize = 16;
         if depth > MAX_MERGE_DEPTH {
@@ -168,6 +173,27 @@ impl ManifestTree {
             next = node.parent;
         }
         false
+    }
+
+    /// Returns in how many places of the document a value is, by itself and by aliases.
+    pub(crate) fn uses(&self, id: TreeNodeId) -> usize {
+        if self.aliased.is_empty() { 1 } else { self.uses_of(id, &mut HashMap::new()) }
+    }
+
+    /// `known` keeps this linear: aliases of aliases would else be counted as often as they are used.
+    fn uses_of(&self, id: TreeNodeId, known: &mut HashMap<TreeNodeId, usize>) -> usize {
+        if let Some(count) = known.get(&id) {
+            return *count;
+        }
+        let mut count = self.node(id).parent.map_or(1, |parent| self.uses_of(parent, known));
+        let is_alias = |node: &&ManifestNode| matches!(node.content, Content::Alias(target) if target == id);
+        if self.node(id).anchor != 0 {
+            for parent in self.nodes.iter().filter(is_alias).filter_map(|alias| alias.parent) {
+                count = count.saturating_add(self.uses_of(parent, known));
+            }
+        }
+        known.insert(id, count);
+        count
     }
 
     /// Returns the places from `from`, which contains `id`, to `id`.

@@ -252,7 +252,7 @@ fn redirection_leaves_ports_services_and_probes_as_they_are() {
             "--to",
             "18080",
             "--uid",
-            "65532",
+            "65523",
             "--exclude",
             "9902",
             "--exclude",

@@ -212,9 +212,6 @@ fn config_map_of_others_keeps_its_name() {
 fn redirection_is_rejected_where_it_cannot_work() {
     let mesh = deployment("").replace("labels:", "annotations: {linkerd.io/inject: enabled}\n      labels:");
     assert_rejected(&mesh, &redirect(), "`linkerd.io/inject` redirects the same ports");
-    let user = deployment("      securityContext: {runAsUser: 65532}\n");
-    assert_rejected(&user, &redirect(), "user 65532 is that of the sidecar");
-    assert_restored(&user, &InjectOptions::default());
 }
 
 #[test]

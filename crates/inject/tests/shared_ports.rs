@@ -227,3 +227,17 @@ fn policies_of_other_kinds_are_mentioned() {
         "Deployment a: CiliumNetworkPolicy rules is not read: where it admits port 8080, it must admit 18080";
     assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 }
+
+#[test]
+fn target_that_is_shared_with_another_place_is_a_problem() {
+    let service =
+        SERVICE.replace("{port: 80, targetPort: http}", "{port: 80, targetPort: &t http, name: *t}");
+    let text = deployment("a", "annotations: {}", 8080) + &service;
+    assert!(problem(&text).contains("targetPort: this is shared with other places"), "{}", problem(&text));
+    let alias = SERVICE.replace("{port: 80, targetPort: http}", "{port: 80, name: &t http, targetPort: *t}");
+    let text = deployment("a", "annotations: {}", 8080) + &alias;
+    assert_eq!(
+        last_spec(&injected(&text))["ports"][0],
+        json!({"port": 80, "name": "http", "targetPort": 18080})
+    );
+}
