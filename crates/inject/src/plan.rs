@@ -8,7 +8,7 @@ use crate::obstacle;
 use crate::pod::{PodProbe, PodTemplate, ProbeAction};
 use crate::port_edit;
 use crate::service::{self, PortReferences, ReferenceKind};
-use crate::sidecar_config::{PodNeeds, SidecarConfig};
+use crate::sidecar_config::{ANY, PodNeeds, SidecarConfig};
 use crate::tree::TreeNodeId;
 use crate::{ConfigSource, InjectOptions, InjectProblem};
 
@@ -174,15 +174,17 @@ impl<'c> PlanContext<'c, '_> {
     fn config_remarks(&self, config: &SidecarConfig, config_map: &str, application: u16) -> Option<String> {
         let listener = config.listeners.first().copied().unwrap_or_default();
         if config.text.is_none() && self.file_config.is_none() {
-            let any = if self.options.is_redirect { "[::]" } else { "0.0.0.0" };
             return Some(format!(
-                "ConfigMap {config_map} must have a listener on {any}:{listener}, the upstream 127.0.0.1:{application}, \
-                 and admin.probes {any}:{}",
+                "ConfigMap {config_map} must have a listener on {ANY}:{listener}, the upstream 127.0.0.1:{application}, \
+                 and admin.probes {ANY}:{}",
                 config.probes,
             ));
         }
-        (self.options.is_redirect && config.is_ipv4).then(|| {
-            format!("connections over IPv6 are redirected, too, set the address of the listener to [::]:{listener}")
+        config.is_ipv4.then(|| {
+            format!(
+                "a pod may have addresses of IPv6, set the listener to {ANY}:{listener} and admin.probes to {ANY}:{}",
+                config.probes
+            )
         })
     }
 
@@ -262,7 +264,6 @@ impl<'c> PlanContext<'c, '_> {
                     .collect(),
                 false => BTreeSet::new(),
             },
-            is_redirect: self.options.is_redirect,
         };
         match (&self.options.config, self.file_config) {
             (Some(ConfigSource::ConfigMap(_)), None) => Ok(SidecarConfig::of_unknown(port.number)),

@@ -30,7 +30,7 @@ pub(crate) struct SidecarConfig {
     pub(crate) listeners: Vec<u16>,
     pub(crate) probes: u16,
     pub(crate) admin: Option<u16>,
-    /// Whether the first listener accepts connections over IPv4 only.
+    /// Whether the first listener, or the port for probes, accepts connections over IPv4 only.
     pub(crate) is_ipv4: bool,
     /// Port of the application, if the configuration names it.
     pub(crate) upstream: Option<u16>,
@@ -43,6 +43,8 @@ const DEFAULT_LIMIT: &str = "100/s";
 /// First choice of the listener's port: applications rarely use it.
 const DEFAULT_LISTENER: u16 = 18080;
 const DEFAULT_ADMIN: u16 = 9901;
+/// All addresses of the pod.
+pub(crate) const ANY: &str = "[::]";
 const DEFAULT_PROBES: u16 = 9902;
 /// `drain.timeout` of a written configuration, in seconds.
 const DRAIN_TIMEOUT: u64 = 10;
@@ -65,12 +67,11 @@ impl SidecarConfig {
         };
         let (listener, admin, probes) =
             (choose(DEFAULT_LISTENER), choose(DEFAULT_ADMIN), choose(DEFAULT_PROBES));
-        // Redirected connections keep their version of IP, and `[::]` accepts both.
-        let any = if pod.is_redirect { "[::]" } else { "0.0.0.0" };
+        // Pods have addresses of IPv4, of IPv6, or of both. `[::]` accepts all, also where there is no IPv6.
         let mut text = format!(
-            "listeners:\n  - address: \"{any}:{listener}\"\nupstream:\n  address: 127.0.0.1:{application}\n\
+            "listeners:\n  - address: \"{ANY}:{listener}\"\nupstream:\n  address: 127.0.0.1:{application}\n\
              # Without a CPU limit `auto` is one worker per core of the node, far more than a sidecar needs.\n\
-             workers: 2\nadmin:\n  address: 127.0.0.1:{admin}\n  probes: \"{any}:{probes}\"\n\
+             workers: 2\nadmin:\n  address: 127.0.0.1:{admin}\n  probes: \"{ANY}:{probes}\"\n\
              # The kubelet stops Weir after the application, when every endpoint has been removed. So no delay.\n\
              drain: {{ delay: 0s, timeout: {DRAIN_TIMEOUT}s }}\n\
              # Behind an ingress controller, the peer of every request is the controller. Set the addresses whose\n\
@@ -152,14 +153,15 @@ impl SidecarConfig {
             ListenAddress::Tcp(address) if !address.ip().is_loopback() && address.port() != 0 => {}
             ListenAddress::Tcp(_) | ListenAddress::Unix(_) => {
                 return Err(format!(
-                    "listeners[0].address: clients cannot reach it in the pod, set 0.0.0.0:PORT, got {}",
+                    "listeners[0].address: clients cannot reach it in the pod, set \"{ANY}:PORT\", got {}",
                     first.settings.address
                 ));
             }
         }
-        let probes = match config.admin.probe_address.unwrap_or(config.admin.address) {
+        let probe_address = config.admin.probe_address.unwrap_or(config.admin.address);
+        let probes = match probe_address {
             address if address.ip().is_loopback() => {
-                return Err("admin.probes: the kubelet cannot reach loopback, set 0.0.0.0:PORT".to_owned());
+                return Err(format!("admin.probes: the kubelet cannot reach loopback, set \"{ANY}:PORT\""));
             }
             address => address.port(),
         };
@@ -177,7 +179,8 @@ impl SidecarConfig {
             listeners,
             probes,
             admin: Some(config.admin.address.port()).filter(|port| *port != probes),
-            is_ipv4: matches!(first.settings.address, ListenAddress::Tcp(address) if address.is_ipv4()),
+            is_ipv4: probe_address.is_ipv4()
+                || matches!(first.settings.address, ListenAddress::Tcp(address) if address.is_ipv4()),
             upstream,
 
             drain: whole_seconds(drain).saturating_add(EXIT_SECONDS),
@@ -197,7 +200,6 @@ pub(crate) struct PodNeeds {
     pub(crate) taken: BTreeSet<u16>,
     /// Paths of probes that arrive at the sidecar.
     pub(crate) probe_paths: BTreeSet<String>,
-    pub(crate) is_redirect: bool,
 }
 
 fn probes_rule(paths: &BTreeSet<String>) -> String {

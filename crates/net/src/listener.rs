@@ -3,6 +3,7 @@
 //! This module has no knowledge of HTTP; a handler serves the accepted connections.
 
 pub mod address;
+mod any_address;
 pub mod balance;
 pub mod handover;
 pub mod inherited;

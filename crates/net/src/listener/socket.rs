@@ -18,6 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
+use super::any_address::{is_any, supported};
 use super::{AcceptedConnection, ListenAddress};
 use crate::transport::{ClientTcp, Transport};
 
@@ -122,6 +123,7 @@ const MAX_UNSENT: u32 = 128 * 1024;
 /// # Errors
 /// As [`bind`].
 pub fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Vec<StdTcpListener>> {
+    let address = supported(address);
     let socket = open(address)?;
     socket.bind(&address.into())?;
     // With `SO_REUSEPORT`, a second process could share the port unnoticed. The bind above, without that option, has
@@ -141,6 +143,7 @@ pub fn bind_tcp_beside(
     own: &[SocketAddr],
 ) -> io::Result<Vec<StdTcpListener>> {
     // A socket of this process on another address with the same port would be taken for that of another process.
+    let address = supported(address);
     let is_shared = address.port() != 0 && own.iter().any(|own| own.port() == address.port());
     if is_shared { bind_shared(address, workers) } else { bind_tcp(address, workers) }
 }
@@ -161,6 +164,10 @@ fn open(address: SocketAddr) -> io::Result<RawSocket> {
     let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A restart must not fail because of the previous process's connections in TIME_WAIT.
     socket.set_reuse_address(true)?;
+    if is_any(address) {
+        // Whatever `net.ipv6.bindv6only` says: `[::]` accepts connections over IPv4, too.
+        socket.set_only_v6(false)?;
+    }
     // Accepted connections inherit this option. If it is not supported, the system's socket buffer limits apply.
     let _ = socket.set_tcp_notsent_lowat(MAX_UNSENT);
     // Inherited too: small responses do not wait for acknowledgements of earlier ones.
