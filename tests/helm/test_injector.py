@@ -55,13 +55,17 @@ def expected(case):
     spec = wanted["spec"]
     listener = case.get("listener", 8080)
     container = sidecar()
-    container["ports"][0] |= {"name": case.get("moved", "http"), "containerPort": listener}
+    published = case.get("published", {})
+    container["ports"][0] |= {"name": case.get("moved", "http"), "containerPort": listener} | published
     container["env"] = [{"name": "WEIR_PORT", "value": str(listener)}, {"name": "APP_PORT", "value": str(case["port"])}]
     spec.setdefault("initContainers", []).append(container)
     spec.setdefault("volumes", []).append({"name": "weir-config", "configMap": {"name": case.get("config_map", "weir-config")}})
     spec["terminationGracePeriodSeconds"] = case.get("grace", 30)
     for given in spec["containers"]:
         for port in given.get("ports", []):
+            if published.items() <= port.items() and port["containerPort"] == case["port"]:
+                for field in published:
+                    del port[field]
             if port.get("name") == case.get("moved", ""):
                 del port["name"]
         if given["name"] in case.get("paused", []):

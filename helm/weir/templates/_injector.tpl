@@ -72,6 +72,11 @@ parameterNotFoundAction: Deny
   expression: >-
     size(variables.chosen) > 0 ? int(variables.chosen[0].containerPort)
     : variables.wanted.matches("^[1-9][0-9]{0,4}$") ? int(variables.wanted) : 0
+# Entries that give this port a port of the node, at which clients would reach the application past Weir.
+- name: published
+  expression: >-
+    size(variables.owners) == 0 ? [] : variables.owners[0].ports.filter(p, p.protocol == "TCP"
+    && int(p.containerPort) == variables.port && has(p.hostPort) && int(p.hostPort) > 0)
 # Weir takes it over, so that a Service with this target port reaches Weir.
 - name: portName
   expression: 'size(variables.chosen) > 0 && has(variables.chosen[0].name) ? variables.chosen[0].name : "http"'
@@ -113,6 +118,10 @@ parameterNotFoundAction: Deny
     : size(variables.taken) > 0 || variables.port in variables.reserved
     ? "a container uses a port of Weir, which are " + variables.reserved.map(p, string(p)).join(", ") + ": move it: "
     + (size(variables.taken) > 0 ? variables.taken[0].name : string(variables.port))
+    : size(variables.published) > 1 || variables.containers.exists(c, (size(variables.owners) == 0 || c.name != variables.owners[0].name)
+    && has(c.ports) && c.ports.exists(p, p.protocol == "TCP" && int(p.containerPort) == variables.port && has(p.hostPort) && int(p.hostPort) > 0))
+    ? "several ports of the node lead to the application's port, and Weir takes over one: remove hostPort from the others: "
+    + string(variables.port)
     : variables.portName == "probes"
     ? "the application's port has the name of another port of Weir: rename it: probes"
     : ""
@@ -124,6 +133,10 @@ parameterNotFoundAction: Deny
   expression: object.spec.containers.map(c, c.name)
 - name: owner
   expression: '"/spec/containers/" + string(variables.names.indexOf(variables.owners[0].name))'
+# The port of Weir's listener, after its container has been added.
+- name: sidecarPort
+  expression: >-
+    "/spec/initContainers/" + string(has(object.spec.initContainers) ? size(object.spec.initContainers) : 0) + "/ports/0"
 {{- end -}}
 
 {{/* Numbers of Weir's ports besides that of the listener. */}}
@@ -186,6 +199,11 @@ variables.problem != "" ? [] :
   + (!has(variables.owners[0].lifecycle) ? [] : ["postStart", "preStop"].filter(hook, hook in variables.owners[0].lifecycle
       && "httpGet" in variables.owners[0].lifecycle[hook] && variables.owners[0].lifecycle[hook].httpGet.port == dyn(variables.portName)).map(hook,
     JSONPatch{op: "replace", path: variables.owner + "/lifecycle/" + hook + "/httpGet/port", value: variables.port})))
+// So is its port of the node, which two containers cannot have.
++ (size(variables.published) == 0 ? [] : ["hostPort", "hostIP"].filter(field, field in variables.published[0]).map(field,
+    JSONPatch{op: "remove", path: variables.owner + "/ports/" + string(variables.owners[0].ports.map(p, p == variables.published[0] ? "published" : "").indexOf("published")) + "/" + field})
+  + [JSONPatch{op: "add", path: variables.sidecarPort + "/hostPort", value: int(variables.published[0].hostPort)}]
+  + (!has(variables.published[0].hostIP) ? [] : [JSONPatch{op: "add", path: variables.sidecarPort + "/hostIP", value: variables.published[0].hostIP}]))
 {{- with int .Values.shutdown.delaySeconds }}
 // The kubelet stops the application before its sidecars. Without this pause Weir would respond with 503 to requests that
 // arrive until the endpoint is removed everywhere.
