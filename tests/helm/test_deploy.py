@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 from schemas import validate_strictly
-from support import DEPLOY, WEIR_BIN, by_name, check, check_file, configurations, containers, of_kind, only, pod, render, seconds, weir, weir_of
+from support import CHART, DEPLOY, WEIR_BIN, by_name, check, check_file, configurations, containers, of_kind, only, pod, render, seconds, weir, weir_of
 
 ENVOY = shutil.which("envoy", path=str(pathlib.Path(sys.executable).parent)) or shutil.which("envoy")
 # Directories with files that are neither manifests nor values of the chart.
@@ -64,6 +64,15 @@ def test_weir_accepts_the_configuration_in_a_manifest(name, tmp_path):
     objects = by_name([(DEPLOY / name).read_text()])
     for text in configurations(objects).values():
         check(text, tmp_path)
+
+
+IN_PODS = [DEPLOY / name for name in ("sidecar.yaml", "rls.yaml", "injector/example.yaml", "kustomize/example/weir.yaml")]
+
+
+@pytest.mark.parametrize("path", [*IN_PODS, *sorted((CHART / "files" / "config").iterdir())], ids=lambda path: path.name)
+def test_pods_may_have_addresses_of_ipv4_ipv6_or_both(path):
+    text = path.read_text()
+    assert '"[::]:' in text and " 0.0.0.0:" not in text
 
 
 @pytest.mark.skipif(not WEIR_BIN, reason="WEIR_BIN names no binary")

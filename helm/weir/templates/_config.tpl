@@ -186,20 +186,20 @@ values could differ from what Weir uses. They are included in the context of thi
 {{- $admin := default dict $config.admin -}}
 {{- $port := "" -}}
 {{- if and $admin.token (not $admin.probes) -}}
-{{- fail "config.admin.probes: the kubelet and Prometheus have no config.admin.token, and would get 401, set it to 0.0.0.0:PORT" -}}
+{{- fail "config.admin.probes: the kubelet and Prometheus have no config.admin.token, and would get 401, set it to \"[::]:PORT\"" -}}
 {{- end -}}
 {{- if .Values.ports.probes -}}
 {{- $port = int .Values.ports.probes -}}
 {{- else if $admin.probes -}}
 {{- if regexMatch "^(127\\.|localhost:|\\[::1\\])" (toString $admin.probes) -}}
-{{- fail (printf "config.admin.probes: %s is on loopback, where the kubelet cannot reach it, set 0.0.0.0:PORT" $admin.probes) -}}
+{{- fail (printf "config.admin.probes: %s is on loopback, where the kubelet cannot reach it, set \"[::]:PORT\"" $admin.probes) -}}
 {{- end -}}
 {{- $port = include "weir.portOf" $admin.probes -}}
 {{- else if and $admin.address (not (regexMatch "^(127\\.|localhost:|\\[::1\\])" (toString $admin.address))) -}}
 {{- $port = include "weir.portOf" $admin.address -}}
 {{- end -}}
 {{- if not $port -}}
-{{- fail "config.admin.probes: no address with a port for the kubelet and Prometheus, set it to 0.0.0.0:PORT, or set ports.probes" -}}
+{{- fail "config.admin.probes: no address with a port for the kubelet and Prometheus, set it to \"[::]:PORT\", or set ports.probes" -}}
 {{- end -}}
 {{- $port -}}
 {{- end -}}

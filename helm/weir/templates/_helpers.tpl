@@ -150,7 +150,7 @@ annotations:
 {{- fail "config.upstream: the mode proxy needs the Service that it protects, such as {address: \"shop.default.svc:80\"}" -}}
 {{- end -}}
 {{- if and (eq .Values.mode "rls") (not (or $config.rls $config.config)) -}}
-{{- fail "config.rls: the mode rls needs this section, at least {address: \"0.0.0.0:8081\"}" -}}
+{{- fail "config.rls: the mode rls needs this section, at least {address: \"[::]:8081\"}" -}}
 {{- end -}}
 {{- end -}}
 {{- if and (eq .Values.mode "rls") (not (include "weir.grpcPort" .)) -}}
