@@ -7,7 +7,7 @@ use crate::manifest::{self, DocumentId, ManifestFile, ManifestObject, ManifestSo
 use crate::plan::{NoPlan, PlanContext, TrafficRoute, WorkloadPlan, is_object_name};
 use crate::pod::{CONTAINER, PodTemplate, REDIRECT_CONTAINER, VOLUME};
 use crate::port_change::{PortChanges, port_changes};
-use crate::port_edit::{free_name, take_host_ports, take_name};
+use crate::port_edit::{free_name, listener_names, take_host_ports, take_name};
 use crate::record::{RecordingEditor, UndoRecord};
 use crate::sidecar::{self, SidecarNames};
 use crate::sidecar_config::SidecarConfig;
@@ -300,7 +300,7 @@ fn edit_pod(editor: &mut Editor<'_>, plan: &WorkloadPlan<'_>, image: &str) {
     };
     let names = SidecarNames {
         image,
-        listener: &listener,
+        listeners: listener_names(pod, &listener, plan.config.listeners.len()),
         probes: &free_name(pod, "probes"),
         host_ports,
         user: plan.user,

@@ -16,6 +16,17 @@ pub(crate) fn free_name(pod: &PodTemplate<'_>, name: &str) -> String {
     }
 }
 
+/// Returns names for the ports of listeners, made of that of the first one, that no container of the pod uses.
+pub(crate) fn listener_names(pod: &PodTemplate<'_>, first: &str, count: usize) -> Vec<String> {
+    let numbered = |number: usize| {
+        let suffix = format!("-{number}");
+        let base: String = first.chars().take(MAX_PORT_NAME - suffix.len()).collect();
+        format!("{}{suffix}", base.trim_end_matches('-'))
+    };
+    let further = (2..=usize::from(u16::MAX)).map(numbered).filter(|name| !is_used(pod, name));
+    std::iter::once(first.to_owned()).chain(further).take(count).collect()
+}
+
 /// Returns a name of a port that no container of the pod uses, made of a prefix and a name. It has at most the length that
 /// Kubernetes accepts.
 fn prefixed_name(pod: &PodTemplate<'_>, prefix: &str, name: &str) -> String {

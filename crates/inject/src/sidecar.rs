@@ -21,8 +21,8 @@ pub(crate) const CONFIG_KEY: &str = "weir.yaml";
 #[derive(Clone, Debug)]
 pub(crate) struct SidecarNames<'a> {
     pub(crate) image: &'a str,
-    /// Name of the port of the first listener.
-    pub(crate) listener: &'a str,
+    /// Names of the ports of the listeners.
+    pub(crate) listeners: Vec<String>,
     /// Name of the port for probes.
     pub(crate) probes: &'a str,
     /// The ports of the node at which clients connect.
@@ -57,13 +57,14 @@ pub(crate) fn container(config: &SidecarConfig, names: &SidecarNames<'_>) -> Str
     }
     let ports = tree.at(tree.root(), &["ports"]);
     if let Some((list, &[first, last])) = ports.map(|list| (list, tree.items(list))) {
-        set_port(&mut editor, first, names.listener, config.listeners.first().copied().unwrap_or_default());
+        let mut listeners = names.listeners.iter().zip(&config.listeners);
+        if let Some((name, port)) = listeners.next() {
+            set_port(&mut editor, first, name, *port);
+        }
         set_port(&mut editor, last, names.probes, config.probes);
         add_host_ports(&mut editor, list, first, config, names);
-        for (index, port) in config.listeners.iter().enumerate().skip(1) {
-            let suffix = format!("-{}", index + 1);
-            let name: String = names.listener.chars().take(MAX_PORT_NAME - suffix.len()).collect();
-            editor.add_item(list, &format!("name: {name}{suffix}\ncontainerPort: {port}"));
+        for (name, port) in listeners {
+            editor.add_item(list, &format!("name: {name}\ncontainerPort: {port}"));
         }
     }
     let edits = editor.edits;

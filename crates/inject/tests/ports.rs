@@ -113,6 +113,27 @@ fn new_names_of_ports_are_used_by_no_other_port() {
 }
 
 #[test]
+fn names_of_further_listeners_are_used_by_no_other_port() {
+    let text = "listeners: ['[::]:7000', '[::]:7001', '[::]:7002']\nupstream: 127.0.0.1:80\nadmin: {probes: '[::]:7003'}\nrules: []\n";
+    let config = Some(ConfigSource::File { name: "weir.yaml".to_owned(), text: text.to_owned() });
+    let options = InjectOptions { config, ..InjectOptions::default() };
+    for (name, others, expected) in [
+        ("http", "{name: http-2, containerPort: 81}", ["http", "probes", "http-3", "http-4"]),
+        (
+            "http-internal-a",
+            "{name: b, containerPort: 81}",
+            ["http-internal-a", "probes", "http-internal-2", "http-internal-3"],
+        ),
+    ] {
+        let ports = format!("[{{name: {name}, containerPort: 80}}, {others}]");
+        let (spec, _) = injected(&deployment(&ports, "", ""), &options);
+        let ports = sidecar(&spec)["ports"].as_array().expect("a list");
+        let names: Vec<_> = ports.iter().map(|port| port["name"].as_str().expect("a name")).collect();
+        assert_eq!(names, expected);
+    }
+}
+
+#[test]
 fn name_of_the_port_that_another_container_has_too_is_a_problem() {
     let ports = "[{name: http, containerPort: 80}]";
     let other = "        - {name: metrics, image: 'm:1', ports: [{name: http, containerPort: 9090}]}\n";
