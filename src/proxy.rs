@@ -29,7 +29,6 @@ mod held;
 mod local_reply;
 mod pipeline;
 mod prepare;
-mod replacement;
 mod request_context;
 mod resolve;
 mod respond;
@@ -49,9 +48,9 @@ use std::sync::atomic::AtomicBool;
 use arc_swap::ArcSwap;
 
 pub use self::accept::{ListenerPermit, WorkerListener, WorkerUpdate, WorkerUpdates};
+pub use self::connection::replacement::ArrivedConnection;
 use self::elastic::HeadroomState;
 use self::fallback::Fallbacks;
-pub use self::replacement::ArrivedConnection;
 pub use self::run::run;
 use self::worker::Worker;
 use weir_limiter::Limiter;

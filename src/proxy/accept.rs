@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
+use super::connection::replacement::ArrivedConnection;
 use super::connection::{self, ConnectionSecurity, ConnectionSettings};
 use super::headers::PeerTls;
-use super::replacement::ArrivedConnection;
 use super::timeouts::ConnectionTimeouts;
 use super::worker::Worker;
 use weir_net::drain::{Closing, DrainPhase};

@@ -5,6 +5,7 @@ pub(super) mod http2;
 mod malformed;
 mod parked;
 mod protocol_detect;
+pub(super) mod replacement;
 mod transport_setup;
 
 use std::cell::{Cell, RefCell};
@@ -17,9 +18,9 @@ use std::time::Duration;
 use http::{HeaderValue, Version};
 
 use self::protocol_detect::DetectedProtocol;
+use self::replacement::IdleProtocol;
 use super::Worker;
 use super::headers::{self, Hop, HopName, PeerTls};
-use super::replacement::{self, IdleProtocol};
 use super::request_context::UpgradedRequest;
 use super::stored_request::StoredRequest;
 use super::stream::DownstreamIo;

@@ -17,8 +17,8 @@ use tokio::net::UnixStream;
 
 pub use self::message::ArrivedConnection;
 use self::message::MovingConnection;
-use super::connection::DownstreamConnection;
-use super::stream::DownstreamIo;
+use super::DownstreamConnection;
+use crate::proxy::stream::DownstreamIo;
 use weir_net::fd_channel::MAX_CONNECTION_MESSAGE;
 use weir_net::replacement::{ReplacementPhase, Successor};
 
