@@ -1,4 +1,4 @@
-//! HTTP client of the admin port, for `weir top` and `weir explain`.
+//! HTTP client of the admin port, for `weir top`, `weir explain` and `kubectl weir`.
 //!
 //! One connection per request, over TCP or a Unix socket, without TLS: the admin port is on loopback, or behind
 //! `kubectl port-forward`. Sizes and times are bounded, since the address may be that of another server.
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::runtime;
@@ -141,7 +141,19 @@ impl AdminClient {
     /// # Errors
     /// See [`AdminClientError`].
     pub async fn get(&self, target: &str) -> Result<AdminResponse, AdminClientError> {
-        let response = self.send(target, "*/*").await?;
+        self.respond(Method::GET, target).await
+    }
+
+    /// Sends a POST without a body and returns the response, whatever its status code.
+    ///
+    /// # Errors
+    /// See [`AdminClientError`].
+    pub async fn post(&self, target: &str) -> Result<AdminResponse, AdminClientError> {
+        self.respond(Method::POST, target).await
+    }
+
+    async fn respond(&self, method: Method, target: &str) -> Result<AdminResponse, AdminClientError> {
+        let response = self.send(method, target, "*/*").await?;
         let status = response.status().as_u16();
         Ok(AdminResponse { status, body: self.read_body(response.into_body()).await?.into() })
     }
@@ -151,7 +163,7 @@ impl AdminClient {
     /// # Errors
     /// See [`AdminClientError`].
     pub async fn events(&self) -> Result<SnapshotStream, AdminClientError> {
-        let response = self.send("/events", "text/event-stream").await?;
+        let response = self.send(Method::GET, "/events", "text/event-stream").await?;
         match response.status() {
             StatusCode::OK if is_event_stream(&response) => {
                 Ok(SnapshotStream::new(self.address.clone(), response.into_body()))
@@ -169,14 +181,20 @@ impl AdminClient {
         }
     }
 
-    /// Sends a GET and returns the header section of the response.
-    async fn send(&self, target: &str, accept: &'static str) -> Result<Response<Incoming>, AdminClientError> {
-        let exchange = timeout(RESPONSE_TIMEOUT, self.exchange(target, accept)).await;
+    /// Sends a request and returns the header section of the response.
+    async fn send(
+        &self,
+        method: Method,
+        target: &str,
+        accept: &'static str,
+    ) -> Result<Response<Incoming>, AdminClientError> {
+        let exchange = timeout(RESPONSE_TIMEOUT, self.exchange(method, target, accept)).await;
         exchange.unwrap_or_else(|_| Err(AdminClientError::Timeout(self.address.clone())))
     }
 
     async fn exchange(
         &self,
+        method: Method,
         target: &str,
         accept: &'static str,
     ) -> Result<Response<Incoming>, AdminClientError> {
@@ -185,7 +203,9 @@ impl AdminClient {
         let stream =
             stream.map_err(|error| AdminClientError::Connect { address: self.address.clone(), error })?;
         let mut connection = http_client::start(stream).await.map_err(http)?;
-        let mut request = Request::get(target)
+        let mut request = Request::builder()
+            .method(method)
+            .uri(target)
             .header(HOST, self.address.authority())
             .header(ACCEPT, accept)
             .header(USER_AGENT, http_client::PRODUCT);

@@ -2,19 +2,24 @@
 
 mod import_args;
 mod inject_args;
+mod kubectl_args;
+mod kubectl_completion;
 mod manual;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::builder::FalseyValueParser;
-use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+use self::manual::KUBECTL_PROGRAM;
 
 pub use self::import_args::ImportArgs;
 pub use self::inject_args::{InjectArgs, RedirectArgs};
-pub use self::manual::{command, manual_page, manual_pages};
+pub use self::kubectl_args::{KeyArgs, KubectlCli, KubectlCommand, PodArgs};
+pub use self::manual::{command, kubectl_command, manual_page, manual_pages};
 
 /// Configuration file of `weir run` without `-c`.
 pub const DEFAULT_CONFIG: &str = "/etc/weir/weir.yaml";
@@ -171,10 +176,10 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct AdminTokenArgs {
     /// File with the token of the admin port, if it requires one.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// The token itself. Other users of the machine can see options, so prefer the file or the variable.
-    #[arg(long, value_name = "TOKEN", env = "WEIR_ADMIN_TOKEN", hide_env_values = true)]
+    #[arg(long, global = true, value_name = "TOKEN", env = "WEIR_ADMIN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 }
 
@@ -233,6 +238,23 @@ pub struct ExplainOptions {
     /// Token of the admin port. Defaults to that of the configuration file.
     #[command(flatten)]
     pub token: AdminTokenArgs,
+    /// The request.
+    #[command(flatten)]
+    pub request: RequestArgs,
+    /// Format of the output.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    pub format: OutputFormat,
+    /// Method of the request.
+    #[arg(value_name = "METHOD", required_unless_present = "domain", requires = "url")]
+    pub method: Option<String>,
+    /// URL of the request, or its path. A descriptor needs neither.
+    #[arg(value_name = "URL", required_unless_present = "domain")]
+    pub url: Option<String>,
+}
+
+/// What describes a request, besides its method and its URL.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RequestArgs {
     /// Header of the request; may be repeated.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub headers: Vec<String>,
@@ -252,15 +274,6 @@ pub struct ExplainOptions {
     /// Entry of the descriptor; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", requires = "domain")]
     pub descriptor: Vec<String>,
-    /// Format of the output.
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
-    pub format: OutputFormat,
-    /// Method of the request.
-    #[arg(value_name = "METHOD", required_unless_present = "domain", requires = "url")]
-    pub method: Option<String>,
-    /// URL of the request, or its path. A descriptor needs neither.
-    #[arg(value_name = "URL", required_unless_present = "domain")]
-    pub url: Option<String>,
 }
 
 /// Format of a command's output.
@@ -276,23 +289,54 @@ pub enum OutputFormat {
 /// Name of the reference's executable, which manifests run by its path.
 const REFERENCE_EXECUTABLE: &str = "ratelimit";
 
-impl Cli {
-    /// Parses the command line of this process. If the executable is called `ratelimit`, it is parsed as
-    /// `weir rls`, and arguments are ignored as the reference ignores them.
+/// Name of the executable that kubectl runs to complete a line of the plugin.
+const COMPLETION_EXECUTABLE: &str = "kubectl_complete-weir";
+
+/// A command line, by the name of the executable.
+#[derive(Debug)]
+pub enum Invocation {
+    /// `weir`.
+    Weir(Box<Cli>),
+    /// `kubectl weir`.
+    Kubectl(Box<KubectlCli>),
+    /// What kubectl offers to complete a line of `kubectl weir`, as text.
+    KubectlCompletion(String),
+}
+
+impl Invocation {
+    /// Parses the command line of this process. If the executable is called `kubectl-weir`, it is parsed as that of the
+    /// plugin. If it is called `ratelimit`, it is parsed as `weir rls`, and arguments are ignored as the reference ignores
+    /// them.
     pub fn from_process_args() -> Self {
         Self::from_args(std::env::args_os())
     }
 
     fn from_args(arguments: impl IntoIterator<Item = OsString>) -> Self {
         let mut arguments = arguments.into_iter().peekable();
-        let name = arguments.peek().and_then(|program| Path::new(program).file_name());
-        if name == Some(OsStr::new(REFERENCE_EXECUTABLE)) {
-            return Self::parse_from(["weir", "rls"]);
+        let name = arguments.peek().and_then(|program| Path::new(program).file_name()?.to_str());
+        match name {
+            Some(REFERENCE_EXECUTABLE) => Self::Weir(Box::new(Cli::parse_from(["weir", "rls"]))),
+            Some(COMPLETION_EXECUTABLE) => {
+                let words: Vec<String> =
+                    arguments.skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+                Self::KubectlCompletion(kubectl_completion::candidates(&kubectl_command(), &words))
+            }
+            Some(KUBECTL_PROGRAM) => Self::Kubectl(parsed(kubectl_command(), arguments)),
+            _ => Self::Weir(parsed(command(), arguments)),
         }
-        let matches = command().get_matches_from(arguments);
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
+}
 
+/// Parses arguments, or exits with a message about them.
+fn parsed<T: FromArgMatches>(
+    command: clap::Command,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Box<T> {
+    let matches = command.get_matches_from(arguments);
+    Box::new(T::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+}
+
+impl Cli {
     /// Returns what is wrong with arguments that the parser accepts, to be explained better than it would.
     pub fn misuse(&self) -> Option<String> {
         match &self.command {
@@ -316,6 +360,7 @@ mod tests {
     #[test]
     fn command_line_definition_is_valid() {
         command().debug_assert();
+        kubectl_command().debug_assert();
     }
 
     #[test]
@@ -329,11 +374,27 @@ mod tests {
 
     #[test]
     fn executable_named_ratelimit_runs_rls_and_ignores_arguments() {
-        let command = |arguments: &[&str]| Cli::from_args(arguments.iter().map(OsString::from)).command;
+        let command = |arguments: &[&str]| match Invocation::from_args(arguments.iter().map(OsString::from)) {
+            Invocation::Weir(cli) => cli.command,
+            other => panic!("{arguments:?}: {other:?}"),
+        };
         for arguments in [&["/bin/ratelimit"][..], &["ratelimit", "--flag"], &["./ratelimit", "run"]] {
             assert!(matches!(command(arguments), Command::Rls { print_config: false }), "{arguments:?}");
         }
         assert!(matches!(command(&["/opt/ratelimit/weir", "run"]), Command::Run { .. }));
+    }
+
+    #[test]
+    fn executable_named_kubectl_weir_is_the_plugin() {
+        let arguments =
+            ["/usr/local/bin/kubectl-weir", "-n", "web", "top", "deploy/shop", "--admin-port", "9911"];
+        let Invocation::Kubectl(cli) = Invocation::from_args(arguments.map(OsString::from)) else {
+            panic!("not the plugin");
+        };
+        assert_eq!((cli.pods.namespace.as_deref(), cli.pods.admin_port), (Some("web"), Some(9911)));
+        assert!(
+            matches!(cli.command, KubectlCommand::Top { target: Some(target), .. } if target == "deploy/shop")
+        );
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! `weir explain`: explains a request by a configuration file alone, or asks a running instance.
 
 use std::error::Error as _;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 
-use crate::admin_client::{self, AdminClientError};
+use crate::admin_client::{self, AdminClientError, AdminResponse};
+use crate::cli::RequestArgs;
 use weir_config::{self as config, AdminToken, Config, Diagnostic};
 use weir_limiter::elastic::Headroom;
 use weir_limiter::timestamp::Timestamp;
@@ -43,22 +43,12 @@ pub struct ExplainArgs {
     pub admin: Option<String>,
     /// Token of that admin port. By default, that of the configuration file.
     pub token: Option<String>,
+    /// The request to explain.
+    pub request: RequestArgs,
     /// Method of the request; `None` for a descriptor without one.
     pub method: Option<String>,
     /// URL or path of the request; `None` for a descriptor without one.
     pub url: Option<String>,
-    /// Headers of the request, each as `name: value`.
-    pub headers: Vec<String>,
-    /// Parts of the body, each a text, or `@FILE`.
-    pub data: Vec<String>,
-    /// Address from which the request arrives.
-    pub client: Option<IpAddr>,
-    /// Name of the listener at which the request arrives.
-    pub listener: Option<String>,
-    /// Envoy domain, if the request is a descriptor of Envoy's rate limit service.
-    pub domain: Option<String>,
-    /// Entries of the descriptor, each as `key=value`.
-    pub descriptor: Vec<String>,
     /// Whether the output is JSON.
     pub is_json: bool,
 }
@@ -90,7 +80,7 @@ impl From<AdminClientError> for ExplainError {
 /// # Errors
 /// [`ExplainError`] if the arguments, the configuration or the running instance do not allow an explanation.
 pub fn run(args: &ExplainArgs, default_config: &Path) -> Result<(String, Option<String>), ExplainError> {
-    let request = describe(args)?;
+    let request = describe(args.method.as_deref(), args.url.as_deref(), &args.request)?;
     let (explanation, note) = match &args.admin {
         Some(address) => from_instance(args, address, &request)?,
         None => {
@@ -108,12 +98,20 @@ pub fn run(args: &ExplainArgs, default_config: &Path) -> Result<(String, Option<
     Ok((json + "\n", note))
 }
 
-fn describe(args: &ExplainArgs) -> Result<RequestDescription, ExplainError> {
+/// Returns the request that the arguments describe. A descriptor needs no method and URL.
+///
+/// # Errors
+/// [`ExplainError::Other`] if an argument is invalid, or a file with a body is not readable.
+pub(crate) fn describe(
+    method: Option<&str>,
+    url: Option<&str>,
+    args: &RequestArgs,
+) -> Result<RequestDescription, ExplainError> {
     let mut request = RequestDescription::default();
-    if let Some(method) = &args.method {
+    if let Some(method) = method {
         request.set("method", method)?;
     }
-    if let Some(url) = &args.url {
+    if let Some(url) = url {
         request.set_url(url)?;
     }
     for line in &args.headers {
@@ -233,8 +231,22 @@ fn from_instance(
             .map(AdminToken::to_authorization),
         (None, None) => None,
     };
-    let target = format!("/explain?{}", request.to_query());
-    let response = admin_client::get(address, &target, token.as_deref())?;
+    let response = admin_client::get(address, &target(request), token.as_deref())?;
+    let explanation = read_explanation(address, &response)?;
+    let note = args.config.as_deref().and_then(|path| difference(path, &explanation));
+    Ok((explanation, note))
+}
+
+/// Returns the path and query of the admin port that explain a request.
+pub(crate) fn target(request: &RequestDescription) -> String {
+    format!("/explain?{}", request.to_query())
+}
+
+/// Reads the response of the admin port at `address`.
+///
+/// # Errors
+/// [`ExplainError::Other`] if it is not an explanation.
+pub(crate) fn read_explanation(address: &str, response: &AdminResponse) -> Result<Explanation, ExplainError> {
     if response.status == UNAUTHORIZED {
         return Err(AdminClientError::Unauthorized.into());
     }
@@ -242,10 +254,8 @@ fn from_instance(
         let text = String::from_utf8_lossy(&response.body);
         return Err(ExplainError::Other(format!("{address}: {} {}", response.status, text.trim_end())));
     }
-    let explanation: Explanation = serde_json::from_slice(&response.body)
-        .map_err(|error| ExplainError::Other(format!("{address}: not an explanation: {error}")))?;
-    let note = args.config.as_deref().and_then(|path| difference(path, &explanation));
-    Ok((explanation, note))
+    serde_json::from_slice(&response.body)
+        .map_err(|error| ExplainError::Other(format!("{address}: not an explanation: {error}")))
 }
 
 /// Returns a note if the file is not the configuration by which the instance decides.

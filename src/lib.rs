@@ -7,5 +7,6 @@ pub mod app;
 pub mod cli;
 pub mod explain_command;
 pub mod inject_command;
+pub mod kubectl;
 pub mod proxy;
 pub mod top;

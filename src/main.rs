@@ -11,12 +11,13 @@ use weir::admin_client::AdminClient;
 use weir::app;
 use weir::cli;
 use weir::cli::{
-    AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportArgs, InjectArgs, LogFormatArg,
-    OutputFormat, RecordedFormatArg, RedirectArgs, ReplayArgs,
+    AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportArgs, InjectArgs, Invocation,
+    KubectlCli, LogFormatArg, OutputFormat, RecordedFormatArg, RedirectArgs, ReplayArgs,
 };
 use weir::explain_command::{self, ExplainArgs, ExplainError};
 use weir::inject_command::{self, InjectOutput};
-use weir::top::{self, TopOptions};
+use weir::kubectl::{self, KubectlExit};
+use weir::top::{self, TopOptions, TopSource};
 use weir_config as config;
 use weir_config::check::{self, CheckStatus};
 use weir_config::environment;
@@ -52,15 +53,39 @@ fn main() -> ExitCode {
     if let Some(code) = app::supervise() {
         return code;
     }
-    let cli = Cli::from_process_args();
+    match Invocation::from_process_args() {
+        Invocation::Weir(cli) => run_weir(&cli),
+        Invocation::Kubectl(cli) => run_kubectl(&cli),
+        Invocation::KubectlCompletion(candidates) => print_text(&candidates, "candidates"),
+    }
+}
+
+/// Runs a command on the pods of a Kubernetes workload.
+fn run_kubectl(cli: &KubectlCli) -> ExitCode {
+    let token = match read_token(&cli.token) {
+        Ok(token) => token,
+        Err(message) => return report_failure(&message),
+    };
+    match kubectl::run(cli, token.as_deref()) {
+        KubectlExit::Done => ExitCode::SUCCESS,
+        KubectlExit::Failed => ExitCode::from(EXIT_FAILURE),
+        KubectlExit::BadUsage => ExitCode::from(EXIT_USAGE),
+    }
+}
+
+fn run_weir(cli: &Cli) -> ExitCode {
     if let Some(misuse) = cli.misuse() {
         return report_usage(&[format!("weir: {misuse}")]);
     }
     match &cli.command {
-        Command::Run { config, .. } => run_proxy(config, &cli),
-        Command::Rls { print_config } => run_rls(*print_config, &cli),
+        Command::Run { config, .. } => run_proxy(config, cli),
+        Command::Rls { print_config } => run_rls(*print_config, cli),
         Command::Top { admin, token, once, no_color } => match admin_client(admin, token) {
-            Ok(client) => show_top(&TopOptions { client, is_once: *once, has_colors: !no_color }),
+            Ok(client) => show_top(&TopOptions {
+                source: TopSource::One(client),
+                is_once: *once,
+                has_colors: !no_color,
+            }),
             Err(message) => report_failure(&message),
         },
         Command::Check { strict, files, against, .. } => check_configs(files, against.as_deref(), *strict),
@@ -340,12 +365,7 @@ fn explain_request(options: &ExplainOptions) -> ExitCode {
         token,
         method: options.method.clone(),
         url: options.url.clone(),
-        headers: options.headers.clone(),
-        data: options.data.clone(),
-        client: options.client,
-        listener: options.listener.clone(),
-        domain: options.domain.clone(),
-        descriptor: options.descriptor.clone(),
+        request: options.request.clone(),
         is_json: options.format == OutputFormat::Json,
     };
     let stderr = &mut std::io::stderr();

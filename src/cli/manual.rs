@@ -1,5 +1,7 @@
 //! What `--help` and the manual pages say beside the options: examples, exit statuses and files.
 
+mod kubectl;
+
 use std::fmt::Write as _;
 use std::io;
 
@@ -7,7 +9,7 @@ use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::Cli;
+use super::{Cli, KubectlCli};
 use weir_import::IMPORTERS;
 
 /// Sections of one command.
@@ -20,6 +22,9 @@ struct Sections {
     exit: &'static [(&'static str, &'static str)],
     files: &'static [(&'static str, &'static str)],
 }
+
+/// Name of the program as a plugin of kubectl.
+pub(super) const KUBECTL_PROGRAM: &str = "kubectl-weir";
 
 const CONFIG_FILE: (&str, &str) = ("/etc/weir/weir.yaml", "configuration of `weir run` without -c");
 const USAGE: (&str, &str) = ("2", "bad usage, or an invalid configuration");
@@ -199,6 +204,11 @@ pub fn command() -> Command {
     with_help(Cli::command(), "")
 }
 
+/// Returns the command line of `kubectl weir`, as [`command`].
+pub fn kubectl_command() -> Command {
+    with_help(KubectlCli::command(), KUBECTL_PROGRAM)
+}
+
 fn with_help(command: Command, path: &str) -> Command {
     let command = match sections(path) {
         Some(sections) => command.after_help(sections.help()),
@@ -211,7 +221,7 @@ fn with_help(command: Command, path: &str) -> Command {
 }
 
 fn sections(path: &str) -> Option<Sections> {
-    let written = SECTIONS.iter().find(|sections| sections.command == path).copied();
+    let written = SECTIONS.iter().chain(kubectl::SECTIONS).find(|sections| sections.command == path).copied();
     written.or_else(|| import_sections(path.strip_prefix("import ")?))
 }
 
@@ -264,9 +274,14 @@ impl Sections {
 /// Returns an error if the page cannot be written to memory.
 pub fn manual_page(command: &Command) -> io::Result<Vec<u8>> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
-    // Levels of commands are joined by `-`, which names of formats may contain.
-    let path = name.strip_prefix("weir").unwrap_or(name).trim_start_matches(['-', ' ']);
-    let sections = sections(&path.replacen("import-", "import ", 1));
+    // Levels of commands are joined by `-`, which names of programs and formats may contain.
+    let sections = match name.strip_prefix(KUBECTL_PROGRAM) {
+        Some(inner) => sections(&format!("{KUBECTL_PROGRAM}{}", inner.replacen('-', " ", 1))),
+        None => {
+            let path = name.strip_prefix("weir").unwrap_or(name).trim_start_matches(['-', ' ']);
+            sections(&path.replacen("import-", "import ", 1))
+        }
+    };
     // The sections take the place of the text that the help shows.
     let man = Man::new(command.clone().after_help(None::<&str>));
     let (mut page, mut roff) = (Vec::new(), Roff::new());
@@ -283,10 +298,12 @@ pub fn manual_page(command: &Command) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Returns an error if a page cannot be written to memory.
 pub fn manual_pages() -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut program = command().disable_help_subcommand(true);
-    program.build();
     let mut pages = Vec::new();
-    collect_pages(&program, &mut pages)?;
+    for program in [command(), kubectl_command()] {
+        let mut program = program.disable_help_subcommand(true);
+        program.build();
+        collect_pages(&program, &mut pages)?;
+    }
     Ok(pages)
 }
 
@@ -313,6 +330,10 @@ mod tests {
                 inner.get_subcommands().map(|leaf| format!("{} {}", inner.get_name(), leaf.get_name())),
             );
         }
+        let kubectl = kubectl_command();
+        paths.push(KUBECTL_PROGRAM.to_owned());
+        paths
+            .extend(kubectl.get_subcommands().map(|inner| format!("{KUBECTL_PROGRAM} {}", inner.get_name())));
         for path in &paths {
             let found = sections(path);
             assert!(
@@ -320,14 +341,18 @@ mod tests {
                 "{path}"
             );
         }
-        assert_eq!(paths.len(), SECTIONS.len() + IMPORTERS.len());
+        assert_eq!(paths.len(), SECTIONS.len() + kubectl::SECTIONS.len() + IMPORTERS.len());
     }
 
     #[test]
     fn manual_pages_have_the_sections_of_the_help() {
         let pages = manual_pages().unwrap();
-        let run = pages.iter().find(|(name, _)| name == "weir-run.1").unwrap();
-        let text = String::from_utf8(run.1.clone()).unwrap();
+        let text = |file: &str| {
+            let (_, page) = pages.iter().find(|(name, _)| name == file).unwrap();
+            String::from_utf8(page.clone()).unwrap()
+        };
+        assert!(text("kubectl-weir-ban.1").contains(".SH EXAMPLES"), "{}", text("kubectl-weir-ban.1"));
+        let text = text("weir-run.1");
         for headline in [".SH EXAMPLES", ".SH \"EXIT STATUS\"", ".SH FILES"] {
             assert!(text.contains(headline), "{headline}: {text}");
         }

@@ -1,4 +1,4 @@
-//! The connection of `weir top` to `/events`, opened again whenever it is lost.
+//! The connections of `weir top` to `/events`, opened again whenever they are lost.
 
 use std::time::Duration;
 
@@ -15,25 +15,35 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// What the feed reports.
 #[derive(Debug)]
-pub(super) enum FeedUpdate {
+pub(super) struct FeedUpdate {
+    /// Position of the instance.
+    pub(super) instance: usize,
+    pub(super) event: FeedEvent,
+}
+
+/// What an instance or its connection has done.
+#[derive(Debug)]
+pub(super) enum FeedEvent {
     /// The next snapshot.
     Snapshot(Box<ReceivedSnapshot>),
     /// The connection is lost, with the reason. An attempt to connect follows.
     Lost(String),
 }
 
-/// Receives snapshots from a task.
+/// Receives snapshots from a task for each instance.
 #[derive(Debug)]
 pub(super) struct Feed {
     updates: Receiver<FeedUpdate>,
 }
 
 impl Feed {
-    /// Starts following the snapshots of an instance.
-    pub(super) fn start(client: AdminClient) -> Self {
+    /// Starts following the snapshots of instances.
+    pub(super) fn start(clients: Vec<AdminClient>) -> Self {
         // One place: a terminal that is stopped must not collect snapshots.
         let (sender, updates) = channel(1);
-        tokio::spawn(follow(client, sender));
+        for (instance, client) in clients.into_iter().enumerate() {
+            tokio::spawn(follow(client, Updates { instance, sender: sender.clone() }));
+        }
         Self { updates }
     }
 
@@ -41,13 +51,26 @@ impl Feed {
     pub(super) async fn next(&mut self) -> FeedUpdate {
         match self.updates.recv().await {
             Some(update) => update,
-            // The task ends only with this receiver.
+            // The tasks end only with this receiver.
             None => std::future::pending().await,
         }
     }
 }
 
-async fn follow(client: AdminClient, updates: Sender<FeedUpdate>) {
+/// Where the updates of one instance go.
+struct Updates {
+    instance: usize,
+    sender: Sender<FeedUpdate>,
+}
+
+impl Updates {
+    /// Returns whether anybody waits for it.
+    async fn send(&self, event: FeedEvent) -> bool {
+        self.sender.send(FeedUpdate { instance: self.instance, event }).await.is_ok()
+    }
+}
+
+async fn follow(client: AdminClient, updates: Updates) {
     let mut failures = 0_u32;
     loop {
         let mut has_received = false;
@@ -60,12 +83,12 @@ async fn follow(client: AdminClient, updates: Sender<FeedUpdate>) {
             Err(error) => Some(error.to_string()),
         };
         if let Some(message) = lost
-            && updates.send(FeedUpdate::Lost(message)).await.is_err()
+            && !updates.send(FeedEvent::Lost(message)).await
         {
             return;
         }
         sleep(equal_jitter(backoff(FIRST_PAUSE, MAX_PAUSE, failures))).await;
-        if updates.is_closed() {
+        if updates.sender.is_closed() {
             return;
         }
     }
@@ -74,17 +97,17 @@ async fn follow(client: AdminClient, updates: Sender<FeedUpdate>) {
 /// Passes snapshots on until the stream ends. Snapshots that cannot be read are errors of the server.
 async fn receive(
     client: &AdminClient,
-    updates: &Sender<FeedUpdate>,
+    updates: &Updates,
     has_received: &mut bool,
 ) -> Result<(), AdminClientError> {
     let mut events = client.events().await?;
     while let Some(data) = events.next_snapshot().await? {
         let update = match serde_json::from_str(&data) {
-            Ok(snapshot) => FeedUpdate::Snapshot(Box::new(snapshot)),
-            Err(error) => FeedUpdate::Lost(format!("unexpected data: {error}")),
+            Ok(snapshot) => FeedEvent::Snapshot(Box::new(snapshot)),
+            Err(error) => FeedEvent::Lost(format!("unexpected data: {error}")),
         };
         *has_received = true;
-        if updates.send(update).await.is_err() {
+        if !updates.send(update).await {
             break;
         }
     }

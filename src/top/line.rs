@@ -30,7 +30,7 @@ pub(super) struct Line {
 impl Line {
     /// Appends text. Control characters, which could change the terminal, are replaced.
     pub(super) fn push(&mut self, tone: Tone, text: &str) {
-        self.pieces.push((tone, text.chars().map(printable).collect()));
+        self.pieces.push((tone, printable_text(text)));
     }
 
     /// Returns this line with more text.
@@ -76,8 +76,13 @@ fn printable(letter: char) -> char {
     if letter.is_control() || is_hidden { '\u{fffd}' } else { letter }
 }
 
+/// Returns a text with such characters replaced.
+pub(crate) fn printable_text(text: &str) -> String {
+    text.chars().map(printable).collect()
+}
+
 /// Returns the columns that a text takes in a terminal.
-pub(super) fn width(text: &str) -> usize {
+pub(crate) fn width(text: &str) -> usize {
     text.chars().map(letter_width).sum()
 }
 
@@ -100,7 +105,7 @@ const fn letter_width(letter: char) -> usize {
 }
 
 /// Returns the longest beginning of `text` that fits into `columns`, with an ellipsis if it is cut.
-pub(super) fn cut_to_width(text: &str, columns: usize) -> String {
+pub(crate) fn cut_to_width(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
     }
@@ -139,7 +144,7 @@ pub(super) fn wrapped(text: &str, columns: usize) -> Vec<String> {
 }
 
 /// Returns `text` in exactly `columns` columns, cut or with spaces at its end.
-pub(super) fn left_aligned(text: &str, columns: usize) -> String {
+pub(crate) fn left_aligned(text: &str, columns: usize) -> String {
     let text: String = text.chars().map(printable).collect();
     let cut = cut_to_width(&text, columns);
     let padding = columns.saturating_sub(width(&cut));
@@ -147,7 +152,7 @@ pub(super) fn left_aligned(text: &str, columns: usize) -> String {
 }
 
 /// Returns `text` with spaces before it, in at least `columns` columns.
-pub(super) fn right_aligned(text: &str, columns: usize) -> String {
+pub(crate) fn right_aligned(text: &str, columns: usize) -> String {
     " ".repeat(columns.saturating_sub(width(text))) + text
 }
 

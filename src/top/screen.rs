@@ -1,6 +1,7 @@
 //! The screen of `weir top`: a pure function from the view and the size of the terminal to lines.
 
 mod columns;
+mod instances;
 
 use self::columns::{KeyNumber, MAX_NAME, MIN_NAME, NUMBER, RuleLayout, RuleNumber};
 use super::line::{Line, Tone, cut_to_width, left_aligned, right_aligned, width, wrapped};
@@ -38,8 +39,8 @@ const PLOT_LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇',
 
 /// Returns everything without regard to a height, for output that is no terminal.
 pub(super) fn text(view: &TopView) -> Vec<Line> {
-    let Some(snapshot) = &view.snapshot else { return header(view, TEXT_COLUMNS) };
-    let mut lines = header(view, TEXT_COLUMNS);
+    let Some(snapshot) = &view.snapshot else { return header(view, TEXT_COLUMNS, usize::MAX) };
+    let mut lines = header(view, TEXT_COLUMNS, usize::MAX);
     lines.push(Line::default());
     lines.extend(rule_lines(view, &sorted_rules(view, snapshot), TEXT_COLUMNS));
     let keys = sorted_keys(snapshot);
@@ -52,7 +53,7 @@ pub(super) fn text(view: &TopView) -> Vec<Line> {
 
 /// Returns at most as many lines as the terminal has rows.
 pub(super) fn draw(view: &TopView, size: &ScreenSize) -> Vec<Line> {
-    let mut lines = header(view, size.columns);
+    let mut lines = header(view, size.columns, size.rows / 4);
     if let Some(snapshot) = &view.snapshot {
         // Three rows are for the footer and empty lines.
         let free = size.rows.saturating_sub(lines.len() + 3);
@@ -86,31 +87,40 @@ fn footer(rules: usize, first: usize, shown: usize) -> Line {
     line
 }
 
-/// Returns the state of the process: two lines, one per upstream, and what needs attention.
-fn header(view: &TopView, columns: usize) -> Vec<Line> {
+/// Returns the state of the process: two lines, one for each of several instances, one per upstream, and what needs
+/// attention.
+fn header(view: &TopView, columns: usize, max_instances: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let title = Line::default().with(Tone::Strong, "weir");
     let Some(snapshot) = &view.snapshot else {
         lines.push(title.with(Tone::Plain, &format!("  {}  connecting", view.address)));
         lines.extend(lost(view));
+        lines.extend(instances::lines(&view.instances, max_instances));
         return lines;
     };
-    let state = if snapshot.draining { "draining" } else { "serving" };
-    let tone = if snapshot.draining { Tone::Alert } else { Tone::Plain };
-    lines.push(
-        title
-            .with(Tone::Plain, &format!(" {}  {}  ", snapshot.version, view.address))
-            .with(tone, state)
-            .with(Tone::Faint, "  up ")
-            .with(Tone::Plain, &duration_text(snapshot.uptime_seconds))
-            .with(Tone::Faint, "  generation ")
-            .with(Tone::Plain, &snapshot.generation.to_string()),
-    );
+    let title = title.with(Tone::Plain, &format!(" {}  {}  ", snapshot.version, view.address));
+    lines.push(if view.instances.is_empty() {
+        state(title, snapshot)
+    } else {
+        instances::summary(title, view)
+    });
     lines.extend(lost(view));
     lines.push(totals(view, snapshot));
+    lines.extend(instances::lines(&view.instances, max_instances));
     lines.extend(upstreams(view, snapshot, columns));
     lines.extend(attention(snapshot, columns));
     lines
+}
+
+/// Adds the state of one process to a line.
+fn state(line: Line, snapshot: &ReceivedSnapshot) -> Line {
+    let state = if snapshot.draining { "draining" } else { "serving" };
+    let tone = if snapshot.draining { Tone::Alert } else { Tone::Plain };
+    line.with(tone, state)
+        .with(Tone::Faint, "  up ")
+        .with(Tone::Plain, &duration_text(snapshot.uptime_seconds))
+        .with(Tone::Faint, "  generation ")
+        .with(Tone::Plain, &snapshot.generation.to_string())
 }
 
 /// Returns what needs attention: notices, and problems of the configuration.
@@ -269,6 +279,7 @@ fn terms(rule: &ReceivedRule) -> String {
     // An adaptive limit has the number in force.
     let in_flight = rule.concurrency.map(|concurrency| concurrency.limit).or(rule.in_flight);
     parts.extend(in_flight.map(|limit| format!("{limit} in flight")));
+    parts.extend(rule.differs.then(|| "(differs)".to_owned()));
     parts.join(" ")
 }
 

@@ -63,6 +63,9 @@ pub(super) struct ReceivedRule {
     pub(super) factor: Option<f64>,
     pub(super) concurrency: Option<ReceivedConcurrency>,
     pub(super) in_flight: Option<u32>,
+    /// Whether it is the sum of rules that are not the same, as during a rollout.
+    #[serde(skip)]
+    pub(super) differs: bool,
 }
 
 /// An adaptive concurrency limit.

@@ -27,6 +27,16 @@ impl DecisionRates {
         self.allowed + self.delayed + self.shadow + self.rejected
     }
 
+    /// Returns the sum of both.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            allowed: self.allowed + other.allowed,
+            delayed: self.delayed + other.delayed,
+            shadow: self.shadow + other.shadow,
+            rejected: self.rejected + other.rejected,
+        }
+    }
+
     fn between(before: &ReceivedDecisions, after: &ReceivedDecisions, seconds: f64) -> Self {
         let rate = |count: fn(&ReceivedDecisions) -> u64| per_second(count(before), count(after), seconds);
         Self {
@@ -78,11 +88,41 @@ pub(super) struct TopView {
     pub(super) age: u64,
     /// Number of rules above the first one shown.
     pub(super) scroll: usize,
+    /// The instances of which this is the sum; empty for the view of one.
+    pub(super) instances: Vec<InstanceLine>,
+}
+
+/// One of several instances.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct InstanceLine {
+    pub(super) name: String,
+    /// Why there is no connection, if there is none.
+    pub(super) lost: Option<String>,
+    /// Whether there is a snapshot, which may be old.
+    pub(super) has_snapshot: bool,
+    /// Seconds since the last snapshot.
+    pub(super) age: u64,
+    pub(super) is_draining: bool,
+    pub(super) uptime_seconds: f64,
+    pub(super) generation: u64,
+    /// Requests and rejections per second.
+    pub(super) requests: Option<f64>,
+    pub(super) rejected: Option<f64>,
+    pub(super) in_flight: u64,
 }
 
 impl TopView {
     pub(super) fn new(address: String) -> Self {
-        Self { address, snapshot: None, rates: None, samples: HashMap::new(), lost: None, age: 0, scroll: 0 }
+        Self {
+            address,
+            snapshot: None,
+            rates: None,
+            samples: HashMap::new(),
+            lost: None,
+            age: 0,
+            scroll: 0,
+            instances: Vec::new(),
+        }
     }
 
     /// Takes the next snapshot.

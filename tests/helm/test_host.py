@@ -194,6 +194,8 @@ def test_package_has_the_version_of_the_crate(package, control):
 def test_package_has_everything_that_an_installation_needs(package):
     assert members(package).keys() >= {
         "/usr/bin/weir",
+        "/usr/bin/kubectl-weir",
+        "/usr/bin/kubectl_complete-weir",
         "/usr/lib/systemd/system/weir.service",
         "/etc/weir/weir.yaml",
         "/etc/default/weir",
@@ -216,6 +218,11 @@ def test_package_has_everything_that_an_installation_needs(package):
 def test_files_belong_to_root_and_only_programs_are_executable(package):
     for path, member in members(package).items():
         assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "root", "root"), path
+        # The modes of links have no meaning.
+        if member.issym():
+            assert path in ("/usr/bin/kubectl-weir", "/usr/bin/kubectl_complete-weir")
+            assert member.linkname == "weir"
+            continue
         expected = 0o755 if member.isdir() or path == "/usr/bin/weir" else 0o644
         # Made for passwords.
         expected = 0o600 if path == "/etc/default/weir" else expected

@@ -103,7 +103,7 @@ def test_checksums_are_those_of_all_other_files(files):
 def test_program_archive_has_man_pages_completions_examples_and_the_unit(files):
     with tarfile.open(files["weir-V-P.tar.gz"]) as archive:
         names = {name.split("/", 1)[-1] for name in archive.getnames()}
-    assert names >= {"weir", "man/man1/weir.1", "man/man1/weir-run.1", "completions/weir.bash", "completions/_weir"}
+    assert names >= {"weir", "kubectl-weir", "man/man1/weir.1", "man/man1/weir-run.1", "completions/weir.bash", "completions/_weir"}
     assert names >= {"completions/weir.fish", "LICENSE", "config/sidecar.yaml", "systemd/weir.service"}
 
 

@@ -35,6 +35,7 @@ mod http2;
 mod idle_connections;
 mod import;
 mod jwt;
+mod kubectl;
 mod limiting;
 mod lingering;
 mod malformed;
