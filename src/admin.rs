@@ -53,6 +53,7 @@ use weir_limiter::{LimitId, Limiter};
 use weir_net::drain::DrainManager;
 use weir_net::listener::ListenAddress;
 use weir_net::overload::OverloadManager;
+use weir_net::replacement::Replacement;
 use weir_net::tls::client::TlsClient;
 use weir_net::tls::server::TlsServer;
 use weir_policy::engine::Policy;
@@ -152,6 +153,8 @@ pub struct AdminState {
     pub limiter: Arc<Limiter>,
     /// Graceful-shutdown state.
     pub drain: Arc<DrainManager>,
+    /// The state of the replacement by another process.
+    pub replacement: Arc<Replacement>,
     pub overload: Arc<OverloadManager>,
     pub log_levels: LevelHandle,
     /// Access logs of all generations.

@@ -143,7 +143,8 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     // Also before the admin port: once it is ready, the metrics have the outcome of the first fetch.
     let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
     // Requests wait from here on, so everything slow is done.
-    let taken_over = predecessor.map(|predecessor| predecessor.take_over(&running));
+    let taken_over = predecessor.map(|predecessor| predecessor.take_over(&running)).transpose()?;
+    taken_over.map(|taken_over| taken_over.serve(&running)).transpose()?;
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
     let workers = start_workers(updates, grpc_sockets, &running)?;
     let auxiliary = Arc::new(ThreadGroup::default());
@@ -152,7 +153,6 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
         running.start(sockets, options, &auxiliary)?;
     }
     running.sockets.admin.serve(levels, config.workers.get(), &running, &auxiliary)?;
-    taken_over.map(|taken_over| taken_over.serve(&running)).transpose()?;
     let replacer = Replacer::new(&running);
     reload::start(reloader, &running, central_handle, &replacer)?;
     service_manager::ready();
@@ -244,11 +244,10 @@ fn build_app(
 ) -> Result<RunningApp, AppError> {
     let open_state_file = if predecessor.is_some() { StateFile::of_predecessor } else { StateFile::new };
     let mut state_file = config.state_file.as_ref().map(open_state_file);
-    let taken_over = predecessor.and_then(|predecessor| predecessor.restore(config.max_keys, clock.now()));
-    let limiter = match taken_over {
-        Some(limiter) => Arc::new(limiter),
-        None => Arc::new(create_limiter(config, state_file.as_mut(), clock.now())?),
-    };
+    let limiter = Arc::new(match predecessor {
+        Some(predecessor) => predecessor.restore(config.max_keys, clock.now())?,
+        None => create_limiter(config, state_file.as_mut(), clock.now())?,
+    });
     let access_logs = Arc::new(AccessLogManager::default());
     let top_keys = Arc::default();
     let [random, _] = generate_secret()?;

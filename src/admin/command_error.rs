@@ -20,6 +20,10 @@ impl CommandError {
         Self { status: StatusCode::BAD_REQUEST, problem: problem.to_string() }
     }
 
+    pub(super) fn unavailable(problem: impl Into<String>) -> Self {
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, problem: problem.into() }
+    }
+
     pub(super) fn not_found(problem: impl Into<String>) -> Self {
         Self { status: StatusCode::NOT_FOUND, problem: problem.into() }
     }

@@ -110,6 +110,10 @@ impl<'a> KeyCommand<'a> {
         query: &Query<'_>,
         parameters: &[&str],
     ) -> Result<Self, CommandError> {
+        if state.replacement.is_frozen() {
+            // The new process would not learn of it.
+            return Err(CommandError::unavailable("another process takes over: try again"));
+        }
         check_parameters(query, parameters)?;
         let (index, rule, limiting) = rule_of(policy, query)?;
         let target = parse_target(state, policy, query, index)?;

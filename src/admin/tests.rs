@@ -185,6 +185,7 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         metrics,
         limiter,
         drain: Arc::default(),
+        replacement: Arc::default(),
         overload: Arc::new(OverloadManager::new(
             &OverloadSettings { memory: MemoryLimit::Bytes(1000), ..OverloadSettings::default() },
             100,

@@ -195,6 +195,7 @@ impl AdminPort {
             metrics: Arc::clone(&shared.metrics),
             limiter: Arc::clone(&shared.limiter),
             drain: Arc::clone(&shared.drain),
+            replacement: Arc::clone(&shared.replacement),
             overload: Arc::clone(&shared.overload),
             log_levels: levels,
             access_logs: Arc::clone(&shared.access_logs),

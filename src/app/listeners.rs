@@ -177,9 +177,20 @@ impl Listeners {
         self.bound.lock().iter().for_each(|bound| bound.handles.lock().clear());
     }
 
-    /// Leaves the files of Unix sockets to the process that replaces this one.
-    pub(super) fn leave_files(&self) {
-        self.bound.lock().iter().for_each(|bound| bound.handles.lock().iter().for_each(Socket::leave_file));
+    /// Leaves sockets to the process that replaces this one, and closes the handles of those that are not among `purposes`.
+    pub(super) fn leave(&self, purposes: &[Box<str>]) {
+        for bound in &*self.bound.lock() {
+            let purpose = purpose(&bound.settings);
+            match purposes.iter().any(|taken| **taken == purpose) {
+                true => bound.handles.lock().iter().for_each(Socket::leave_file),
+                false => bound.handles.lock().clear(),
+            }
+        }
+    }
+
+    /// Takes over the files of Unix sockets that another process has left.
+    pub(super) fn claim_files(&self) {
+        self.bound.lock().iter().for_each(|bound| bound.handles.lock().iter().for_each(Socket::claim_file));
     }
 
     /// Returns where each worker is told of changes.

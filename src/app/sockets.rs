@@ -87,11 +87,24 @@ impl Sockets {
         std::future::pending().await
     }
 
-    /// Leaves the sockets to the process that replaces this one.
-    pub(super) fn leave(&self) {
-        self.listeners.leave_files();
-        self.rls_handles.lock().iter().for_each(|(_, socket)| socket.leave_file());
+    /// Leaves the sockets to the process that replaces this one, which has those with these `purposes`. Others close with the
+    /// workers.
+    pub(super) fn leave(&self, purposes: &[Box<str>]) {
+        self.listeners.leave(purposes);
+        self.rls_handles.lock().retain(|(purpose, socket)| {
+            let is_taken = purposes.contains(purpose);
+            if is_taken {
+                socket.leave_file();
+            }
+            is_taken
+        });
         self.admin.close();
+    }
+
+    /// Takes over the files of Unix sockets that another process has left.
+    pub(super) fn claim_files(&self) {
+        self.listeners.claim_files();
+        self.rls_handles.lock().iter().for_each(|(_, socket)| socket.claim_file());
     }
 
     /// Binds what `config` needs and is not bound yet, so that an address in use is found before anything changes.

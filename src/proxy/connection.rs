@@ -287,13 +287,23 @@ pub(super) fn serve<P>(
             *setup = Setup::Done(setting_up.await);
         }
         let Setup::Done(Some((stream, connection))) = setup else { return };
-        let Some(detecting) = stream else { return };
         let negotiated = connection.tls.as_ref().and_then(|tls| tls.protocol);
-        match protocol_detect::detect(detecting, negotiated, connection).await {
+        let detected = loop {
+            let Some(detecting) = stream.as_mut() else { return };
+            let detected = protocol_detect::detect(detecting, negotiated, connection).await;
+            // Without a byte, the protocol is only known where the connection goes on.
+            if !connection.is_held_back() || detected == DetectedProtocol::Http2 {
+                break detected;
+            }
+            // Boxed because it is rare, and larger than what an idle connection needs.
+            if !Box::pin(replacement::stays(connection, stream, IdleProtocol::Http1)).await {
+                return;
+            }
+        };
+        match detected {
             DetectedProtocol::Http1 => {
                 let serve = |active| Box::into_pin(in_place::boxed!(http1::serve(connection, active)));
                 loop {
-                    // Boxed because it is rare, and larger than what an idle connection needs.
                     if connection.is_held_back()
                         && !Box::pin(replacement::stays(connection, stream, IdleProtocol::Http1)).await
                     {
@@ -315,7 +325,11 @@ pub(super) fn serve<P>(
                 let Some(serving) = stream.take().map(serve) else { return };
                 serving.await;
             }
-            DetectedProtocol::TimedOut => http1::send_request_timeout(connection, detecting, &[]),
+            DetectedProtocol::TimedOut => {
+                if let Some(stream) = stream {
+                    http1::send_request_timeout(connection, stream, &[]);
+                }
+            }
             DetectedProtocol::NoData => {}
         }
     }

@@ -114,6 +114,13 @@ impl DrainManager {
         if *self.is_replaced.borrow() { Closing::LeaveOpen } else { Closing::Close }
     }
 
+    /// Waits until the listeners are left to another process. Never completes if they are closed.
+    pub async fn wait_until_left(&self) {
+        if self.wait_for_closing().await == Closing::Close {
+            std::future::pending().await
+        }
+    }
+
     /// Sets readiness on behalf of an operator: `POST /healthcheck/fail` and `POST /healthcheck/ok`.
     pub fn set_healthy(&self, is_healthy: bool) {
         self.is_healthy.send_replace(is_healthy);

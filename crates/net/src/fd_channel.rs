@@ -91,7 +91,13 @@ impl ConnectionReceiver {
         buffer.resize(MAX_CONNECTION_MESSAGE, 0);
         let length = receive_with_fds(self.0.as_fd(), buffer, &mut fds)?;
         buffer.truncate(length);
-        Ok(fds.pop().filter(|_| length > 0))
+        match (length, fds.pop()) {
+            (0, _) => Ok(None),
+            (_, Some(connection)) => Ok(Some(connection)),
+            (_, None) => {
+                Err(io::Error::other("a message without its connection, for lack of file descriptors"))
+            }
+        }
     }
 }
 

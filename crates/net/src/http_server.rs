@@ -71,7 +71,7 @@ const MAX_HEAD_SIZE: usize = 16 * 1024;
 /// Pause after an accept failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `listener` with `handler` until the drain has reached its last phase. `handler` may only wait for
+/// Serves `listener` with `handler` until the drain has reached its last phase, or another process serves it. `handler` may only wait for
 /// the request's body, and must bound how much of it it reads.
 pub async fn serve<A, F, B>(listener: TcpListener, drain: Arc<DrainManager>, handler: A)
 where
@@ -82,11 +82,13 @@ where
     let mut slots = ConnectionSlots::default();
     let mut connections = JoinSet::new();
     let ended = drain.wait_for_phase(DrainPhase::Terminated);
-    tokio::pin!(ended);
-    loop {
+    let left = drain.wait_until_left();
+    tokio::pin!(ended, left);
+    let rest = loop {
         tokio::select! {
             biased;
-            () = &mut ended => break,
+            () = &mut ended => break SHUTDOWN_TIMEOUT,
+            () = &mut left => break LAST_REQUEST_TIMEOUT,
             Some(_) = connections.join_next() => {}
             accepted = accept(&listener) => {
                 let stage = SharedStage::default();
@@ -99,9 +101,9 @@ where
                 }
             }
         }
-    }
+    };
     drop(listener);
-    let _ = timeout(SHUTDOWN_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = timeout(rest, async { while connections.join_next().await.is_some() {} }).await;
 }
 
 /// Accepts the next connection. Safe to cancel: no accepted connection is lost.
@@ -158,6 +160,7 @@ async fn serve_connection<A, F, B>(
             _ = connection.as_mut() => return,
             () = sleep(CHECK_INTERVAL) => age += CHECK_INTERVAL,
             () = drain.wait_for_phase(DrainPhase::Terminated) => break,
+            () = drain.wait_until_left() => break,
         }
         if progress.is_streaming() {
             if progress.is_stalled_since(last_progress) {

@@ -123,7 +123,7 @@ pub async fn serve(
     let stop = async { closing = stop.await };
     accept_until(&accepting, stop, &mut handle, &mut failed).await;
     if closing == Closing::LeaveOpen {
-        return accepting.leave_open();
+        return;
     }
     // Without socket filters, connections that complete while the socket is being closed are reset.
     if accepting.stop_new_connections().is_ok() {

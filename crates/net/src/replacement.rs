@@ -35,6 +35,9 @@ pub struct Replacement {
     ending: AtomicUsize,
     /// Notified when there is none left.
     all_ended: (Mutex<()>, Condvar),
+    /// Whether the process that this one has replaced still runs.
+    has_predecessor: Mutex<bool>,
+    predecessor_ended: Condvar,
     successor: ArcSwapOption<Successor>,
 }
 
@@ -94,6 +97,22 @@ impl Replacement {
     /// Returns the process to which connections go.
     pub fn successor(&self) -> Option<Arc<Successor>> {
         self.successor.load_full()
+    }
+
+    /// Sets whether the process that this one has replaced still runs.
+    pub fn set_predecessor(&self, is_running: bool) {
+        *self.has_predecessor.lock() = is_running;
+        self.predecessor_ended.notify_all();
+    }
+
+    /// Whether the process that this one has replaced still runs.
+    pub fn has_predecessor(&self) -> bool {
+        *self.has_predecessor.lock()
+    }
+
+    /// Blocks until the process that this one has replaced has ended.
+    pub fn wait_for_predecessor(&self) {
+        self.predecessor_ended.wait_while(&mut self.has_predecessor.lock(), |is_running| *is_running);
     }
 
     /// Counts an HTTP/2 connection that ends, until the result is dropped.

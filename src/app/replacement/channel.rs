@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use weir_net::fd_channel::{MAX_FDS, receive_with_fds, send_with_fds};
 
+/// Time after which the other process counts as stuck if it reads nothing.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// Bytes before the content.
 const HEADER_SIZE: usize = 5;
 
@@ -64,14 +67,21 @@ impl MessageKind {
 }
 
 impl Channel {
-    pub(super) const fn new(socket: UnixStream) -> Self {
-        Self { socket, descriptors: Vec::new() }
+    /// # Errors
+    /// The error of the system.
+    pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
+        socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        Ok(Self { socket, descriptors: Vec::new() })
     }
 
     /// Sends a message.
     pub(super) fn send(&mut self, kind: MessageKind, content: &[u8]) -> io::Result<()> {
-        self.socket.write_all(&header(kind, content)?)?;
-        self.socket.write_all(content)
+        let written =
+            self.socket.write_all(&header(kind, content)?).and_then(|()| self.socket.write_all(content));
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })
     }
 
     /// Sends file descriptors, in as many messages as they need.
@@ -151,7 +161,7 @@ mod tests {
     #[test]
     fn messages_arrive_in_order_with_all_descriptors() {
         let (old, new) = UnixStream::pair().unwrap();
-        let (mut old, mut new) = (Channel::new(old), Channel::new(new));
+        let (mut old, mut new) = (Channel::new(old).unwrap(), Channel::new(new).unwrap());
         let many = vec![0_u8; 1 << 20];
         let sending = std::thread::spawn(move || {
             let (one, _other) = UnixStream::pair().unwrap();
@@ -172,7 +182,7 @@ mod tests {
     #[test]
     fn process_that_does_not_answer_is_given_up() {
         let (old, _new) = UnixStream::pair().unwrap();
-        let waited = Channel::new(old).expect(MessageKind::Prepared, Duration::from_millis(1));
+        let waited = Channel::new(old).unwrap().expect(MessageKind::Prepared, Duration::from_millis(1));
         assert_eq!(waited.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

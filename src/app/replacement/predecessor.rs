@@ -51,17 +51,17 @@ impl Predecessor {
         }
         match Self::greet() {
             Ok(predecessor) => Ok(Some(predecessor)),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(error) if has_ended(&error) => {
                 tracing::warn!("the process to be replaced has ended: starting without its counters");
                 Ok(None)
             }
-            Err(error) => Err(AppError::System("cannot replace the running process".to_owned(), error)),
+            Err(error) => Err(cannot_take_over(error)),
         }
     }
 
     fn greet() -> io::Result<(Self, TakenSockets)> {
         let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut channel = Channel::new(socket);
+        let mut channel = Channel::new(socket)?;
         let hello = channel.expect(MessageKind::Hello, TIMEOUT)?;
         let Hello { version, sockets } = serde_json::from_slice(&hello)?;
         if version != VERSION {
@@ -79,52 +79,77 @@ impl Predecessor {
     }
 
     /// Restores a limiter with the counters that the old process had at the beginning.
-    pub(in crate::app) fn restore(&mut self, max_keys: usize, now: Timestamp) -> Option<Limiter> {
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(in crate::app) fn restore(&mut self, max_keys: usize, now: Timestamp) -> Result<Limiter, AppError> {
         let counters = std::mem::take(&mut self.counters);
-        match frames::read(&*counters, max_keys, now) {
-            Ok(restored) => Some(restored.limiter),
-            Err(error) => {
-                tracing::error!(%error, "cannot take over the counters: they start again");
-                None
-            }
-        }
+        let restored = frames::read(&*counters, max_keys, now);
+        restored.map(|restored| restored.limiter).map_err(|error| cannot_take_over(io::Error::other(error)))
     }
 
     /// Takes over the counters as they are now. From here on the old process decides nothing.
-    pub(in crate::app) fn take_over(mut self, running: &RunningApp) -> TakenOver {
+    ///
+    /// # Errors
+    /// If they cannot be taken over, although the old process goes on.
+    pub(in crate::app) fn take_over(mut self, running: &RunningApp) -> Result<TakenOver, AppError> {
         let absorbed = match self.absorb(running) {
-            Ok(absorbed) => Some(absorbed),
-            Err(error) => {
-                tracing::warn!(%error, "the old process has ended early: its counters are those of this process's start");
+            Ok(absorbed) => {
+                running.shared.replacement.set_predecessor(true);
+                Some(absorbed)
+            }
+            Err(error) if has_ended(&error) => {
+                tracing::warn!(
+                    %error,
+                    "the process to be replaced has ended early: its counters are those of this process's start"
+                );
                 None
             }
+            Err(error) => return Err(cannot_take_over(error)),
         };
-        TakenOver { channel: self.channel, connections: self.connections, absorbed }
+        Ok(TakenOver { channel: self.channel, connections: self.connections, absorbed })
     }
 
     fn absorb(&mut self, running: &RunningApp) -> io::Result<AbsorbedCounters> {
-        let prepared = Prepared { listeners: running.sockets.listeners.names() };
+        let prepared = Prepared {
+            listeners: running.sockets.listeners.names(),
+            purposes: running.sockets.export()?.into_iter().map(|(socket, _)| socket.purpose).collect(),
+        };
         self.channel.send(MessageKind::Prepared, &serde_json::to_vec(&prepared)?)?;
         let limiter = &running.shared.limiter;
         let counters = self.channel.expect(MessageKind::Counters, TIMEOUT)?;
         let holds = self.channel.expect(MessageKind::Holds, TIMEOUT)?;
         let learned = self.channel.expect(MessageKind::Learned, TIMEOUT)?;
+        // Everything that may fail comes first.
         let now = running.shared.clock.now();
         let restored = frames::read(&*counters, limiter.max_keys(), now).map_err(io::Error::other)?.limiter;
         let holds = TransferredHold::all_from_bytes(&holds).ok_or(io::ErrorKind::InvalidData)?;
+        let learned: Learned = serde_json::from_slice(&learned)?;
         let absorbed = limiter.absorb(&restored, &holds, now);
-        serde_json::from_slice::<Learned>(&learned)?.apply(running);
+        learned.apply(running);
         tracing::info!(counters = absorbed.counters, "took over from the running process");
         Ok(absorbed)
     }
 }
 
+/// Whether the error of the channel is that the other process has ended.
+fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+fn cannot_take_over(error: io::Error) -> AppError {
+    AppError::System("cannot replace the running process".to_owned(), error)
+}
+
 impl TakenOver {
-    /// Reports that this process serves, and goes on with the connections and charges of the old one.
+    /// Reports that this process serves, and goes on with the connections and charges of the old one. Nothing may be decided
+    /// before: until then the old process may go on.
     pub(in crate::app) fn serve(self, running: &RunningApp) -> Result<(), AppError> {
         let Self { mut channel, connections, absorbed } = self;
         // Fails only if the old process has ended.
         let _ = channel.send(MessageKind::Serving, &[]);
+        running.sockets.claim_files();
         let workers = running.sockets.listeners.workers();
         thread::start("connections", move || receive_connections(&connections, &workers))?;
         let Some(absorbed) = absorbed else { return Ok(()) };
@@ -142,6 +167,7 @@ fn receive_connections(connections: &ConnectionReceiver, workers: &[mpsc::Sender
             Ok(Some(socket)) => ArrivedConnection::new(&message, socket),
             Ok(None) => return,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            // Only its own message is lost, not the channel.
             Err(error) => Err(error),
         };
         match (arrived, next.next()) {
@@ -149,10 +175,7 @@ fn receive_connections(connections: &ConnectionReceiver, workers: &[mpsc::Sender
                 // Fails only if the worker has ended, and with it the process.
                 let _ = worker.blocking_send(WorkerUpdate::Connection(Box::new(arrived)));
             }
-            (Err(error), _) => {
-                tracing::warn!(%error, "cannot take over a connection of the old process");
-                return;
-            }
+            (Err(error), _) => tracing::warn!(%error, "cannot take over a connection of the old process"),
             (Ok(_), None) => return,
         }
     }
@@ -191,4 +214,5 @@ fn apply_late_charges(mut channel: Channel, mut absorbed: AbsorbedCounters, shar
     }
     absorbed.release_all(limiter);
     tracing::info!("the old process has ended");
+    shared.replacement.set_predecessor(false);
 }

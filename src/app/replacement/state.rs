@@ -26,10 +26,13 @@ pub(super) struct Hello {
 pub(super) struct Prepared {
     /// Names of its listeners.
     pub(super) listeners: Vec<Box<str>>,
+    /// What its sockets are bound for.
+    pub(super) purposes: Vec<Box<str>>,
 }
 
 /// What the old process has been told, or has found out.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Learned {
     overrides: Vec<MovedOverride>,
     /// Limits of rules with `in_flight: auto`, by rule.

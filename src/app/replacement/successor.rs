@@ -52,6 +52,8 @@ struct Serving {
     child: Child,
     channel: Channel,
     late: Receiver<LateChargeMessage>,
+    /// What its sockets are bound for.
+    purposes: Vec<Box<str>>,
 }
 
 impl Replacer {
@@ -85,7 +87,7 @@ impl Replacer {
         let replacer = Arc::clone(self);
         let replace = move || match replacer.replace(&program) {
             Ok(serving) => {
-                replacer.leave(&serving.child);
+                replacer.leave(&serving);
                 replacer.follow(serving);
             }
             Err(error) => {
@@ -110,7 +112,7 @@ impl Replacer {
         }
         let replaced = self.replace(Path::new(OWN_BINARY));
         let serving = replaced.inspect_err(|_| self.is_active.store(false, Ordering::Relaxed))?;
-        self.leave(&serving.child);
+        self.leave(&serving);
         let replacer = Arc::clone(self);
         if let Err(error) = self.run_on_thread(move || replacer.follow(serving)) {
             tracing::error!(%error, "cannot start a thread: what requests in flight charge is lost");
@@ -152,19 +154,28 @@ impl Replacer {
 
     /// Starts `program` and hands over to it. If that fails, this process goes on.
     fn replace(&self, program: &Path) -> io::Result<Serving> {
+        let replacement = &self.running.shared.replacement;
+        if replacement.has_predecessor() {
+            tracing::info!("this process is replaced once the one before has ended");
+            replacement.wait_for_predecessor();
+        }
         tracing::info!(program = %program.display(), "starting the process that replaces this one");
         if supervisor::is_needed() {
             supervisor::adopt_successors();
         }
-        let (mut child, mut channel, sender) = self.spawn(program)?;
+        let (mut child, socket) = self.spawn(program)?;
         self.starting.store(child.id(), Ordering::SeqCst);
+        let mut channel = Channel::new(socket)?;
         let handed_over = match self.is_stopping.load(Ordering::SeqCst) {
             true => Err(io::Error::other("this process ends")),
-            false => self.hand_over(&mut channel, sender),
+            false => {
+                let greeted = self.greet(&mut channel);
+                greeted.and_then(|sender| self.hand_over(&mut channel, sender))
+            }
         };
         self.starting.store(0, Ordering::SeqCst);
         match handed_over {
-            Ok(late) => Ok(Serving { child, channel, late }),
+            Ok((late, purposes)) => Ok(Serving { child, channel, late, purposes }),
             Err(error) => {
                 let _ = child.kill();
                 let status = child.wait()?;
@@ -181,7 +192,8 @@ impl Replacer {
         }
     }
 
-    fn spawn(&self, program: &Path) -> io::Result<(Child, Channel, ConnectionSender)> {
+    /// Starts `program`, with a private socket as its standard input.
+    fn spawn(&self, program: &Path) -> io::Result<(Child, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut arguments = std::env::args_os();
         let mut command = Command::new(program);
@@ -192,10 +204,13 @@ impl Replacer {
         ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"].iter().for_each(|name| {
             command.env_remove(name);
         });
+        Ok((command.spawn()?, ours))
+    }
+
+    /// Passes the listening sockets to the new process, and the channel for connections.
+    fn greet(&self, channel: &mut Channel) -> io::Result<ConnectionSender> {
         let sockets = self.running.sockets.export()?;
-        let child = command.spawn()?;
         let (sender, receiver) = connection_channel()?;
-        let mut channel = Channel::new(ours);
         let (descriptions, descriptors): (Vec<_>, Vec<_>) = sockets.into_iter().unzip();
         let hello = Hello { version: VERSION, sockets: descriptions };
         channel.send(MessageKind::Hello, &serde_json::to_vec(&hello)?)?;
@@ -203,7 +218,7 @@ impl Replacer {
             .chain(descriptors.iter().map(|socket| socket.as_fd()))
             .collect();
         channel.send_descriptors(&descriptors)?;
-        Ok((child, channel, sender))
+        Ok(sender)
     }
 
     /// Passes on what requests of this process still charge. If the new process ends before, starts another one from the
@@ -249,19 +264,19 @@ impl Replacer {
     }
 
     /// Ends this process in order.
-    fn leave(&self, child: &Child) {
+    fn leave(&self, Serving { child, purposes, .. }: &Serving) {
         let running = &self.running;
         self.follow_with_signals(child.id());
         if self.is_stopping.load(Ordering::SeqCst) {
             // The signal has come while the new process took over.
             signal(child.id(), Signal::TERM);
         }
-        running.sockets.leave();
-        running.state_saver.iter().for_each(|saver| saver.hand_over());
-        running.shared.store.iter().for_each(|store| store.give_up_leases());
+        running.sockets.leave(purposes);
         self.set_phase(ReplacementPhase::Replaced);
         running.reload.stop();
         running.shared.drain.replace();
+        running.shared.store.iter().for_each(|store| store.give_up_leases());
+        running.state_saver.iter().for_each(|saver| saver.hand_over());
         tracing::info!(process = child.id(), "replaced by another process: draining");
     }
 
@@ -270,25 +285,41 @@ impl Replacer {
     /// # Errors
     /// If the new process has failed.
     fn pass_on(&self, serving: &mut Serving) -> io::Result<()> {
-        let fallbacks = Arc::clone(&self.running.shared.generation.load().fallbacks);
-        for (head, body) in fallbacks.stored(self.running.shared.clock.now()) {
-            serving.channel.send(MessageKind::Stored, &serde_json::to_vec(&head)?)?;
-            serving.channel.send(MessageKind::Body, &body)?;
-        }
+        let mut has_reported = false;
+        let mut is_lost = self.pass_responses_on(&mut serving.channel).is_err();
         loop {
             match serving.late.recv_timeout(LATE_INTERVAL) {
-                Ok(charge) => serving.channel.send(MessageKind::Late, &charge.to_bytes())?,
+                Ok(charge) if !is_lost => {
+                    is_lost = serving.channel.send(MessageKind::Late, &charge.to_bytes()).is_err();
+                }
+                Ok(_) => {}
                 Err(_) if self.is_finished.load(Ordering::Relaxed) => return Ok(()),
                 Err(_) => match serving.child.try_wait()? {
                     Some(status) if status.success() => {
                         tracing::info!("the new process has ended in order");
+                        self.relay.get().iter().for_each(|relay| relay.redirect(0));
                         return Ok(());
                     }
                     Some(status) => return Err(io::Error::other(status.to_string())),
+                    None if is_lost && !std::mem::replace(&mut has_reported, true) => {
+                        tracing::error!(
+                            "the new process does not listen: what requests in flight charge is lost"
+                        );
+                    }
                     None => {}
                 },
             }
         }
+    }
+
+    /// Passes the stored responses of fallbacks on.
+    fn pass_responses_on(&self, channel: &mut Channel) -> io::Result<()> {
+        let fallbacks = Arc::clone(&self.running.shared.generation.load().fallbacks);
+        for (head, body) in fallbacks.stored(self.running.shared.clock.now()) {
+            channel.send(MessageKind::Stored, &serde_json::to_vec(&head)?)?;
+            channel.send(MessageKind::Body, &body)?;
+        }
+        Ok(())
     }
 }
 

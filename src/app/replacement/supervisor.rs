@@ -30,7 +30,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Whether this process has to stay: it was not started by another one to be its successor, and no service manager follows
 /// the process that serves.
 pub(super) fn is_needed() -> bool {
-    std::env::var_os(VARIABLE).is_none() && std::env::var_os("NOTIFY_SOCKET").is_none()
+    let is_first = std::env::var_os(VARIABLE).is_none();
+    // A container ends with its first process, whoever is notified.
+    is_first && (rustix::process::getpid().is_init() || std::env::var_os("NOTIFY_SOCKET").is_none())
 }
 
 /// Makes this process the parent of all that follow, when theirs end.

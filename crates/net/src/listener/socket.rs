@@ -87,6 +87,13 @@ impl Socket {
         }
     }
 
+    /// Takes over the file of a Unix socket that another process has left to this one.
+    pub fn claim_file(&self) {
+        if let Self::Unix(_, file) = self {
+            file.is_left.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Returns another handle of the same socket.
     ///
     /// # Errors
@@ -230,6 +237,11 @@ impl SocketFile {
         self.identity.is_none()
     }
 
+    /// Creates the path of a socket of another process, which removes the file until this one claims it.
+    pub(super) fn of_predecessor(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.into(), identity: Some(identity(path)?), is_left: AtomicBool::new(true) })
+    }
+
     /// Creates the path of a socket that belongs to the service manager.
     pub(super) fn of_service_manager(path: &Path) -> Self {
         Self { path: path.into(), identity: None, is_left: AtomicBool::new(false) }
@@ -308,11 +320,6 @@ impl AsyncListener {
                 Ok(())
             }
         }
-    }
-
-    /// Ends accepting here. The socket stays open in another process.
-    pub(super) fn leave_open(self) {
-        self.socket.get_ref().leave_file();
     }
 
     /// Returns the connections left in the kernel's queue. Accepts from the socket directly, because the runtime's

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use socket2::SockRef;
 
 use super::ListenAddress;
 use super::socket::{Socket, SocketFile};
@@ -56,9 +57,15 @@ impl SocketDescription {
     /// If the file of a Unix socket is gone.
     fn open(&self, fd: OwnedFd) -> io::Result<Socket> {
         Ok(match &self.kind {
-            SocketKind::Tcp => Socket::Tcp(TcpListener::from(fd)),
+            SocketKind::Tcp => {
+                // That of a process that has drained. Fails if there is none.
+                let _ = SockRef::from(&fd).detach_filter();
+                Socket::Tcp(TcpListener::from(fd))
+            }
             SocketKind::InheritedTcp => Socket::InheritedTcp(TcpListener::from(fd)),
-            SocketKind::Unix(path) => Socket::Unix(UnixListener::from(fd), SocketFile::new(path)?.into()),
+            SocketKind::Unix(path) => {
+                Socket::Unix(UnixListener::from(fd), SocketFile::of_predecessor(path)?.into())
+            }
             SocketKind::InheritedUnix(path) => {
                 Socket::Unix(UnixListener::from(fd), SocketFile::of_service_manager(path).into())
             }

@@ -27,24 +27,24 @@ const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Replacer {
-    /// Hands over to the new process, once that is prepared. Returns what is charged late.
+    /// Hands over to the new process, once that is prepared. Returns what is charged late, and what the new process listens for.
     pub(super) fn hand_over(
         &self,
         channel: &mut Channel,
         sender: ConnectionSender,
-    ) -> io::Result<Receiver<LateChargeMessage>> {
+    ) -> io::Result<(Receiver<LateChargeMessage>, Vec<Box<str>>)> {
         let shared = &self.running.shared;
         let mut counters = Vec::new();
         save(&mut counters, |out| frames::write(out, &shared.limiter, shared.clock.now()).map(drop))?;
         channel.send(MessageKind::Counters, &counters)?;
         let prepared = channel.expect(MessageKind::Prepared, PREPARE_TIMEOUT)?;
-        let Prepared { listeners } = serde_json::from_slice(&prepared)?;
+        let Prepared { listeners, purposes } = serde_json::from_slice(&prepared)?;
         let was_replaced = self.is_replaced();
         match self.move_counters(channel) {
             Ok(late) => {
                 let successor = Successor { sender, listeners: listeners.into() };
                 shared.replacement.set_successor(Some(Arc::new(successor)));
-                Ok(late)
+                Ok((late, purposes))
             }
             Err(error) if was_replaced => Err(error),
             Err(error) => {
