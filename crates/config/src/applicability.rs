@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::at::At;
+use super::compile::RESTRICT;
 use super::diagnostic::ValueError;
 use super::raw;
 use weir_policy::rules::rule::Throttle;
@@ -29,6 +30,8 @@ pub(super) enum RuleKind {
     Domain,
     /// A rule that matches descriptors: it applies only to Envoy's calls.
     Descriptors,
+    /// A rule that may apply on a listener with `decide`: another proxy asks once, before it forwards the request.
+    Decide,
 }
 
 /// The rule as written, as far as the table needs it.
@@ -72,9 +75,16 @@ const fn excluded_in_domain(reason: &'static str, hint: &'static str) -> Exclusi
     Exclusion { kind: RuleKind::Domain, reason, hint }
 }
 
+/// Marks a key that has no meaning if another proxy forwards the request.
+const fn excluded_in_decide(reason: &'static str) -> Exclusion {
+    Exclusion { kind: RuleKind::Decide, reason, hint: RESTRICT }
+}
+
 const WITHOUT_SCOPE_HINT: &str = "use a separate rule without `scope`";
 const REQUEST_END_UNKNOWN: Exclusion =
     excluded_in_domain("Envoy does not report how requests end", "use a separate rule without `domain`");
+const END_UNREPORTED: Exclusion = excluded_in_decide("the proxy that asks does not report how requests end");
+const FORWARDED_ELSEWHERE: Exclusion = excluded_in_decide("the proxy that asks forwards the request");
 const NO_LOCAL_LIMIT: Exclusion = Exclusion {
     kind: RuleKind::RemoteOnly,
     reason: "",
@@ -91,6 +101,7 @@ const COUNTING_EXCLUSIONS: &[Exclusion] = &[
     excluded_in(RuleKind::InFlightOnly),
     excluded_in_remote(WITHOUT_SCOPE_HINT),
     REQUEST_END_UNKNOWN,
+    END_UNREPORTED,
 ];
 const LIMIT_EXCLUSIONS: &[Exclusion] = &[excluded_in(RuleKind::AllowOrDeny), NO_LOCAL_LIMIT];
 const LIMIT_OPTION_EXCLUSIONS: &[Exclusion] =
@@ -152,7 +163,10 @@ const TABLE: &[ApplicabilityRow] = &[
         &["cost"],
         "by bodies or responses",
         |given| is_cost_measured_later(given.rule),
-        &[excluded_in_remote("use a number or `{header: …}`")],
+        &[
+            excluded_in_remote("use a number or `{header: …}`"),
+            excluded_in_decide("the proxy that asks sends neither bodies nor responses"),
+        ],
     ),
     values_row(
         &["cost"],
@@ -169,7 +183,12 @@ const TABLE: &[ApplicabilityRow] = &[
     key_row(
         &["in_flight"],
         |given| given.rule.in_flight.is_some(),
-        &[excluded_in(RuleKind::AllowOrDeny), excluded_in_remote(WITHOUT_SCOPE_HINT), REQUEST_END_UNKNOWN],
+        &[
+            excluded_in(RuleKind::AllowOrDeny),
+            excluded_in_remote(WITHOUT_SCOPE_HINT),
+            REQUEST_END_UNKNOWN,
+            END_UNREPORTED,
+        ],
     ),
     values_row(
         &["in_flight"],
@@ -224,6 +243,7 @@ const TABLE: &[ApplicabilityRow] = &[
                 "the headroom of upstreams behind Envoy is unknown",
                 "use `hard`, `shadow` or `soft 10%`",
             ),
+            excluded_in_decide("the headroom of the upstreams behind the proxy that asks is unknown"),
         ],
     ),
     key_row(&["enforce"], |given| given.rule.enforce.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
@@ -242,6 +262,13 @@ const TABLE: &[ApplicabilityRow] = &[
         |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.action.is_some()),
         RESPONSE_EXCLUSIONS,
     ),
+    values_row(
+        &["on_limit", "action"],
+        "`close`",
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.action == Some(raw::LimitAction::Close)),
+        &[excluded_in_decide("the connection is that of the proxy that asks")],
+    )
+    .reported_at_key(),
     key_row(
         &["on_limit", "status"],
         |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.status.is_some()),
@@ -260,7 +287,16 @@ const TABLE: &[ApplicabilityRow] = &[
     key_row(
         &["on_limit", "fallback"],
         |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.fallback.is_some()),
-        &[NOT_A_FALLBACK, ENVOY_RESPONDS],
+        &[
+            NOT_A_FALLBACK,
+            ENVOY_RESPONDS,
+            excluded_in_decide("a successful response would admit the request"),
+        ],
+    ),
+    key_row(
+        &["on_limit", "upstream"],
+        |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.upstream.is_some()),
+        &[FORWARDED_ELSEWHERE],
     ),
     key_row(
         &["on_limit", "cors"],
@@ -279,6 +315,7 @@ const TABLE: &[ApplicabilityRow] = &[
             excluded_in(RuleKind::AllowOrDeny),
             excluded_in_remote("use `scope: shared`"),
             excluded_in_domain("Envoy forwards its requests itself", "use a separate rule without `domain`"),
+            FORWARDED_ELSEWHERE,
         ],
     ),
     key_row(
@@ -323,6 +360,7 @@ fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Ru
         RuleKind::Shared => "with `scope: shared`",
         RuleKind::Domain => "with `domain`",
         RuleKind::Descriptors => "in a rule that matches descriptors",
+        RuleKind::Decide => "on a listener with `decide`",
     };
     let reason = if exclusion.reason.is_empty() { String::new() } else { format!(": {}", exclusion.reason) };
     // Such a combination would have a meaning, but is not implemented.
@@ -414,6 +452,7 @@ mod tests {
             RuleKind::Shared,
             RuleKind::Domain,
             RuleKind::Descriptors,
+            RuleKind::Decide,
         ];
         let mut lines: Vec<(String, Vec<RuleKind>)> = Vec::new();
         for row in TABLE {

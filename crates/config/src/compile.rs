@@ -12,6 +12,7 @@ mod client_limits;
 mod context;
 mod cost;
 mod counters;
+mod decisions;
 mod descriptors;
 mod diversion;
 mod domain;
@@ -62,6 +63,8 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+pub(super) use self::decisions::RESTRICT;
+
 use self::context::{CompileContext, MatcherOwner, UsedFields};
 use super::content_hashes::ContentHashes;
 use super::data_files::DataFiles;
@@ -109,6 +112,7 @@ pub(super) fn compile(
         limit_headers: response.clone(),
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
         listeners: listener_names.collect(),
+        deciding_listeners: decisions::listener_names(&listeners.all),
         has_geo_database: given(|geo| &geo.database) || root.key("geo").is_reported(),
         has_asn_database: given(|geo| &geo.asn_database) || root.key("geo").is_reported(),
         has_plans: raw.plans.is_some() || root.key("plans").is_reported(),

@@ -60,6 +60,7 @@ use weir_net::drain;
 use weir_net::listener;
 use weir_net::overload;
 use weir_net::tls;
+use weir_policy::decision_protocol::DecisionProtocol;
 use weir_policy::engine::PolicySpec;
 use weir_rls as rls;
 use weir_store as store;
@@ -80,7 +81,7 @@ pub struct Config {
     pub listeners: Vec<ListenerConfig>,
     /// Number of worker threads.
     pub workers: NonZeroUsize,
-    /// Services that requests are forwarded to; at least one if there is a listener other than a forward proxy.
+    /// Services that requests are forwarded to; at least one if there is a listener that needs one.
     pub upstreams: Vec<UpstreamConfig>,
     /// The admin port.
     pub admin: AdminSettings,
@@ -125,6 +126,8 @@ pub struct ListenerConfig {
     pub tls: Option<tls::server::TlsServerSettings>,
     /// The forward proxy; `None` for a reverse proxy.
     pub forward_proxy: Option<ForwardProxySettings>,
+    /// How another proxy asks for decisions; `None` for a listener that forwards requests.
+    pub decide: Option<DecisionProtocol>,
 }
 
 /// A service that requests are forwarded to.

@@ -10,6 +10,7 @@ mod bodies;
 mod bootstrap;
 mod client_limits;
 mod cost;
+mod decide;
 mod feedback;
 mod forward_proxy;
 mod in_flight;
@@ -43,6 +44,7 @@ pub use self::cost::{
     Cost, Count, Estimate, GraphqlCost, GrpcStatus, OutcomePattern, RequestEstimate, ResponseJson,
     StatusPattern, TokenFormat, VariableCost,
 };
+pub use self::decide::Decide;
 pub use self::feedback::{Feedback, FeedbackMap};
 pub use self::forward_proxy::{ForwardProxy, ForwardProxyMap, ForwardProxyTls};
 pub use self::in_flight::{InFlight, InFlightBounds, InFlightMap};
@@ -197,6 +199,15 @@ impl Listener {
             Self::Map(map) => map.forward_proxy.as_ref().is_some_and(ForwardProxy::is_on),
         }
     }
+
+    /// Whether it forwards requests to the configured upstreams.
+    pub fn needs_upstream(&self) -> bool {
+        let decides = match self {
+            Self::Address(_) => false,
+            Self::Map(map) => map.decide.is_some(),
+        };
+        !decides && !self.is_forward_proxy()
+    }
 }
 
 /// Settings of a listener.
@@ -230,6 +241,10 @@ pub struct ListenerMap {
     /// that they name: `true`, or a map. Without allow lists it serves clients on loopback only.
     #[cfg_attr(test, schemars(extend("default" = false)))]
     pub forward_proxy: Option<ForwardProxy>,
+    /// Protocol by which another proxy asks for [decisions](listeners.md#decisions-for-another-proxy): `auth_request`
+    /// (nginx), `forward_auth` (Traefik, Caddy) or `ext_authz` (Envoy). Such a listener forwards nothing. Needs
+    /// `client_ip.trusted_proxies`. Default: none, requests are forwarded.
+    pub decide: Option<Decide>,
 }
 
 /// Number of worker threads.

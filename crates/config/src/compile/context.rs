@@ -22,6 +22,8 @@ pub(super) struct CompileContext<'f> {
     pub(super) trailing_slash: TrailingSlash,
     /// Names of the listeners.
     pub(super) listeners: Vec<Box<str>>,
+    /// Names of those that decide for another proxy.
+    pub(super) deciding_listeners: Vec<Box<str>>,
     /// Whether `geo.database` is given; its problems are reported separately.
     pub(super) has_geo_database: bool,
     /// Whether `geo.asn_database` is given.

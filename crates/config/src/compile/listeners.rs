@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{client_limits, forward_proxy, map_items, rules, tls};
+use super::{client_limits, decisions, forward_proxy, map_items, rules, tls};
 use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
@@ -28,11 +28,14 @@ pub(super) fn compile(raw: &raw::Root, files: &mut DataFiles, report: &Diagnosti
     let root = report.root();
     let mut used_addresses = UsedAddresses::default();
     let mut all: Vec<ListenerConfig> = Vec::new();
+    let client_ip = raw.client_ip.as_ref();
     if let Some(raw) = &raw.listeners {
         map_items(raw, root.key("listeners"), |raw, at| {
-            let (tls, forward) = match raw {
-                raw::Listener::Address(_) => (None, None),
-                raw::Listener::Map(map) => (map.tls.as_deref(), map.forward_proxy.as_ref()),
+            let (tls, forward, decide) = match raw {
+                raw::Listener::Address(_) => (None, None, None),
+                raw::Listener::Map(map) => {
+                    (map.tls.as_deref(), map.forward_proxy.as_ref(), decisions::compile(map, client_ip, at))
+                }
             };
             let tls = tls.and_then(|raw| tls::compile_server(raw, at.key("tls"), files));
             let settings = compile_listener(raw, at, &mut used_addresses)?;
@@ -43,7 +46,7 @@ pub(super) fn compile(raw: &raw::Root, files: &mut DataFiles, report: &Diagnosti
             }
             let (name, address, forward_at) = (&settings.name, &settings.address, at.key("forward_proxy"));
             let forward_proxy = forward_proxy::compile(forward, name, address, forward_at, files);
-            all.push(ListenerConfig { settings, tls, forward_proxy });
+            all.push(ListenerConfig { settings, tls, forward_proxy, decide });
             Some(())
         });
     }

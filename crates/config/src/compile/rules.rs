@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use super::context::{CompileContext, MatcherOwner};
 use super::{
-    cost, counters, diversion, domain, feedback, given_keys, in_flight, limit_scope, limits, map_items,
-    matching, nested_networks, rejection, remote_limit, respond, stated_limit, throttle, wait, windows,
+    cost, counters, decisions, diversion, domain, feedback, given_keys, in_flight, limit_scope, limits,
+    map_items, matching, nested_networks, rejection, remote_limit, respond, stated_limit, throttle, wait,
+    windows,
 };
 use crate::applicability::{self, CheckedRule, RuleKind};
 use crate::at::At;
@@ -101,13 +102,13 @@ fn compile_rule(raw: &raw::Rule, name: &str, at: At<'_>, context: &mut CompileCo
     let domain = domain::read_name(raw, at, context);
     let rule = Rule { name: name.into(), matcher, except: except.into(), action, rejection, domain };
     domain::note_unavailable_attributes(&rule, at);
-    check_applicability(raw, &rule, at);
+    check_applicability(raw, &rule, at, context);
     diversion::check_rule(raw, &rule, at);
     rule
 }
 
 /// Reports keys of the rule at `at` that have no meaning in it.
-fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>) {
+fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>, context: &CompileContext<'_>) {
     let (throttle, is_shared) = match &rule.action {
         Action::Limit(limiting) => (limiting.throttle, limiting.shared().is_some()),
         Action::Allow | Action::Deny => (Throttle::default(), false),
@@ -117,6 +118,10 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>) {
     let is_limit = matches!(rule.action, Action::Limit(_));
     let is_limited = given_keys(limits::limit_keys(raw)).next().is_some()
         || nested_networks::parts_with_prefixes(raw).next().is_some();
+    let decides = decisions::may_apply(rule, &context.deciding_listeners);
+    if decides {
+        decisions::check_attributes(rule, at);
+    }
     let kinds = [
         (RuleKind::AllowOrDeny, raw.action.unwrap_or_default() != raw::Action::Limit),
         (RuleKind::Allow, raw.action == Some(raw::Action::Allow)),
@@ -127,6 +132,7 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>) {
         (RuleKind::Shared, is_shared),
         (RuleKind::Domain, rule.domain.is_some()),
         (RuleKind::Descriptors, rule.domain.is_some() && rule.reads_descriptors()),
+        (RuleKind::Decide, decides),
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, applies)| *applies) {
         applicability::check(&checked, kind, at);

@@ -48,7 +48,7 @@ pub(super) fn compile(
             None
         }
         (None, None) if raw.listeners.is_none() && raw.rls.is_some() => Some(CompiledUpstreams::default()),
-        (None, None) if are_all_forward_proxies(raw) => Some(CompiledUpstreams::default()),
+        (None, None) if needs_no_upstream(raw) => Some(CompiledUpstreams::default()),
         (None, None) => {
             if !upstream_at.is_reported() && !upstreams_at.is_reported() {
                 upstream_at.error("missing, `upstream` is required");
@@ -60,10 +60,10 @@ pub(super) fn compile(
     }
 }
 
-/// Whether every listener is a forward proxy, which needs no upstream.
-fn are_all_forward_proxies(raw: &raw::Root) -> bool {
+/// Whether every listener is a forward proxy or decides for another proxy, which needs no upstream.
+fn needs_no_upstream(raw: &raw::Root) -> bool {
     let mut listeners = raw.listeners.iter().flat_map(|list| list.items()).peekable();
-    listeners.peek().is_some() && listeners.all(|(_, listener)| listener.is_forward_proxy())
+    listeners.peek().is_some() && listeners.all(|(_, listener)| !listener.needs_upstream())
 }
 
 fn compile_single(

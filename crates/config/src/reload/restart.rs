@@ -16,5 +16,6 @@ pub(super) fn without_data(config: &Config) -> Config {
 }
 
 fn without_files(listener: &ListenerConfig) -> ListenerConfig {
-    ListenerConfig { settings: listener.settings.clone(), tls: None, forward_proxy: None }
+    let (settings, decide) = (listener.settings.clone(), listener.decide);
+    ListenerConfig { settings, tls: None, forward_proxy: None, decide }
 }
