@@ -25,7 +25,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -279,6 +279,7 @@ fn build_app(
         overload: Arc::new(overload),
         warned_of_untrusted_proxy: AtomicBool::new(false),
         warned_of_header_twins: AtomicBool::new(false),
+        invalid_inquiries: AtomicU64::new(0),
         noted_client_headers: AtomicBool::new(false),
     });
     let rls_runtime = RlsRuntime::from_config(config, &generations, &shared)?.map(Arc::new);

@@ -17,6 +17,7 @@ mod body_fields;
 mod connection;
 mod date;
 mod decide;
+mod decision;
 mod deferred;
 mod delay;
 mod failure;
@@ -43,7 +44,7 @@ mod view;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use arc_swap::ArcSwap;
 
@@ -61,6 +62,7 @@ use weir_net::drain::{DrainManager, DrainSettings};
 use weir_net::overload::OverloadManager;
 use weir_net::replacement::Replacement;
 use weir_net::tls::server::TlsServer;
+use weir_policy::decision::DecisionProtocol;
 use weir_policy::engine::Policy;
 use weir_store as store;
 use weir_store::deferred::handle::DeferredHandle;
@@ -105,6 +107,8 @@ pub struct ProxyState {
     pub warned_of_header_twins: AtomicBool,
     /// Whether a removed header of an untrusted peer has been logged.
     pub noted_client_headers: AtomicBool,
+    /// Requests for decisions that could not be decided.
+    pub invalid_inquiries: AtomicU64,
 }
 
 /// What requests need of one generation of the configuration, replaced as a whole.
@@ -129,6 +133,8 @@ pub struct Generation {
     pub tls: Box<[Option<Arc<TlsServer>>]>,
     /// Forward proxies by listener.
     pub forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
+    /// How other proxies ask for decisions, by listener.
+    pub decisions: Box<[Option<DecisionProtocol>]>,
     /// The access log, if one is configured.
     pub access_log: Option<AccessLog>,
     /// The tracer, if tracing is configured.

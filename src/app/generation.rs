@@ -104,6 +104,7 @@ impl Generations {
             listeners: current.listeners.clone(),
             tls: current.tls.clone(),
             forward_proxies: current.forward_proxies.clone(),
+            decisions: current.decisions.clone(),
             access_log: current.access_log.clone(),
             tracer: current.tracer.clone(),
             rate_limit_services: current.rate_limit_services.clone(),
@@ -123,7 +124,7 @@ fn build_generation(
     parts: GenerationParts,
     fallbacks: &Fallbacks,
 ) -> Generation {
-    let GenerationParts { upstreams, listeners, tls, forward_proxies, access_log, tracer } = parts;
+    let GenerationParts { upstreams, listeners, tls, forward_proxies, decisions, access_log, tracer } = parts;
     Generation {
         fallbacks: Arc::new(Fallbacks::new(&policy, fallbacks)),
         policy,
@@ -134,6 +135,7 @@ fn build_generation(
         listeners,
         tls,
         forward_proxies,
+        decisions,
         access_log,
         tracer,
         rate_limit_services: config.remote_services.clone().into(),

@@ -55,7 +55,10 @@ impl AdmittedRequest {
                 }
             };
             if context.is_last_hop {
-                let mut reply = LocalReply::last_hop();
+                let mut reply = match context.inquiry {
+                    Some(_) => LocalReply::decided(),
+                    None => LocalReply::last_hop(),
+                };
                 finish::settle(context, &reply.request_end(), limits);
                 limits.write_all(reply.headers_mut(), &view.limits);
                 return reply.send(self.context, self.unread.into());

@@ -1,6 +1,7 @@
 //! Request and response bodies, streamed frame by frame and never collected.
 
 mod downstream;
+mod message;
 mod replay;
 
 use std::cell::RefCell;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 pub(super) use self::downstream::{DownstreamBody, DownstreamBodyError};
+use self::message::MessageBody;
 use self::replay::ReplayBody;
 pub(super) use self::replay::ReplayBuffer;
 use super::finish;
@@ -150,6 +152,8 @@ pub(super) struct ResponseBody {
 #[derive(Debug)]
 enum ResponseContent {
     Local(Option<Bytes>),
+    /// The response to a call for a decision.
+    Message(Box<MessageBody>),
     /// There is no response: the connection is closed.
     Withheld,
     Upstream(UpstreamResponseBody<RequestBody>),
@@ -183,6 +187,11 @@ impl ResponseBody {
     pub(super) fn local(content: Bytes, context: Box<RequestContext>) -> Self {
         let content = (!content.is_empty()).then_some(content);
         Self::new(ResponseContent::Local(content), context)
+    }
+
+    /// Creates the body of a successful gRPC call with one message, which is preceded by its length.
+    pub(super) fn message(message: Bytes, context: Box<RequestContext>) -> Self {
+        Self::new(ResponseContent::Message(Box::new(MessageBody::new(message))), context)
     }
 
     /// Ends a request without a response, whose connection is to be closed.
@@ -279,7 +288,7 @@ impl ResponseBody {
     /// upstream.
     fn waive_min_rate_once_received(&self) {
         let is_in_flight = match &self.content {
-            ResponseContent::Local(_) | ResponseContent::Withheld => false,
+            ResponseContent::Local(_) | ResponseContent::Message(_) | ResponseContent::Withheld => false,
             ResponseContent::Upstream(answer) => answer.is_in_flight(),
             ResponseContent::Prefetched(ahead) => ahead.remainder.is_in_flight(),
         };
@@ -326,6 +335,7 @@ impl Body for ResponseBody {
             ResponseContent::Local(content) => {
                 Poll::Ready(content.take().map(|content| Ok(Frame::data(content))))
             }
+            ResponseContent::Message(message) => Poll::Ready(message.next_frame().map(Ok)),
             ResponseContent::Withheld => Poll::Ready(None),
             ResponseContent::Upstream(answer) => Pin::new(answer).poll_frame(cx),
             ResponseContent::Prefetched(ahead) => ahead.poll_frame(cx),
@@ -355,6 +365,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             ResponseContent::Local(content) => content.is_none(),
+            ResponseContent::Message(message) => message.is_sent(),
             ResponseContent::Withheld => true,
             ResponseContent::Upstream(answer) => answer.is_end_stream(),
             ResponseContent::Prefetched(ahead) => ahead.frames.is_empty() && ahead.remainder.is_end_stream(),
@@ -366,6 +377,7 @@ impl Body for ResponseBody {
             ResponseContent::Local(content) => {
                 SizeHint::with_exact(content.as_ref().map_or(0, |all| all.len() as u64))
             }
+            ResponseContent::Message(_) => SizeHint::default(),
             ResponseContent::Withheld => SizeHint::with_exact(0),
             ResponseContent::Upstream(answer) => answer.size_hint(),
             ResponseContent::Prefetched(ahead) => {

@@ -23,6 +23,8 @@ pub(super) enum NextHop<'v> {
     Configured(&'v DestinationPool, &'v Rc<Upstream>),
     /// The destination that the target names.
     Destination(&'v DestinationPool, Destination),
+    /// Nowhere: another proxy forwards it.
+    Elsewhere,
     /// Nowhere: the forward proxy does not serve it.
     Refused(Refusal),
 }
@@ -36,6 +38,9 @@ impl<'v> NextHop<'v> {
         attributes: &Attributes<'_>,
     ) -> Self {
         match view.forward_proxy(connection.listener) {
+            None if view.decision_protocol(connection.listener).is_some() && connection.stored.is_none() => {
+                Self::Elsewhere
+            }
             None => Self::Route,
             Some(pool) => {
                 Self::of_proxy_request(pool, connection, view, head, attributes).unwrap_or_else(Self::Refused)
@@ -85,7 +90,7 @@ impl<'v> NextHop<'v> {
                 let client = client_ip::network(attributes.client.ip, 32, view.policy.identify.ipv6_prefix);
                 Some(pool.upstream(destination, client))
             }
-            Self::Refused(_) => None,
+            Self::Elsewhere | Self::Refused(_) => None,
         }
     }
 
@@ -109,7 +114,7 @@ impl<'v> NextHop<'v> {
     /// it detects loops.
     fn name(&self, view: &'v GenerationView, version: Version) -> HopName<'v> {
         match self {
-            Self::Route | Self::Refused(_) => {
+            Self::Route | Self::Elsewhere | Self::Refused(_) => {
                 let via = view.policy.identify.via.as_ref().map(|via| via.value(version));
                 HopName { via, is_proxy: false }
             }

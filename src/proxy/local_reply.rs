@@ -2,6 +2,7 @@
 //! converts it for the protocol of the request.
 
 mod causes;
+mod decided;
 mod failures;
 mod rate_limited;
 mod unread;
@@ -84,7 +85,8 @@ impl<'a> LocalReply<'a> {
     /// Sends the reply to the request, of whose body this part is unread.
     pub(super) fn send(self, mut context: Box<RequestContext>, unread: UnreadBody) -> DownstreamResponse {
         let Self { draft, flag, rule, is_last } = self;
-        if rule.is_some_and(|(rule, parts)| rule.closes && parts != ConfiguredParts::None) {
+        let closes = rule.is_some_and(|(rule, parts)| rule.closes && parts != ConfiguredParts::None);
+        if closes && context.inquiry.is_none() {
             return withheld(context, flag);
         }
         let problem = rule.filter(|(_, parts)| *parts == ConfiguredParts::All);
@@ -100,6 +102,9 @@ impl<'a> LocalReply<'a> {
         context.respond_with(status, flag);
         context.timer.response_started();
         let is_last = closes_for_drain(&context) | unread.discard(&context) | is_last;
+        if let Some(form) = context.inquiry {
+            return decided::response(form, flag, ReplyDraft { status, headers, body }, is_last, context);
+        }
         if context.is_grpc {
             // Headers express what the status code and the text mean.
             if let Some(problem) = problem {

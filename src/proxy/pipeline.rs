@@ -13,6 +13,7 @@ use super::decide::{
     IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
     record_rejection, set_route,
 };
+use super::decision::{self, Inquiry, InquiryForm};
 use super::deferred::accept;
 use super::deferred::accept::PendingCall;
 use super::forward_proxy::NextHop;
@@ -30,6 +31,7 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limits::{Admission, PendingLimits};
 use weir_net::in_place;
 use weir_net::overload::LoadShed;
+use weir_policy::decision::InvalidInquiry;
 use weir_policy::identify::client_ip;
 use weir_telemetry::spans::context::TraceContext;
 
@@ -46,11 +48,42 @@ pub(super) fn handle(
     received: ReceivedHead,
 ) -> RequestOutcome<impl Future<Output = DownstreamResponse> + use<>> {
     let (view, now) = (connection.view(), connection.worker.shared.clock.now());
+    let inquiry = Inquiry::read(connection, &view, head);
     let (mut context, trace, admission) = admit(connection, head, received, now, &view);
+    context.inquiry = inquiry.as_ref().map(|inquiry| inquiry.form);
     if let Err(by) = admission {
         let unread = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return LocalReply::overloaded(by).send(context, unread.into()).into();
     }
+    match inquiry {
+        None => {}
+        Some(Inquiry { problem: Some(problem), .. }) => {
+            let unread = PendingBody::new(Expectation::from_headers(&head.headers), body);
+            // An untrusted peer gets a decision, which no proxy takes for a failure.
+            context.inquiry.take_if(|_| problem != InvalidInquiry::UntrustedPeer);
+            return LocalReply::invalid_inquiry(&problem).send(context, unread.into()).into();
+        }
+        Some(Inquiry { form: InquiryForm::GrpcCheck, .. }) => {
+            return ResponseFuture::Answering(decision::answer(context, view, body)).into();
+        }
+        Some(_) => {
+            // What was received describes another request.
+            (context.is_grpc, context.received) = (false, ReceivedHead::default());
+        }
+    }
+    handle_admitted(connection, view, context, trace, head, body)
+}
+
+/// Handles a request that is not shed. `trace` belongs to it if it has no span.
+pub(super) fn handle_admitted(
+    connection: &Rc<DownstreamConnection>,
+    view: Rc<GenerationView>,
+    mut context: Box<RequestContext>,
+    trace: Option<TraceContext>,
+    head: &mut request::Parts,
+    body: DownstreamBody,
+) -> RequestOutcome<impl Future<Output = DownstreamResponse> + use<>> {
+    let now = context.started_at;
     let flags = match validate(&mut context, head, &view) {
         Ok(flags) => flags,
         Err(unacceptable) => {
@@ -158,6 +191,7 @@ fn validate(
     // That of a stored call was decremented when it was accepted.
     context.is_last_hop =
         connection.stored.is_none() && headers::decrement_max_forwards(&mut head.headers, flags);
+    context.is_last_hop |= context.inquiry.is_some();
     if accepts_connect {
         expect_tunnel(context);
     }

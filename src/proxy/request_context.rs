@@ -15,6 +15,7 @@ use http::{HeaderValue, StatusCode};
 pub(super) use self::log_record::{LogRecord, propagate_trace, record_decision, start_log};
 pub(super) use self::response_flag::ResponseFlag;
 use super::connection::DownstreamConnection;
+use super::decision::InquiryForm;
 use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
 use weir_bodies::response::ResponseReader;
@@ -53,6 +54,8 @@ pub(super) struct RequestContext {
     pub(super) request_bits: u128,
     /// Whether this hop responds, and not the upstream (RFC 9110 section 7.6.2).
     pub(super) is_last_hop: bool,
+    /// The form of the request for a decision, if another proxy forwards the request.
+    pub(super) inquiry: Option<InquiryForm>,
     /// What the local reply may repeat, if a rule's reply needs it and the request is or may be rejected.
     pub(super) details: Option<Box<RequestDetails>>,
     pub(super) started_at: Timestamp,
@@ -148,6 +151,7 @@ impl RequestContext {
             upgrade: UpgradeRequest::default(),
             request_bits: connection.request_bits(),
             is_last_hop: false,
+            inquiry: None,
             details: None,
             started_at: started,
             forwarded_at: started,

@@ -23,6 +23,8 @@ pub(super) enum ResponseFuture<F> {
     Forwarding(Pin<Box<F>>),
     /// A request that is being stored, to be sent later.
     Accepting(AcceptFuture),
+    /// A call whose message describes the request to decide.
+    Answering(Pin<Box<dyn Future<Output = DownstreamResponse>>>),
 }
 
 impl<F> From<DownstreamResponse> for RequestOutcome<F> {
@@ -49,6 +51,7 @@ impl<F: Future<Output = DownstreamResponse>> Future for ResponseFuture<F> {
                     Err(rejection) => return Poll::Ready(rejection),
                 },
                 Self::Accepting(accepting) => return accepting.as_mut().poll(cx),
+                Self::Answering(answering) => return answering.as_mut().poll(cx),
             }
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::fallback::Fallbacks;
 use super::{Generation, ProxyState};
 use weir_limits::{self as limits, LimitResources};
+use weir_policy::decision::DecisionProtocol;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::identify::geo::{GeoLocation, LocationCache};
@@ -19,6 +20,9 @@ use weir_telemetry::spans::Tracer;
 use weir_upstream::Upstream;
 use weir_upstream::forward_proxy::ForwardProxy;
 use weir_upstream::forward_proxy::pool::DestinationPool;
+
+/// Stream idle timeout if there is no upstream, and every listener decides for another proxy.
+const DECISION_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One generation of the configuration on one worker. A request keeps the view with which it started.
 #[derive(Debug)]
@@ -84,7 +88,7 @@ impl GenerationView {
                     worker,
                 },
             )),
-            stream_idle_timeout: idle_timeouts.chain(forward_timeouts).max().unwrap_or_default(),
+            stream_idle_timeout: idle_timeouts.chain(forward_timeouts).max().unwrap_or(DECISION_IDLE_TIMEOUT),
             diversions: diversions(policy, &upstreams),
             upstreams,
             fallbacks: Arc::clone(&generation.fallbacks),
@@ -105,6 +109,11 @@ impl GenerationView {
     /// Returns the forward proxy of a listener; `None` for a reverse proxy.
     pub(super) fn forward_proxy(&self, listener: usize) -> Option<&Rc<DestinationPool>> {
         self.forward_proxies.get(listener)?.as_ref()
+    }
+
+    /// Returns how another proxy asks for decisions on a listener; `None` if that forwards requests.
+    pub(super) fn decision_protocol(&self, listener: usize) -> Option<DecisionProtocol> {
+        *self.generation.decisions.get(listener)?
     }
 
     /// Returns the name of the listener at this position.

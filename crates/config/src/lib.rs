@@ -60,7 +60,7 @@ use weir_net::drain;
 use weir_net::listener;
 use weir_net::overload;
 use weir_net::tls;
-use weir_policy::decision_protocol::DecisionProtocol;
+use weir_policy::decision::DecisionProtocol;
 use weir_policy::engine::PolicySpec;
 use weir_rls as rls;
 use weir_store as store;

@@ -4,7 +4,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
-pub mod decision_protocol;
+pub mod decision;
 pub mod engine;
 pub mod identify;
 pub mod response;

@@ -10,6 +10,7 @@ use weir_config::reload::UnusableSetting;
 use weir_config::{Config, ListenerConfig, UpstreamConfig};
 use weir_net::tls::client::{self, TlsClient};
 use weir_net::tls::server::TlsServer;
+use weir_policy::decision::DecisionProtocol;
 use weir_telemetry::access_log::{AccessLog, AccessLogManager};
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::spans::Tracer;
@@ -36,6 +37,7 @@ pub(in crate::app) struct GenerationParts {
     pub(super) listeners: Box<[Box<str>]>,
     pub(super) tls: Box<[Option<Arc<TlsServer>>]>,
     pub(super) forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
+    pub(super) decisions: Box<[Option<DecisionProtocol>]>,
     pub(super) access_log: Option<AccessLog>,
     pub(super) tracer: Option<Arc<Tracer>>,
 }
@@ -59,11 +61,13 @@ impl GenerationParts {
         let proxies_before = before.map_or(&[][..], |before| &before.forward_proxies);
         let forward_proxies = build_forward_proxies(config, &listeners, proxies_before, identity);
         let forward_proxies = forward_proxies.map_err(cannot_set_up_tls("listeners"))?;
+        let decisions =
+            decision_protocols(config, &listeners, before.map_or(&[], |before| &before.decisions));
         // Last, because it changes upstreams that are kept.
         let clusters_before = before.map_or(&[][..], |before| &before.upstreams);
         let upstreams = build_clusters(config, clusters_before, metrics, runtime.as_ref());
         let upstreams = upstreams.map_err(cannot_set_up_tls("upstreams"))?;
-        Ok(Self { upstreams, listeners, tls, forward_proxies, access_log, tracer })
+        Ok(Self { upstreams, listeners, tls, forward_proxies, decisions, access_log, tracer })
     }
 }
 
@@ -141,6 +145,20 @@ fn build_forward_proxies(
             (Some(settings), _) => ForwardProxy::new(settings.clone(), identity).map(Some),
         }
     })
+}
+
+/// Returns how other proxies ask for decisions on the listeners. A listener that is missing from `config` still decides for
+/// its connections.
+fn decision_protocols(
+    config: &Config,
+    listeners: &[Box<str>],
+    before: &[Option<DecisionProtocol>],
+) -> Box<[Option<DecisionProtocol>]> {
+    let one = |(index, name): (usize, &Box<str>)| {
+        let listener = config.listeners.iter().find(|listener| listener.settings.name == *name);
+        listener.map_or_else(|| before.get(index).copied().flatten(), |listener| listener.decide)
+    };
+    listeners.iter().enumerate().map(one).collect()
 }
 
 /// Returns the upstreams of `config`. Unchanged ones of `before` are kept with their state, also if only

@@ -6,7 +6,7 @@
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::{ListenerConfig, raw};
-use weir_policy::decision_protocol::DecisionProtocol;
+use weir_policy::decision::DecisionProtocol;
 use weir_policy::rules::attribute::{Attribute, AttributeSource};
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::pattern::HeaderPattern;
