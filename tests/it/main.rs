@@ -19,6 +19,7 @@ mod config_mistakes;
 mod config_over_http;
 mod counter_overflow;
 mod counting;
+mod decisions;
 mod deferred;
 mod drain;
 mod elastic;

@@ -118,7 +118,8 @@ pub(crate) fn grpc_cluster(name: &str, address: SocketAddr) -> Value {
     cluster
 }
 
-fn cluster(name: &str, address: SocketAddr) -> Value {
+/// Returns a cluster with one endpoint that uses HTTP/1.1.
+pub(crate) fn cluster(name: &str, address: SocketAddr) -> Value {
     let socket = json!({ "address": address.ip().to_string(), "port_value": address.port() });
     json!({
         "name": name,
