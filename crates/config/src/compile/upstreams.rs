@@ -48,7 +48,7 @@ pub(super) fn compile(
             None
         }
         (None, None) if raw.listeners.is_none() && raw.rls.is_some() => Some(CompiledUpstreams::default()),
-        (None, None) if needs_no_upstream(raw) => Some(CompiledUpstreams::default()),
+        (None, None) if needs_no_upstream(raw, &root.key("listeners")) => Some(CompiledUpstreams::default()),
         (None, None) => {
             if !upstream_at.is_reported() && !upstreams_at.is_reported() {
                 upstream_at.error("missing, `upstream` is required");
@@ -61,9 +61,14 @@ pub(super) fn compile(
 }
 
 /// Whether every listener is a forward proxy or decides for another proxy, which needs no upstream.
-fn needs_no_upstream(raw: &raw::Root) -> bool {
+fn needs_no_upstream(raw: &raw::Root, at: &At<'_>) -> bool {
     let mut listeners = raw.listeners.iter().flat_map(|list| list.items()).peekable();
-    listeners.peek().is_some() && listeners.all(|(_, listener)| !listener.needs_upstream())
+    let is_reported = |index: Option<usize>| {
+        index.map_or_else(|| at.single_item(), |index| at.item(index)).key("decide").is_reported()
+    };
+    let needs_none =
+        |(index, listener): (_, &raw::Listener)| !listener.needs_upstream() || is_reported(index);
+    listeners.peek().is_some() && listeners.all(needs_none)
 }
 
 fn compile_single(
