@@ -46,7 +46,8 @@ fn envoy_gets_decisions_over_grpc() {
     assert_eq!((closed.status, closed.header("retry-after")), (503, "600"));
     assert_eq!(closed.body.text(), "back at noon");
     assert_eq!(origin.requests().len(), 3);
-    let stats = ["ok", "denied", "error"].map(|name| envoy.stat(&format!("cluster.upstream.ext_authz.{name}")));
+    let stats =
+        ["ok", "denied", "error"].map(|name| envoy.stat(&format!("cluster.upstream.ext_authz.{name}")));
     assert_eq!(stats, [3, 2, 0]);
 }
 
@@ -89,14 +90,18 @@ fn call_that_describes_no_request_fails() {
     let mut client = H2Client::connect(weir.address());
     let mut check = |content: &[u8]| {
         let call = client.request("POST", "/envoy.service.auth.v3.Authorization/Check");
-        let (response, mut sending) = client.send_request(call.header("content-type", "application/grpc"), false);
+        let (response, mut sending) =
+            client.send_request(call.header("content-type", "application/grpc"), false);
         sending.send_data(Bytes::copy_from_slice(content), true).unwrap();
         let failed = client.read_response(response).unwrap();
         assert_eq!((failed.status.as_u16(), failed.header("grpc-status")), (200, "13"));
         failed.header("grpc-message").to_owned()
     };
     assert_eq!(check(&[0, 0, 0, 0, 0]), "invalid CheckRequest: attributes are missing");
-    assert_eq!(check(&[0, 0, 0, 0, 2, 1]), "invalid CheckRequest: the length of the message is not that of its prefix");
+    assert_eq!(
+        check(&[0, 0, 0, 0, 2, 1]),
+        "invalid CheckRequest: the length of the message is not that of its prefix"
+    );
     assert_eq!(check(&vec![0; 1024 * 1024 + 1]), "invalid CheckRequest: longer than 1 MiB");
     let request = client.request("GET", "/api/orders").header("x-forwarded-for", "192.0.2.1");
     let response = client.fetch(request);

@@ -129,7 +129,10 @@ fn call_of_envoy_is_read() {
     let settings = trusting(&["x-forwarded-for"]);
     let head = check::read_request(&call("192.0.2.1", http_request(&headers)), &settings).unwrap();
     assert_eq!((head.method.as_str(), head.uri.to_string().as_str()), ("POST", "/a?b"));
-    assert_eq!((&head.headers["host"], &head.headers["x-key"]), (&"shop.test".parse().unwrap(), &"k".parse().unwrap()));
+    assert_eq!(
+        (&head.headers["host"], &head.headers["x-key"]),
+        (&"shop.test".parse().unwrap(), &"k".parse().unwrap())
+    );
     assert!(!head.headers.contains_key(CONTENT_LENGTH));
 }
 
@@ -155,7 +158,8 @@ fn client_of_a_call_is_the_peer_of_envoy_unless_that_is_trusted() {
         let head = check::read_request(&call(source, http_request(fields)), &settings).unwrap();
         settings.client_behind("10.0.0.1".parse().unwrap(), &head.headers).ip.to_string()
     };
-    let forged = [("x-forwarded-for", "192.0.2.9"), ("x-real-ip", "192.0.2.9"), ("forwarded", "for=192.0.2.9")];
+    let forged =
+        [("x-forwarded-for", "192.0.2.9"), ("x-real-ip", "192.0.2.9"), ("forwarded", "for=192.0.2.9")];
     for named in ["x-forwarded-for", "x-real-ip", "forwarded"] {
         assert_eq!(client("198.51.100.7", &[named], &forged), "198.51.100.7", "{named}");
         assert_eq!(client("198.51.100.7", &[named], &[]), "198.51.100.7", "{named}");
@@ -225,8 +229,14 @@ fn decisions_are_messages_of_envoy() {
     headers.append("x-ratelimit-remaining", HeaderValue::from_static("1"));
     let (code, response) = decoded(&check::admission(&headers));
     let auth::check_response::HttpResponse::OkResponse(admitted) = response else { panic!("{response:?}") };
-    assert_eq!((code, texts(&admitted.response_headers_to_add)), (0, vec!["x-ratelimit-remaining=1".to_owned()]));
-    assert_eq!((admitted.headers.len(), admitted.headers_to_remove), (0, vec!["x-weir-over-limit".to_owned()]));
+    assert_eq!(
+        (code, texts(&admitted.response_headers_to_add)),
+        (0, vec!["x-ratelimit-remaining=1".to_owned()])
+    );
+    assert_eq!(
+        (admitted.headers.len(), admitted.headers_to_remove),
+        (0, vec!["x-weir-over-limit".to_owned()])
+    );
     headers.append("x-weir-over-limit", HeaderValue::from_static("a"));
     headers.append("x-weir-over-limit", HeaderValue::from_static("b"));
     let (_, response) = decoded(&check::admission(&headers));
