@@ -12,32 +12,8 @@ use http::request;
 pub(super) use self::call::answer;
 use super::connection::DownstreamConnection;
 use super::view::GenerationView;
-use weir_policy::decision::{self, DecisionProtocol, InvalidInquiry, check};
+use weir_policy::decision::{self, InquiryForm, InvalidInquiry};
 use weir_telemetry::log_interval::reaches_power_of_ten;
-
-/// Form in which a proxy asks for a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InquiryForm {
-    /// Traefik or Caddy: the reply is for the client, unless it is successful.
-    ForwardAuth,
-    /// nginx, which knows success, 401 and 403.
-    AuthRequest,
-    /// Envoy's HTTP service: 200 admits, and errors of the server are failures.
-    HttpCheck,
-    /// Envoy's call over gRPC.
-    GrpcCheck,
-}
-
-impl InquiryForm {
-    fn new(protocol: DecisionProtocol, head: &request::Parts) -> Self {
-        match protocol {
-            DecisionProtocol::ForwardAuth => Self::ForwardAuth,
-            DecisionProtocol::AuthRequest => Self::AuthRequest,
-            DecisionProtocol::ExtAuthz if check::is_check(head) => Self::GrpcCheck,
-            DecisionProtocol::ExtAuthz => Self::HttpCheck,
-        }
-    }
-}
 
 /// A request for a decision, which has arrived.
 pub(super) struct Inquiry {

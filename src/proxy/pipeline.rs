@@ -13,7 +13,7 @@ use super::decide::{
     IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
     record_rejection, set_route,
 };
-use super::decision::{self, Inquiry, InquiryForm};
+use super::decision::{self, Inquiry};
 use super::deferred::accept;
 use super::deferred::accept::PendingCall;
 use super::forward_proxy::NextHop;
@@ -31,7 +31,7 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limits::{Admission, PendingLimits};
 use weir_net::in_place;
 use weir_net::overload::LoadShed;
-use weir_policy::decision::InvalidInquiry;
+use weir_policy::decision::{InquiryForm, InvalidInquiry};
 use weir_policy::identify::client_ip;
 use weir_telemetry::spans::context::TraceContext;
 
@@ -64,7 +64,7 @@ pub(super) fn handle(
             return LocalReply::invalid_inquiry(&problem).send(context, unread.into()).into();
         }
         Some(Inquiry { form: InquiryForm::GrpcCheck, .. }) => {
-            return ResponseFuture::Answering(decision::answer(context, view, body)).into();
+            return ResponseFuture::Answering(decision::answer(context, view, body, handle_admitted)).into();
         }
         Some(_) => {
             // What was received describes another request.
@@ -75,7 +75,7 @@ pub(super) fn handle(
 }
 
 /// Handles a request that is not shed. `trace` belongs to it if it has no span.
-pub(super) fn handle_admitted(
+fn handle_admitted(
     connection: &Rc<DownstreamConnection>,
     view: Rc<GenerationView>,
     mut context: Box<RequestContext>,

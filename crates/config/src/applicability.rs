@@ -4,7 +4,6 @@
 use serde_json::{Value, json};
 
 use super::at::At;
-use super::compile::RESTRICT;
 use super::diagnostic::ValueError;
 use super::raw;
 use weir_policy::rules::rule::Throttle;
@@ -74,6 +73,10 @@ const fn excluded_in_remote(hint: &'static str) -> Exclusion {
 const fn excluded_in_domain(reason: &'static str, hint: &'static str) -> Exclusion {
     Exclusion { kind: RuleKind::Domain, reason, hint }
 }
+
+/// How a rule is kept from the listeners that decide for another proxy.
+pub(super) const RESTRICT: &str =
+    "restrict the rule with `match: { listener: NAME }` to listeners that forward requests";
 
 /// Marks a key that has no meaning if another proxy forwards the request.
 const fn excluded_in_decide(reason: &'static str) -> Exclusion {

@@ -63,8 +63,6 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-pub(super) use self::decisions::RESTRICT;
-
 use self::context::{CompileContext, MatcherOwner, UsedFields};
 use super::content_hashes::ContentHashes;
 use super::data_files::DataFiles;
@@ -106,12 +104,11 @@ pub(super) fn compile(
     let response = limit_headers::compile(raw, report);
     let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files);
     let given = |of: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| of(geo).is_some());
-    let listener_names = listeners.all.iter().map(|listener| listener.settings.name.clone());
     let mut context = CompileContext {
         files,
         limit_headers: response.clone(),
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
-        listeners: listener_names.collect(),
+        listeners: listeners.all.iter().map(|listener| listener.settings.name.clone()).collect(),
         deciding_listeners: decisions::listener_names(&listeners.all),
         has_geo_database: given(|geo| &geo.database) || root.key("geo").is_reported(),
         has_asn_database: given(|geo| &geo.asn_database) || root.key("geo").is_reported(),

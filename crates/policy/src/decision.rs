@@ -24,6 +24,31 @@ pub enum DecisionProtocol {
     ExtAuthz,
 }
 
+/// Form in which a proxy asks for a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InquiryForm {
+    /// Traefik or Caddy: the reply is for the client, unless it is successful.
+    ForwardAuth,
+    /// nginx, which knows success, 401 and 403.
+    AuthRequest,
+    /// Envoy's HTTP service: 200 admits, and errors of the server are failures.
+    HttpCheck,
+    /// Envoy's call over gRPC.
+    GrpcCheck,
+}
+
+impl InquiryForm {
+    /// Returns the form of a request by this protocol.
+    pub fn new(protocol: DecisionProtocol, head: &request::Parts) -> Self {
+        match protocol {
+            DecisionProtocol::ForwardAuth => Self::ForwardAuth,
+            DecisionProtocol::AuthRequest => Self::AuthRequest,
+            DecisionProtocol::ExtAuthz if check::is_check(head) => Self::GrpcCheck,
+            DecisionProtocol::ExtAuthz => Self::HttpCheck,
+        }
+    }
+}
+
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");

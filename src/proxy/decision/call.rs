@@ -8,19 +8,20 @@ use bytes::BytesMut;
 use http::request;
 use hyper::body::{Body as _, Frame};
 
-use super::{InquiryForm, warn_of_invalid};
+use super::warn_of_invalid;
 use crate::proxy::body::DownstreamBody;
+use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::failure::ForwardFailure;
 use crate::proxy::local_reply::{DownstreamResponse, LocalReply, UnreadBody};
-use crate::proxy::pipeline;
 use crate::proxy::request_context::{RequestContext, start_log};
 use crate::proxy::response_future::RequestOutcome;
 use crate::proxy::timeouts::UploadTimer;
 use crate::proxy::view::GenerationView;
 use weir_limits::AppliedLimits;
 use weir_net::overload::LoadShed;
-use weir_policy::decision::InvalidInquiry;
 use weir_policy::decision::check;
+use weir_policy::decision::{InquiryForm, InvalidInquiry};
+use weir_telemetry::spans::context::TraceContext;
 
 /// Maximum size of a call's message: headers of the largest request that Envoy accepts, a certificate, and a part of the
 /// body that Envoy may be configured to add.
@@ -41,13 +42,26 @@ impl From<ForwardFailure> for Undecided {
     }
 }
 
-/// Reads a call and decides about the request in it. Boxed as any future, because it contains that of the pipeline, in which
-/// it is used.
-pub(in crate::proxy) fn answer(
+/// Reads a call and lets `decide` handle the request in it. Boxed as any future, because it contains that of `decide`, in
+/// which it is used.
+pub(in crate::proxy) fn answer<F, D>(
     mut context: Box<RequestContext>,
     view: Rc<GenerationView>,
     mut body: DownstreamBody,
-) -> Pin<Box<dyn Future<Output = DownstreamResponse>>> {
+    decide: D,
+) -> Pin<Box<dyn Future<Output = DownstreamResponse>>>
+where
+    F: Future<Output = DownstreamResponse> + 'static,
+    D: FnOnce(
+            &Rc<DownstreamConnection>,
+            Rc<GenerationView>,
+            Box<RequestContext>,
+            Option<TraceContext>,
+            &mut request::Parts,
+            DownstreamBody,
+        ) -> RequestOutcome<F>
+        + 'static,
+{
     Box::pin(async move {
         let mut head = match read_request(&mut context, &view, &mut body).await {
             Ok(head) => head,
@@ -57,7 +71,7 @@ pub(in crate::proxy) fn answer(
         // Of the request in the call.
         let trace = start_log(&mut context, &head, &view);
         let connection = Rc::clone(&context.connection);
-        match pipeline::handle_admitted(&connection, view, context, trace, &mut head, DownstreamBody::None) {
+        match decide(&connection, view, context, trace, &mut head, DownstreamBody::None) {
             RequestOutcome::Response(response) => response,
             RequestOutcome::Pending(pending) => pending.await,
         }

@@ -6,10 +6,9 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::{DownstreamResponse, LocalReply, PLAIN_TEXT, announce_close};
 use crate::proxy::body::ResponseBody;
-use crate::proxy::decision::InquiryForm;
 use crate::proxy::request_context::{RequestContext, ResponseFlag};
 use weir_http::headers::{Headers, Response};
-use weir_policy::decision::{InvalidInquiry, check};
+use weir_policy::decision::{InquiryForm, InvalidInquiry, check};
 use weir_policy::response::dynamic_reply::ReplyDraft;
 use weir_policy::response::grpc_reply;
 

@@ -3,6 +3,7 @@
 //! That proxy asks once, before it forwards the request, and reports neither the body nor the outcome. The keys that have
 //! no meaning then are listed in `applicability`.
 
+use crate::applicability::RESTRICT;
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::{ListenerConfig, raw};
@@ -67,10 +68,11 @@ fn attributes_of(matchers: &[Matcher]) -> impl Iterator<Item = &Attribute> {
 }
 
 fn report_unavailable<'a>(mut attributes: impl Iterator<Item = &'a Attribute>, at: At<'_>) {
-    let reason = |attribute: &Attribute| match attribute.source() {
-        AttributeSource::Body(_) => Some("the proxy that asks does not send bodies"),
-        AttributeSource::Certificate(_) => Some("the certificate is that of the proxy that asks"),
-        _ => None,
+    let reason = |attribute: &Attribute| {
+        let source = attribute.source();
+        let is_certificate = matches!(source, AttributeSource::Certificate(_));
+        let of_body = source.body().map(|_| "the proxy that asks does not send bodies");
+        of_body.or_else(|| is_certificate.then_some("the certificate is that of the proxy that asks"))
     };
     let found = attributes.find_map(|attribute| Some((attribute.word(), reason(attribute)?)));
     if let Some((word, reason)) = found {
@@ -78,10 +80,6 @@ fn report_unavailable<'a>(mut attributes: impl Iterator<Item = &'a Attribute>, a
         at.key_error(ValueError::new(error).with_hint(RESTRICT));
     }
 }
-
-/// How a rule is kept from the listeners that decide for another proxy.
-pub(crate) const RESTRICT: &str =
-    "restrict the rule with `match: { listener: NAME }` to listeners that forward requests";
 
 /// Whether `except` holds for every request on the listener with this name.
 fn excludes_listener(except: &Matcher, name: &str) -> bool {
