@@ -175,10 +175,12 @@ impl AdminPort {
             .collect()
     }
 
-    /// Serves no address any longer, because another process does.
-    pub(super) fn close(&self) {
-        let update = AdminUpdate { sockets: Vec::new(), settings: None };
-        let _ = self.updates.blocking_send(update);
+    /// Leaves sockets to the process that replaces this one, and closes the handles of those that are not among `purposes`.
+    pub(super) fn leave(&self, purposes: &[Box<str>]) {
+        let is_taken = |bound: &BoundAddress| {
+            purposes.iter().any(|taken| **taken == purpose(bound.configured, bound.surface))
+        };
+        self.handles.lock().retain(|(bound, _)| is_taken(bound));
     }
 
     /// Serves the admin port on a thread of `threads` until the process ends.

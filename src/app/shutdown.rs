@@ -87,6 +87,10 @@ pub(super) async fn serve_and_drain(
     };
     drain.advance(DrainPhase::Terminated);
     let _ = tokio::time::timeout(THREAD_EXIT_GRACE, workers.wait_for_exit()).await;
+    if cause == REPLACED {
+        // Requests to the admin port may be in flight.
+        let _ = tokio::time::timeout(THREAD_EXIT_GRACE, auxiliary.wait_for_exit()).await;
+    }
     tracing::info!(outcome, "ended");
     workers.first_failure().or_else(|| auxiliary.first_failure()).map_or(Ok(()), Err)
 }

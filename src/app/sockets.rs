@@ -98,7 +98,7 @@ impl Sockets {
             }
             is_taken
         });
-        self.admin.close();
+        self.admin.leave(purposes);
     }
 
     /// Takes over the files of Unix sockets that another process has left.

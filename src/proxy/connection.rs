@@ -245,6 +245,33 @@ pub(super) enum ConnectionSecurity {
     Elsewhere(Box<PeerTls>),
 }
 
+/// Sets up the transport of a connection, at once if that takes no time.
+fn start_setup(
+    mut connection: DownstreamConnection,
+    settings: ConnectionSettings,
+    security: ConnectionSecurity,
+    accepted: AcceptedConnection,
+) -> Setup<impl Future<Output = Option<(Option<DownstreamIo>, Rc<DownstreamConnection>)>>> {
+    let tls = match security {
+        ConnectionSecurity::Plain => None,
+        ConnectionSecurity::Handshake(server) => Some(server),
+        ConnectionSecurity::Elsewhere(peer) => {
+            connection.tls = Some(peer);
+            None
+        }
+    };
+    if tls.is_some() || settings.proxy_protocol != ProxyProtocol::Disabled {
+        let setting_up = async move {
+            let transport = transport_setup::set_up(&mut connection, settings, tls, accepted).await?;
+            Some(connection.established(transport))
+        };
+        Setup::Pending(Box::pin(setting_up))
+    } else {
+        let is_admitted = connection.count_client(accepted.peer);
+        Setup::Done(is_admitted.then(|| connection.established(accepted.stream)))
+    }
+}
+
 /// Returns a future that serves a connection to its end, with the listener's `security`, and drops `place` with it.
 ///
 /// Each protocol, and a setup that takes time, has a future of its own on the heap. The task, which exists as long as the
@@ -260,27 +287,9 @@ pub(super) fn serve<P>(
 ) -> impl Future<Output = ()> {
     let peer = accepted.peer.ip().to_canonical();
     worker.metrics.downstream_connection_opened(settings.listener);
-    let mut connection = DownstreamConnection::new(worker, settings, timer, peer, permit);
-    let tls = match security {
-        ConnectionSecurity::Plain => None,
-        ConnectionSecurity::Handshake(server) => Some(server),
-        ConnectionSecurity::Elsewhere(peer) => {
-            connection.tls = Some(peer);
-            None
-        }
-    };
-    let setup = if tls.is_some() || settings.proxy_protocol != ProxyProtocol::Disabled {
-        let setting_up = async move {
-            let transport = transport_setup::set_up(&mut connection, settings, tls, accepted).await?;
-            Some(connection.established(transport))
-        };
-        Setup::Pending(Box::pin(setting_up))
-    } else {
-        let is_admitted = connection.count_client(accepted.peer);
-        Setup::Done(is_admitted.then(|| connection.established(accepted.stream)))
-    };
+    let connection = DownstreamConnection::new(worker, settings, timer, peer, permit);
     // Both belong to the task for as long as it exists: local variables would take their own room.
-    let mut held = (setup, place);
+    let mut held = (start_setup(connection, settings, security, accepted), place);
     async move {
         let (setup, _) = &mut held;
         if let Setup::Pending(setting_up) = setup {

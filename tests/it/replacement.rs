@@ -7,6 +7,7 @@ mod reload;
 mod tls;
 
 use crate::support::h2::H2Client;
+use crate::support::replacement::signal;
 use crate::support::{Client, Origin, Weir, get, wait};
 
 /// A configuration with this upstream and these further lines.
@@ -50,6 +51,41 @@ fn requests_in_flight_end_in_the_old_process_and_give_their_permits_back() {
     assert_eq!(busy.read_response("POST").status, 200);
     wait::until_true("the permit", || get(address, "/one").status == 200);
     weir.until_old_has_ended();
+}
+
+#[test]
+fn process_is_replaced_once_the_one_before_has_ended() {
+    let origin = Origin::hello();
+    let rules = "rules: [{ name: one, match: { path: /one }, in_flight: 1 }]";
+    let weir = Weir::start(&config(origin.address(), rules));
+    let address = weir.address();
+    let mut busy = Client::connect(address);
+    busy.send("POST /one HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+    origin.until_request("the upload", |request| request.head.word(1) == "/one");
+    weir.replace();
+    signal(weir.serving_pid(), "USR2");
+    wait::until_true("the wait", || {
+        weir.has_logged("this process is replaced once the one before has ended")
+    });
+    assert_eq!(get(address, "/one").status, 429, "the permit is in use in the first process");
+    busy.send("cd");
+    assert_eq!(busy.read_response("POST").status, 200);
+    wait::until_true("the third process", || weir.successors().len() == 2);
+    wait::until_true("the permit", || get(address, "/one").status == 200);
+}
+
+#[test]
+fn rate_limit_service_is_served_by_the_new_process_alone() {
+    let origin = Origin::hello();
+    let rest = "rules: []\nrls: { address: 127.0.0.1:0, http: 127.0.0.1:0 }";
+    let weir = Weir::start(&config(origin.address(), rest));
+    let http = weir.rls_address("http");
+    // Keeps the old process, which is not healthy any longer.
+    let busy = Client::connect(weir.address());
+    busy.send("POST /slow HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+    origin.until_request("the upload", |request| request.head.word(1) == "/slow");
+    weir.replace();
+    assert!((0..20).all(|_| get(http, "/healthcheck").status == 200));
 }
 
 #[test]

@@ -121,6 +121,11 @@ impl DrainManager {
         }
     }
 
+    /// Whether the listeners are left to another process.
+    pub fn is_left(&self) -> bool {
+        self.phase() >= DrainPhase::Draining && *self.is_replaced.borrow()
+    }
+
     /// Sets readiness on behalf of an operator: `POST /healthcheck/fail` and `POST /healthcheck/ok`.
     pub fn set_healthy(&self, is_healthy: bool) {
         self.is_healthy.send_replace(is_healthy);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
@@ -61,6 +61,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// has not read for the interval of a check.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(60);
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for the first request of a connection, once another process serves the listener.
+const FIRST_REQUEST_GRACE: Duration = Duration::from_millis(200);
 
 /// Maximum time for which the end of the process waits for the last responses.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
@@ -139,9 +142,12 @@ async fn serve_connection<A, F, B>(
         stage.set(Stage::HandlingRequest);
         request.extensions_mut().insert(peer);
         let reply = timeout(BODY_TIMEOUT, handler(request));
-        let stage = stage.clone();
+        let (stage, drain) = (stage.clone(), &drain);
         async move {
-            let reply = reply.await.unwrap_or_else(|_| timed_out().map(B::from));
+            let mut reply = reply.await.unwrap_or_else(|_| timed_out().map(B::from));
+            if drain.is_left() {
+                reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             let has_known_end = reply.body().size_hint().exact().is_some();
             stage.set(if has_known_end { Stage::SendingResponse } else { Stage::Streaming });
             Ok::<_, Infallible>(reply)
@@ -156,11 +162,18 @@ async fn serve_connection<A, F, B>(
     let (mut age, mut last_progress) = (Duration::ZERO, progress.writes());
     loop {
         tokio::select! {
+            biased;
             // An error of this client is of no interest to others.
             _ = connection.as_mut() => return,
-            () = sleep(CHECK_INTERVAL) => age += CHECK_INTERVAL,
+            () = drain.wait_until_left() => {
+                if progress.writes() == 0 {
+                    // Its first request may be on the way.
+                    let _ = timeout(FIRST_REQUEST_GRACE, connection.as_mut()).await;
+                }
+                break;
+            }
             () = drain.wait_for_phase(DrainPhase::Terminated) => break,
-            () = drain.wait_until_left() => break,
+            () = sleep(CHECK_INTERVAL) => age += CHECK_INTERVAL,
         }
         if progress.is_streaming() {
             if progress.is_stalled_since(last_progress) {

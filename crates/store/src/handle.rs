@@ -142,7 +142,7 @@ impl StoreHandle {
     pub fn finish(&self, timeout: Duration) -> bool {
         self.give_up_leases();
         let mut are_given_up = self.state.are_given_up.lock();
-        self.state.given_up.wait_while_for(&mut are_given_up, |done| !*done, timeout);
+        self.state.given_up.wait_while_for(&mut are_given_up, |completed| !*completed, timeout);
         *are_given_up
     }
 

@@ -154,11 +154,11 @@ fn decision_protocols(
     listeners: &[Box<str>],
     before: &[Option<DecisionProtocol>],
 ) -> Box<[Option<DecisionProtocol>]> {
-    let one = |(index, name): (usize, &Box<str>)| {
-        let listener = config.listeners.iter().find(|listener| listener.settings.name == *name);
+    let one = |(index, name): (usize, &str)| {
+        let listener = config.listeners.iter().find(|listener| *listener.settings.name == *name);
         listener.map_or_else(|| before.get(index).copied().flatten(), |listener| listener.decide)
     };
-    listeners.iter().enumerate().map(one).collect()
+    listeners.iter().map(|name| &**name).enumerate().map(one).collect()
 }
 
 /// Returns the upstreams of `config`. Unchanged ones of `before` are kept with their state, also if only

@@ -1,6 +1,7 @@
 //! Replacements that fail, or are cut short.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
@@ -65,6 +66,38 @@ fn binary_at_the_path_is_started_and_one_that_fails_changes_nothing() {
     assert_eq!((client.get("/").status, client.get("/").status, client.get("/").status), (200, 200, 429));
 }
 
+/// Sends a request to a Unix socket, and returns the beginning of the response.
+fn get_at(path: &std::path::Path) -> String {
+    let mut client = std::os::unix::net::UnixStream::connect(path).unwrap();
+    client.set_read_timeout(Some(wait::DEADLINE)).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+    let mut response = String::new();
+    client.read_to_string(&mut response).unwrap();
+    response.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn file_of_a_unix_socket_stays_until_the_last_process_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let yaml = |rest: &str| {
+        let listeners = format!("listeners: [{{ address: \"unix:{}\", name: unix }}, ", path.display());
+        config("echo", rest).replace("listeners: [", &listeners)
+    };
+    let mut weir = Weir::start(&yaml("rules: []"));
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("rules: []\nrls: {{ address: \"{}\" }}", occupied.local_addr().unwrap());
+    weir.assert_reload_rejected(&yaml(&taken));
+    assert_eq!(get_at(&path), "HTTP/1.1 200 OK");
+    weir.reload_at_start(&yaml("rules: []").replace("workers: 2", "workers: 3"));
+    assert_eq!(get_at(&path), "HTTP/1.1 200 OK");
+    weir.until_old_has_ended();
+    assert_eq!(get_at(&path), "HTTP/1.1 200 OK");
+    weir.terminate();
+    assert!(weir.wait_exit().success());
+    assert!(!path.exists());
+}
+
 /// Whatever process is killed, and whenever: one of them serves, and none of the units that were used comes back.
 #[test]
 fn kill_at_any_moment_leaves_a_process_that_serves() {
@@ -90,11 +123,10 @@ fn kill_at_any_moment_leaves_a_process_that_serves() {
         }
         let answer = wait::until("a process that serves", || {
             let mut client = std::net::TcpStream::connect(address).ok()?;
-            std::io::Write::write_all(&mut client, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-                .ok()?;
+            client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").ok()?;
             client.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
             let mut answer = Vec::new();
-            std::io::Read::read_to_end(&mut client, &mut answer).ok()?;
+            client.read_to_end(&mut answer).ok()?;
             (!answer.is_empty()).then(|| String::from_utf8_lossy(&answer).into_owned())
         });
         // A process whose predecessor was killed before it had the counters has those of its own start.

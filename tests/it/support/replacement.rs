@@ -37,9 +37,13 @@ impl Weir {
         wait::until_true("the new process", || self.successors().len() > before);
     }
 
-    /// Waits until the first process has nothing left to do.
+    /// Waits until the processes that were replaced have nothing left to do.
     pub(crate) fn until_old_has_ended(&self) {
-        wait::until_true("the end of the old process", || self.has_logged("the old process has ended"));
+        wait::until_true("the end of the old process", || {
+            let log = self.log();
+            let ended = log.iter().filter(|line| line.contains("\"the old process has ended\"")).count();
+            ended >= self.successors().len()
+        });
     }
 
     /// Returns whether a line of the log contains `text`.

@@ -162,6 +162,11 @@ mod tests {
         let found = sockets.take("unix", 2).unwrap();
         assert_eq!(found.len(), 2);
         drop(found);
+        assert!(path.exists(), "a process that fails does not remove it either");
+        let listening = taken("unix", bind(&address, 2, &[]).unwrap());
+        let found = TakenSockets::new(listening).take("unix", 2).unwrap();
+        found.iter().for_each(Socket::claim_file);
+        drop(found);
         assert!(!path.exists());
     }
 }
