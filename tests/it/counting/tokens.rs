@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::start_with_rule;
 use crate::support::origin::ScriptedRequest;
@@ -116,23 +118,21 @@ fn response_without_a_number_is_charged_what_was_reserved() {
 
 #[test]
 fn streams_in_flight_cannot_exceed_the_limit() {
-    let origin = model();
+    let may_respond = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&may_respond);
+    let origin = Origin::start(move |turn| {
+        turn.body()?;
+        wait::until_true("the responses", || gate.load(Ordering::SeqCst));
+        chunked(turn, "content-type: application/json\r\n", &[b"{}"], true)
+    });
     let weir = start_with_rule(&origin, RULE);
     // Two take 500 each until their usage is known.
     let mut clients: Vec<_> = (0..2).map(|_| Client::connect(weir.address())).collect();
-    for client in &mut clients {
-        let request = Request::post("/", r#"{"max_tokens":500 }"#).header("content-type", "application/json");
-        // The body is incomplete, so the upstream does not respond yet.
-        let mut bytes = request.to_bytes();
-        assert_eq!(bytes.pop(), Some(b'}'));
-        client.send(&bytes);
-    }
-    let status = || Client::connect(weir.address()).fetch(&chat(1).header("x-body", "{}")).status;
-    wait::until("both are admitted", || (status() == 429).then_some(()));
-    for client in &mut clients {
-        client.send("}");
-        let _ = client.read_response("POST");
-    }
+    clients.iter_mut().for_each(|client| client.send(chat(500).to_bytes()));
+    wait::until_true("both are admitted", || origin.requests().len() == 2);
+    assert_eq!(Client::connect(weir.address()).fetch(&chat(1)).status, 429);
+    may_respond.store(true, Ordering::SeqCst);
+    assert!(clients.iter_mut().all(|client| client.read_response("POST").status == 200));
 }
 
 #[test]

@@ -132,7 +132,8 @@ fn calls_of_a_removed_rule_are_kept_and_reported() {
     let weir = Weir::start(&deferring(&store.url(), &upstream, rule));
     (0..3).for_each(|_| drop(accept(&weir, "/hooks/a", "x")));
     wait::until_true("a delivery", || upstream.requests().len() == 1);
-    weir.reload(&config(upstream.address(), &format!("store: {{ redis: {} }}\nrules: []\n", store.url())));
+    let unchanged = format!("store: {{ redis: {}, timeout: 2s }}\nrules: []\n", store.url());
+    weir.reload(&config(upstream.address(), &unchanged));
     let status = until_status(&weir, "the report", |status| status["configured"] == false);
     assert_eq!(status["calls"], 2);
     assert!(weir.log().iter().any(|line| line.contains("deferred calls are stored for a rule that is not")));

@@ -159,9 +159,11 @@ impl Weir {
 
     /// Replaces the configuration file and waits until the new configuration is in force.
     pub(crate) fn reload(&self, yaml: &str) {
-        let before = self.generation();
+        let before = (self.generation(), self.successors().len());
         self.replace_file(yaml);
-        self.until_reloaded(before);
+        wait::until_true("the next configuration", || {
+            self.successors().len() > before.1 || self.generation() > before.0
+        });
     }
 
     /// Waits until a generation after `before` is in force.
