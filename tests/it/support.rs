@@ -10,6 +10,7 @@ pub(crate) mod gated_link;
 pub(crate) mod grpc;
 pub(crate) mod h2;
 pub(crate) mod h2_origin;
+pub(crate) mod load;
 pub(crate) mod metrics;
 pub(crate) mod origin;
 pub(crate) mod peers;

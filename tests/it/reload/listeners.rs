@@ -1,11 +1,13 @@
 //! Listeners that a reload adds, removes, moves or changes.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use crate::support::h2::H2Client;
+use crate::support::load::{self, Counts, SetOnDrop};
 use crate::support::{Client, Origin, Request, Weir, get, run_concurrently, wait};
+use crate::upgrades::echo_server;
 
 /// A configuration with these entries of listeners.
 fn listening(listeners: &[&str], upstream: impl std::fmt::Display, rest: &str) -> String {
@@ -146,57 +148,43 @@ fn listener_moves_between_addresses_of_one_port() {
     assert_eq!(get(second, "/").status, 200);
 }
 
-/// Sets the flag when dropped, also by a panic, so that threads that wait for it end.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Clients that use the listener in force never lose a request, and the counters continue.
 #[test]
 fn listener_moves_under_load_without_a_lost_request_and_without_a_unit_given_twice() {
     const LIMIT: u64 = 1000;
     const MOVES: usize = 20;
-    let rules = format!("rules: [{{ name: all, limit: {LIMIT}/h, algorithm: fixed_window }}]");
+    let websockets = echo_server();
+    let yaml = |entries: &[&str]| {
+        format!(
+            "listeners: [{}]\nadmin: {{ address: 127.0.0.1:0 }}\nworkers: 2\n\
+             upstreams:\n  - {{ name: chat, address: \"{websockets}\", match: {{ path: /chat }} }}\n  \
+             - {{ name: main, address: echo }}\n\
+             rules: [{{ name: all, match: {{ path: /limited }}, limit: {LIMIT}/h, algorithm: fixed_window }}]\n",
+            entries.join(", ")
+        )
+    };
     // Each has another port, which the system chooses.
     let entry = |number: usize| format!("{{ address: 127.0.0.1:0, name: at-{number} }}");
-    let weir = Weir::start(&listening(&[&entry(0)], "echo", &rules));
-    let port_of = |number: usize| u64::from(address(&weir, &format!("at-{number}")).port());
-    let (current, is_over) = (AtomicU64::new(port_of(0)), AtomicBool::new(false));
-    let (admitted, rejected) = (AtomicU64::new(0), AtomicU64::new(0));
+    let weir = Weir::start(&yaml(&[&entry(0)]));
+    let port_of = |number: usize| address(&weir, &format!("at-{number}")).port();
+    let (current, counts) = (AtomicU16::new(port_of(0)), Counts::default());
     let move_listener = || {
-        let _end = SetOnDrop(&is_over);
+        let _end = SetOnDrop(&counts.is_over);
         for number in 0..MOVES {
-            weir.reload(&listening(&[&entry(number), &entry(number + 1)], "echo", &rules));
+            weir.reload(&yaml(&[&entry(number), &entry(number + 1)]));
             current.store(port_of(number + 1), Ordering::SeqCst);
-            weir.reload(&listening(&[&entry(number + 1)], "echo", &rules));
+            weir.reload(&yaml(&[&entry(number + 1)]));
         }
+        wait::until_true("the end of the limit", || counts.rejected.load(Ordering::SeqCst) > 0);
     };
-    let send_requests = || {
-        while !is_over.load(Ordering::SeqCst) {
-            let port = current.load(Ordering::SeqCst);
-            let mut client =
-                Client::connect(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())));
-            loop {
-                let response = client.get("/");
-                let count = if response.status == 200 { &admitted } else { &rejected };
-                count.fetch_add(1, Ordering::SeqCst);
-                let has_moved = current.load(Ordering::SeqCst) != port;
-                if response.head.get("connection") == Some("close")
-                    || has_moved
-                    || is_over.load(Ordering::SeqCst)
-                {
-                    break;
-                }
-            }
-        }
-    };
-    run_concurrently(5, |index| if index == 0 { move_listener() } else { send_requests() });
-    assert_eq!(admitted.load(Ordering::SeqCst), LIMIT, "rejected {}", rejected.load(Ordering::SeqCst));
-    assert!(rejected.load(Ordering::SeqCst) > 0);
+    let address = || SocketAddr::from(([127, 0, 0, 1], current.load(Ordering::SeqCst)));
+    run_concurrently(1 + load::KINDS, |index| match index {
+        0 => move_listener(),
+        kind => load::use_kind(kind - 1, &address, &counts),
+    });
+    let (admitted, rejected) =
+        (counts.admitted.load(Ordering::SeqCst), counts.rejected.load(Ordering::SeqCst));
+    assert_eq!(admitted, LIMIT, "rejected {rejected}");
 }
 
 #[test]
