@@ -240,7 +240,7 @@ async fn serve_updates(
             Some(_) = serving.join_next() => continue,
             () = &mut ended => break,
         };
-        // Nobody may use an address that is removed under the new settings, which may be meant for loopback.
+        // An address that is removed must not be used under the new settings, which may be meant for loopback.
         served.retain(|(known, task)| {
             let is_kept = sockets.iter().any(|(bound, _)| bound.address == known.address);
             if !is_kept {

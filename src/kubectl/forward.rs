@@ -122,7 +122,7 @@ fn announce_address(stdout: ChildStdout, ready: oneshot::Sender<SocketAddr>) {
         if let Some(address) = forwarded_address(&line)
             && let Some(ready) = ready.take()
         {
-            // Nobody waits for it after an interruption.
+            // There is no receiver after an interruption.
             let _ = ready.send(address);
         }
     }

@@ -130,7 +130,7 @@ impl Process {
         thread::spawn(move || {
             let mut output = Vec::new();
             let read = stdout.take(MAX_OUTPUT + 1).read_to_end(&mut output);
-            // Nobody waits for it after an interruption.
+            // There is no receiver after an interruption.
             let _ = sender.send(read.map(|_| output));
         });
         received.await.map_err(io::Error::other)?

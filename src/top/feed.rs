@@ -64,7 +64,7 @@ struct Updates {
 }
 
 impl Updates {
-    /// Returns whether anybody waits for it.
+    /// Returns whether there is a receiver.
     async fn send(&self, event: FeedEvent) -> bool {
         self.sender.send(FeedUpdate { instance: self.instance, event }).await.is_ok()
     }

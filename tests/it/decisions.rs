@@ -1,4 +1,4 @@
-//! Listeners that decide for another proxy (`decide`): what they read, what they send, and whom they trust.
+//! Listeners that decide for another proxy (`decide`): what they read, what they send, and which peers they trust.
 
 mod envoy;
 mod nginx;

@@ -132,7 +132,7 @@ impl Drop for EndingConnection {
     fn drop(&mut self) {
         if self.0.ending.fetch_sub(1, Ordering::Relaxed) == 1 {
             let (lock, all_ended) = &self.0.all_ended;
-            // Whoever waits has not looked yet, or waits already.
+            // A thread that waits has not looked yet, or waits already.
             drop(lock.lock());
             all_ended.notify_all();
         }

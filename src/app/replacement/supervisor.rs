@@ -31,7 +31,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// the process that serves.
 pub(super) fn is_needed() -> bool {
     let is_first = std::env::var_os(VARIABLE).is_none();
-    // A container ends with its first process, whoever is notified.
+    // A container ends with its first process, also if a service manager is notified.
     is_first && (rustix::process::getpid().is_init() || std::env::var_os("NOTIFY_SOCKET").is_none())
 }
 

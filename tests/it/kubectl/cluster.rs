@@ -192,7 +192,7 @@ impl Cluster {
     }
 }
 
-/// Whether a process runs. One that nobody has waited for does not.
+/// Whether a process runs. One that is still to be reaped does not.
 fn is_running(pid: &str) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
