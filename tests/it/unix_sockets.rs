@@ -11,7 +11,8 @@ fn config_listening_at(path: &Path, origin: &Origin, rest: &str) -> String {
     config_with(&listener, &format!("{{ address: \"{}\" }}", origin.address()), rest)
 }
 
-fn get_raw(path: &Path) -> std::io::Result<String> {
+/// Sends a request to the socket, and returns the response.
+pub(crate) fn get_raw(path: &Path) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(wait::DEADLINE))?;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")?;

@@ -111,19 +111,12 @@ impl DrainManager {
     /// Waits until listeners have to be closed, and returns how.
     pub async fn wait_for_closing(&self) -> Closing {
         self.wait_for_phase(DrainPhase::Draining).await;
-        if *self.is_replaced.borrow() { Closing::LeaveOpen } else { Closing::Close }
+        if self.is_replaced() { Closing::LeaveOpen } else { Closing::Close }
     }
 
-    /// Waits until the listeners are left to another process. Never completes if they are closed.
-    pub async fn wait_until_left(&self) {
-        if self.wait_for_closing().await == Closing::Close {
-            std::future::pending().await
-        }
-    }
-
-    /// Whether the listeners are left to another process.
-    pub fn is_left(&self) -> bool {
-        self.phase() >= DrainPhase::Draining && *self.is_replaced.borrow()
+    /// Whether another process has replaced this one.
+    pub fn is_replaced(&self) -> bool {
+        *self.is_replaced.borrow()
     }
 
     /// Sets readiness on behalf of an operator: `POST /healthcheck/fail` and `POST /healthcheck/ok`.

@@ -85,7 +85,7 @@ where
     let mut slots = ConnectionSlots::default();
     let mut connections = JoinSet::new();
     let ended = drain.wait_for_phase(DrainPhase::Terminated);
-    let left = drain.wait_until_left();
+    let left = drain.wait_for_replacement();
     tokio::pin!(ended, left);
     let rest = loop {
         tokio::select! {
@@ -145,7 +145,7 @@ async fn serve_connection<A, F, B>(
         let (stage, drain) = (stage.clone(), &drain);
         async move {
             let mut reply = reply.await.unwrap_or_else(|_| timed_out().map(B::from));
-            if drain.is_left() {
+            if drain.is_replaced() {
                 reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             let has_known_end = reply.body().size_hint().exact().is_some();
@@ -165,7 +165,7 @@ async fn serve_connection<A, F, B>(
             biased;
             // An error of this client is of no interest to others.
             _ = connection.as_mut() => return,
-            () = drain.wait_until_left() => {
+            () = drain.wait_for_replacement() => {
                 if progress.writes() == 0 {
                     // Its first request may be on the way.
                     let _ = timeout(FIRST_REQUEST_GRACE, connection.as_mut()).await;

@@ -146,6 +146,12 @@ impl Channel {
     }
 }
 
+/// Whether an error of the channel is that the other process has ended.
+pub(super) fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
 fn header(kind: MessageKind, content: &[u8]) -> io::Result<[u8; HEADER_SIZE]> {
     let length = u32::try_from(content.len()).map_err(io::Error::other)?;
     let [a, b, c, d] = length.to_le_bytes();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::channel::{Channel, MessageKind};
+use super::channel::{Channel, MessageKind, has_ended};
 use super::state::{Hello, Learned, Prepared};
 use super::{VARIABLE, VERSION};
 use crate::app::{AppError, RunningApp, thread};
@@ -130,12 +130,6 @@ impl Predecessor {
         tracing::info!(counters = absorbed.counters, "took over from the running process");
         Ok(absorbed)
     }
-}
-
-/// Whether the error of the channel is that the other process has ended.
-fn has_ended(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 fn cannot_take_over(error: io::Error) -> AppError {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::channel::{Channel, MessageKind};
+use super::channel::{Channel, MessageKind, has_ended};
 use super::state::Hello;
 use super::supervisor::{self, Relay};
 use super::{OWN_BINARY, VARIABLE, VERSION};
@@ -43,7 +43,7 @@ pub(in crate::app) struct Replacer {
     /// The process that is being started; 0 if there is none.
     starting: AtomicU32,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Passes signals on to the new process, if nobody else does.
+    /// Passes signals on to the new process, if no service manager follows it.
     relay: OnceLock<Relay>,
 }
 
@@ -163,9 +163,8 @@ impl Replacer {
         if supervisor::is_needed() {
             supervisor::adopt_successors();
         }
-        let (mut child, socket) = self.spawn(program)?;
+        let (mut child, mut channel) = self.spawn(program)?;
         self.starting.store(child.id(), Ordering::SeqCst);
-        let mut channel = Channel::new(socket)?;
         let handed_over = match self.is_stopping.load(Ordering::SeqCst) {
             true => Err(io::Error::other("this process ends")),
             false => {
@@ -179,22 +178,21 @@ impl Replacer {
             Err(error) => {
                 let _ = child.kill();
                 let status = child.wait()?;
-                match error.kind() {
-                    io::ErrorKind::UnexpectedEof
-                    | io::ErrorKind::BrokenPipe
-                    | io::ErrorKind::ConnectionReset => {
-                        Err(io::Error::other(format!("the new process has ended: {status}")))
+                Err(match error.kind() {
+                    _ if has_ended(&error) => {
+                        io::Error::other(format!("the new process has ended: {status}"))
                     }
-                    io::ErrorKind::TimedOut => Err(io::Error::other("the new process does not get ready")),
-                    _ => Err(error),
-                }
+                    io::ErrorKind::TimedOut => io::Error::other("the new process does not get ready"),
+                    _ => error,
+                })
             }
         }
     }
 
     /// Starts `program`, with a private socket as its standard input.
-    fn spawn(&self, program: &Path) -> io::Result<(Child, UnixStream)> {
+    fn spawn(&self, program: &Path) -> io::Result<(Child, Channel)> {
         let (ours, theirs) = UnixStream::pair()?;
+        let channel = Channel::new(ours)?;
         let mut arguments = std::env::args_os();
         let mut command = Command::new(program);
         command.arg0(arguments.next().unwrap_or_else(|| program.into())).args(arguments);
@@ -204,7 +202,7 @@ impl Replacer {
         ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"].iter().for_each(|name| {
             command.env_remove(name);
         });
-        Ok((command.spawn()?, ours))
+        Ok((command.spawn()?, channel))
     }
 
     /// Passes the listening sockets to the new process, and the channel for connections.
@@ -232,19 +230,18 @@ impl Replacer {
             }
             let status = serving.child.wait().map(|status| status.to_string()).unwrap_or_default();
             tracing::error!(%error, status, "the new process has ended: starting another from the binary of this one");
+            if restarts == MAX_RESTARTS {
+                tracing::error!("no process accepts connections any longer");
+                return;
+            }
             restarts += 1;
-            serving = match self.replace(Path::new(OWN_BINARY)) {
-                Ok(next) if restarts <= MAX_RESTARTS => next,
-                Ok(_) => return,
-                Err(error) if restarts < MAX_RESTARTS => {
-                    tracing::error!(%error, "cannot start another process, trying again");
+            match self.replace(Path::new(OWN_BINARY)) {
+                Ok(next) => serving = next,
+                Err(error) => {
+                    tracing::error!(%error, "cannot start another process");
                     continue;
                 }
-                Err(error) => {
-                    tracing::error!(%error, "no process accepts connections any longer");
-                    return;
-                }
-            };
+            }
             tracing::info!(process = serving.child.id(), "another process serves");
             self.follow_with_signals(serving.child.id());
         }

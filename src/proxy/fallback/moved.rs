@@ -42,12 +42,13 @@ impl Fallbacks {
     /// Returns all stored responses, each with its body.
     pub(crate) fn stored(&self, now: Timestamp) -> impl Iterator<Item = (MovedResponse, Bytes)> {
         self.caches.iter().flatten().flat_map(move |cache| {
-            let stored = cache.responses.iter().map(move |(key, response)| {
+            let terms = cache.terms();
+            let stored = cache.responses.iter().map(|(key, response)| {
                 let headers = response.headers().iter();
                 let headers = headers.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));
                 let moved = MovedResponse {
                     rule: cache.rule.clone(),
-                    terms: cache.terms(),
+                    terms: terms.clone(),
                     key: key.to_vec(),
                     headers: headers.collect(),
                     age: u64::try_from(response.time_in_cache(now).as_nanos()).unwrap_or(u64::MAX),
