@@ -34,7 +34,7 @@ pub(super) struct Function {
 
 /// Returns the root of the project.
 pub(super) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 /// Returns every file below `directory` of the project with this extension, sorted.
@@ -309,6 +309,11 @@ fn split_code_and_strings(text: &str) -> (String, Vec<(usize, String)>) {
     while code.len() < text.len() {
         let at = code.len();
         let rest = &text[at..];
+        let plain = rest.find(['/', '"', '\'', 'b', 'c', 'r']).unwrap_or(rest.len());
+        if plain > 0 {
+            code.push_str(&rest[..plain]);
+            continue;
+        }
         let in_word = text[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_');
         if rest.starts_with("//") {
             code.push_str(&blanked(&rest[..rest.find('\n').unwrap_or(rest.len())]));
