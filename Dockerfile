@@ -34,10 +34,12 @@ JEMALLOC_SYS_WITH_LG_PAGE = "$page_bits"
 CONFIG
 SCRIPT
 
-# The manifests, with empty crates. That of the program has no tests and benchmarks, whose files are not in the context (.dockerignore).
+# The manifests, with empty crates. That of the program has no tests and benchmarks, whose files are not in the context (.dockerignore);
+# cargo reads the manifest of the others, too.
 FROM tools AS manifest
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
+COPY tests/Cargo.toml tests/
 COPY crates crates
 RUN sed -i -e '/^\[\[test\]\]/,/^$/d' -e '/^\[\[bench\]\]/,/^$/d' Cargo.toml \
     && for crate in crates/*; do \

@@ -1,6 +1,6 @@
 //! Guarantees of adaptive concurrency limits with a simulated upstream, and a comparison with other algorithms.
 //!
-//! `cargo test --test elastic comparison -- --ignored --nocapture` prints the table of the design note.
+//! `cargo test -p weir-tests --test elastic comparison -- --ignored --nocapture` prints the table of the design note.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
