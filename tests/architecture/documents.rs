@@ -46,6 +46,8 @@ pub(super) fn code_blocks(text: &str) -> Vec<CodeBlock> {
 
 /// Returns the problems of a configuration, without environment variables.
 fn load_errors(text: &str, name: &str) -> Vec<String> {
+    // Examples name their files from there.
+    std::env::set_current_dir(root()).expect("the root of the project");
     match config::from_text(text, Path::new(name), &|_| None) {
         Ok(_) => Vec::new(),
         Err(problems) => problems.iter().map(ToString::to_string).collect(),
