@@ -129,7 +129,7 @@ impl Simulation {
         match self.decide_first(at) {
             Ok(grant) => self.depart(number, &grant, now),
             Err(wait) => {
-                assert_eq!(waiting.ticket.poll_notified(&mut cx), Poll::Pending);
+                assert_eq!(waiting.ticket.poll_notified(&mut cx, &mut offer), Poll::Pending);
                 self.start_timer(number, now + saturating_nanos(wait));
             }
         }
