@@ -320,12 +320,17 @@ impl Ticket {
         self.poll(cx, offer, CounterQueue::take_turn)
     }
 
-    /// Completes when the limit of the counter may have room, or has changed.
+    /// Completes when the limit of the counter may have room, or has changed, or when another request has admitted this
+    /// one, for which `offer` is left in the queue. [`Self::take_grant`] must follow, however the wait ends.
     ///
     /// # Errors
     /// [`Evicted`].
-    pub fn poll_notified(&self, cx: &mut Context<'_>) -> Poll<Result<(), Evicted>> {
-        self.poll(cx, &mut None, CounterQueue::take_notification)
+    pub fn poll_notified(
+        &self,
+        cx: &mut Context<'_>,
+        offer: &mut Option<Box<Offer>>,
+    ) -> Poll<Result<(), Evicted>> {
+        self.poll(cx, offer, CounterQueue::take_notification)
     }
 
     /// Returns the decision of another request that has admitted this one. If there is none, no other request decides it

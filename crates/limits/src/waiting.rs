@@ -273,9 +273,7 @@ impl AppliedLimits {
             return Some(HeldProgress::NotAdmitted(NotAdmitted::Superseded));
         }
         let mut wait = self.next_wait(view, now)?;
-        if let Wait::Turn(turn) = &mut wait
-            && turn.event == TurnEvent::First
-        {
+        if let Wait::Turn(turn) = &mut wait {
             turn.offer = self.offer(view, now);
         }
         Some(HeldProgress::Wait(wait))

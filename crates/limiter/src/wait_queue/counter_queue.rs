@@ -64,7 +64,7 @@ struct Waiter {
     is_notified: bool,
     /// Whether limits have been removed since the request was decided.
     is_reconfigured: bool,
-    /// What others need to decide it while it waits for its turn.
+    /// What others need to decide it while it waits.
     offer: Option<Box<Offer>>,
     /// Time before which the limit has no room for it, unless units come back.
     no_room_until: Timestamp,

@@ -1,9 +1,9 @@
 //! Requests that are decided on behalf of others.
 //!
-//! A request that waits for its turn leaves an [`Offer`] in its queue. Each request that is admitted decides the first
-//! ones that have an offer, in their order and under the lock of the queue, until the limit has no room. So a limit can
-//! be used faster than requests wake up one after the other. A request takes its offer back before it is decided
-//! otherwise, so none is decided twice.
+//! A request that waits for its turn, or for room, leaves an [`Offer`] in its queue. Each request that is admitted decides
+//! the first ones that have an offer, in their order and under the lock of the queue, until the limit has no room. So a
+//! limit can be used faster than requests wake up one after the other, or than the timer of the first one fires. A request
+//! takes its offer back before it is decided otherwise, so none is decided twice.
 
 use std::task::Waker;
 use std::time::Duration;

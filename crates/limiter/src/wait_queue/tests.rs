@@ -120,8 +120,9 @@ fn notification_before_the_poll_is_not_lost() {
     let queues: Arc<WaitQueues> = Arc::default();
     let waiting = join_all(&queues, settings(QueueOrder::Fifo, 10), &[(3, 0); 2]);
     let flag = Arc::<Flag>::default();
-    let poll =
-        |name: usize| waiting[&name].poll_notified(&mut Context::from_waker(&Arc::clone(&flag).into()));
+    let poll = |name: usize| {
+        waiting[&name].poll_notified(&mut Context::from_waker(&Arc::clone(&flag).into()), &mut None)
+    };
     queues.wake_first(COUNTER);
     assert_eq!(poll(0), Poll::Ready(Ok(())));
     assert!(poll(0).is_pending(), "once for each notification");
@@ -138,7 +139,7 @@ fn request_that_was_overtaken_is_notified_when_it_is_first_again() {
     let settings = settings(QueueOrder::Fifo, 10);
     let waiting = join_all(&queues, settings, &[(3, 0)]);
     let flag = Arc::<Flag>::default();
-    let poll = || waiting[&0].poll_notified(&mut Context::from_waker(&Arc::clone(&flag).into()));
+    let poll = || waiting[&0].poll_notified(&mut Context::from_waker(&Arc::clone(&flag).into()), &mut None);
     assert!(poll().is_pending());
     let urgent = queues.join(COUNTER, settings, &arrival(&queues, 0, 0)).expect("room");
     drop(urgent);

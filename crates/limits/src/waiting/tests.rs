@@ -124,3 +124,23 @@ fn queue_of_a_rule_without_a_wait_does_not_wait_for_the_store() {
     let mut limits = worker.arrive();
     assert!(!worker.waits_for_store(&mut limits));
 }
+
+#[test]
+fn first_request_leaves_an_offer_while_it_waits_for_room() {
+    let mut rule = queued_rule(Duration::ZERO);
+    let limit = Limit::new(NonZeroU32::MIN, Period::one(TimeUnit::Minute));
+    if let Action::Limit(action) = &mut rule.action {
+        let quota = Quota::new(Algorithm::SlidingLog, limit, None).unwrap();
+        (action.limits, action.source) = (Box::new([RuleLimit::from(quota)]), LimitSource::Local);
+    }
+    let worker = Worker::new(rule);
+    let [admitted, mut first] = [(); 2].map(|()| worker.arrive());
+    assert!(!admitted.is_held() && first.waits());
+    match first.progress(&worker.view, None) {
+        HeldProgress::Wait(Wait::Turn(turn)) => {
+            assert_eq!(turn.event, TurnEvent::Notified);
+            assert!(turn.offer.is_some(), "others may decide it before its timer fires");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -29,7 +29,7 @@ impl Turn {
     pub(crate) async fn wait(mut self, ticket: &Ticket) -> Result<(), Evicted> {
         let event = poll_fn(|cx| match self.event {
             TurnEvent::First => ticket.poll_first(cx, &mut self.offer),
-            TurnEvent::Notified => ticket.poll_notified(cx),
+            TurnEvent::Notified => ticket.poll_notified(cx, &mut self.offer),
         });
         tokio::time::timeout(self.timeout, event).await.unwrap_or(Ok(()))
     }
