@@ -73,7 +73,7 @@ pub fn run(cli: &KubectlCli, token: Option<&str>) -> KubectlExit {
     let session = Session { kubectl: Kubectl::new(&cli.pods), token: token.map(str::to_owned) };
     let is_done = runtime.block_on(async {
         tokio::select! {
-            done = session.run(cli, &request) => done,
+            result = session.run(cli, &request) => result,
             interrupted = interruption() => match request.work {
                 // A live view ends in this way.
                 Work::Top(TopRequest { is_once: false, .. }) => true,
@@ -185,11 +185,11 @@ impl Session {
         };
         let is_printed = print(&output);
         for (pod, problem) in
-            results.iter().flat_map(|(pod, done)| done.problems.iter().map(move |text| (pod, text)))
+            results.iter().flat_map(|(pod, report)| report.problems.iter().map(move |text| (pod, text)))
         {
             report(&format!("{}: {problem}", shown_name(pod, has_namespaces)));
         }
-        is_printed && results.iter().all(|(_, done)| done.problems.is_empty())
+        is_printed && results.iter().all(|(_, report)| report.problems.is_empty())
     }
 
     /// Runs a command on one pod.
@@ -287,23 +287,23 @@ fn shown_name(pod: &WeirPod, has_namespaces: bool) -> String {
 
 /// Returns the results with a heading for each pod, unless there is only one.
 fn text_of(results: &[(&WeirPod, PodReport)], has_namespaces: bool) -> String {
-    let with_text = results.iter().filter(|(_, done)| !done.text.is_empty());
-    let parts = with_text.map(|(pod, done)| match results.len() {
-        1 => done.text.clone(),
-        _ => format!("== {} ==\n{}", shown_name(pod, has_namespaces), done.text),
+    let with_text = results.iter().filter(|(_, report)| !report.text.is_empty());
+    let parts = with_text.map(|(pod, report)| match results.len() {
+        1 => report.text.clone(),
+        _ => format!("== {} ==\n{}", shown_name(pod, has_namespaces), report.text),
     });
     parts.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the results as a list with an entry for each pod.
 fn json_of(results: &[(&WeirPod, PodReport)]) -> String {
-    let entries = results.iter().map(|(pod, done)| {
+    let entries = results.iter().map(|(pod, report)| {
         let mut entry = json!({ "namespace": pod.namespace, "pod": pod.name });
-        if !done.json.is_null() {
-            entry["result"] = done.json.clone();
+        if !report.json.is_null() {
+            entry["result"] = report.json.clone();
         }
-        if !done.problems.is_empty() {
-            entry["problems"] = done.problems.clone().into();
+        if !report.problems.is_empty() {
+            entry["problems"] = report.problems.clone().into();
         }
         entry
     });

@@ -86,18 +86,18 @@ fn run(
 ) -> FullResponse {
     let policy = state.process.policy();
     let result = KeyCommand::parse(state, &policy, query, parameters).and_then(|command| {
-        let mut done = act(&command)?;
-        for (name, value) in command.description(query, &done) {
-            done[name] = value;
+        let mut result = act(&command)?;
+        for (name, value) in command.description(query, &result) {
+            result[name] = value;
         }
-        Ok(done)
+        Ok(result)
     });
     command_response(result)
 }
 
 fn command_response(result: Result<Value, CommandError>) -> FullResponse {
     match result {
-        Ok(done) => response::json(&done),
+        Ok(result) => response::json(&result),
         Err(CommandError { status, problem }) => response::text(status, format!("{problem}\n")),
     }
 }
@@ -139,15 +139,15 @@ impl<'a> KeyCommand<'a> {
 
     /// Ends an operator's ban, and one that a rejection has started.
     fn unban(&self) -> Value {
-        let mut done = self.clear(OverrideKind::Ban, "unban");
+        let mut result = self.clear(OverrideKind::Ban, "unban");
         let limits = self.policy.rules.limits_by_key(self.target.rule).into_iter();
         let bans = limits.filter(|(role, _)| *role == CheckRole::Ban);
         let ended =
             bans.filter(|(_, limit)| self.state.limiter.reset_counter(*limit, self.target.key)).count();
         if ended > 0 {
-            done["was_in_force"] = true.into();
+            result["was_in_force"] = true.into();
         }
-        done
+        result
     }
 
     /// Writes the audit line.
@@ -175,8 +175,8 @@ impl<'a> KeyCommand<'a> {
         self.state.limiter.hasher().fingerprint(self.target.key)
     }
 
-    /// Returns the fields that every response has besides those in `done`.
-    fn description(&self, query: &Query<'_>, done: &Value) -> [(&'static str, Value); 6] {
+    /// Returns the fields that every response has besides those in `result`.
+    fn description(&self, query: &Query<'_>, result: &Value) -> [(&'static str, Value); 6] {
         let Self { state, policy, target, now, .. } = self;
         let limits = policy.rules.limits_by_key(target.rule).into_iter();
         let banned = overrides::time_banned(policy, &state.limiter, target.rule, target.key, *now);
@@ -201,7 +201,7 @@ impl<'a> KeyCommand<'a> {
             ("fingerprint", self.fingerprint().into()),
             ("limits", counters.collect()),
             ("banned_until", banned.map(end).into()),
-            ("notes", self.notes(is_unexpected, done["counters_freed"] == 0).into()),
+            ("notes", self.notes(is_unexpected, result["counters_freed"] == 0).into()),
         ]
     }
 

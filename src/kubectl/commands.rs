@@ -125,21 +125,21 @@ impl KeyChange {
             (rules, Some(key)) if rules.is_empty() => self.rules_of(client, &full_key(key)).await?,
             (rules, _) => rules.clone(),
         };
-        let (mut report, mut done) = (PodReport::default(), Vec::new());
+        let (mut report, mut changes) = (PodReport::default(), Vec::new());
         for rule in &rules {
             let response = client.post(&self.target(rule)).await;
             match response.map_err(CommandFailure::from).and_then(|response| json_of(&response)) {
                 Ok(changed) => {
                     report.text += &table::change_text(&self.action, &changed);
-                    done.push(changed);
+                    changes.push(changed);
                 }
-                // What was done is reported in any case.
+                // What was changed is reported in any case.
                 Err(CommandFailure::Connection(problem) | CommandFailure::Other(problem)) => {
                     report.problems.push(format!("rule {rule}: {problem}"));
                 }
             }
         }
-        report.json = Value::Array(done);
+        report.json = Value::Array(changes);
         Ok(report)
     }
 

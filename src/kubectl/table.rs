@@ -85,7 +85,7 @@ pub(super) fn change_text(action: &KeyAction, changed: &Value) -> String {
     let until = text_of(&changed["until"]);
     let change = text_of(&changed["change"]);
     let was_in_force = changed["was_in_force"] == true;
-    let done = match action {
+    let verb = match action {
         KeyAction::Ban { .. } => format!("banned until {until}"),
         KeyAction::Boost { .. } if !until.is_empty() => format!("boosted ({change}) until {until}"),
         KeyAction::Unban if was_in_force => "ban ended".to_owned(),
@@ -93,7 +93,7 @@ pub(super) fn change_text(action: &KeyAction, changed: &Value) -> String {
         KeyAction::Boost { .. } if was_in_force => "boost ended".to_owned(),
         KeyAction::Boost { .. } => "no boost was in force".to_owned(),
     };
-    let mut text = format!("{}: {} {done}\n", text_of(&changed["rule"]), key_of(changed));
+    let mut text = format!("{}: {} {verb}\n", text_of(&changed["rule"]), key_of(changed));
     for note in items(&changed["notes"]) {
         text += &format!("  note: {}\n", text_of(note));
     }

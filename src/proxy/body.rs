@@ -77,9 +77,9 @@ impl UploadMonitor {
     fn record_poll(&self, polled: &Poll<Option<Result<Frame<Bytes>, DownstreamBodyError>>>, ended: bool) {
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
-                let octets = frame.data_ref().map_or(0, |data| data.len() as u64);
-                self.progress.received.set(self.progress.received.get().saturating_add(octets));
-                self.timer.received(octets);
+                let size = frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.progress.received.set(self.progress.received.get().saturating_add(size));
+                self.timer.received(size);
             }
             Poll::Pending => self.timer.data_awaited(),
             Poll::Ready(Some(Err(_))) => self.progress.failed.set(true),
@@ -170,8 +170,8 @@ struct PrefetchedBody {
 
 impl PrefetchedBody {
     fn prefetched_size(&self) -> u64 {
-        let octets = self.frames.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64);
-        octets.fold(0, u64::saturating_add)
+        let sizes = self.frames.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64);
+        sizes.fold(0, u64::saturating_add)
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
@@ -241,12 +241,12 @@ impl ResponseBody {
     /// Reads what has already arrived of an upstream's response, before any of it is sent. Returns the context if that
     /// has failed, so that another response can be sent.
     pub(super) fn prefetch(&mut self, cx: &mut Context<'_>) -> Option<Box<RequestContext>> {
-        let ResponseContent::Upstream(answer) = &mut self.content else { return None };
-        let (mut frames, mut octets) = (VecDeque::new(), 0);
-        while octets < MAX_PREFETCHED_SIZE {
-            match Pin::new(&mut *answer).poll_frame(cx) {
+        let ResponseContent::Upstream(upstream) = &mut self.content else { return None };
+        let (mut frames, mut size) = (VecDeque::new(), 0);
+        while size < MAX_PREFETCHED_SIZE {
+            match Pin::new(&mut *upstream).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    octets += frame.data_ref().map_or(MAX_PREFETCHED_SIZE, Bytes::len).max(MIN_FRAME_SIZE);
+                    size += frame.data_ref().map_or(MAX_PREFETCHED_SIZE, Bytes::len).max(MIN_FRAME_SIZE);
                     frames.push_back(frame);
                 }
                 Poll::Ready(Some(Err(_))) => {
@@ -258,11 +258,11 @@ impl ResponseBody {
             }
         }
         if !frames.is_empty()
-            && let ResponseContent::Upstream(answer) =
+            && let ResponseContent::Upstream(upstream) =
                 mem::replace(&mut self.content, ResponseContent::Local(None))
         {
             self.content =
-                ResponseContent::Prefetched(Box::new(PrefetchedBody { frames, remainder: answer }));
+                ResponseContent::Prefetched(Box::new(PrefetchedBody { frames, remainder: upstream }));
         }
         None
     }
@@ -289,7 +289,7 @@ impl ResponseBody {
     fn waive_min_rate_once_received(&self) {
         let is_in_flight = match &self.content {
             ResponseContent::Local(_) | ResponseContent::Message(_) | ResponseContent::Withheld => false,
-            ResponseContent::Upstream(answer) => answer.is_in_flight(),
+            ResponseContent::Upstream(upstream) => upstream.is_in_flight(),
             ResponseContent::Prefetched(ahead) => ahead.remainder.is_in_flight(),
         };
         if let Some(context) = self.context.as_ref().filter(|_| !is_in_flight) {
@@ -337,7 +337,7 @@ impl Body for ResponseBody {
             }
             ResponseContent::Message(message) => Poll::Ready(message.next_frame().map(Ok)),
             ResponseContent::Withheld => Poll::Ready(None),
-            ResponseContent::Upstream(answer) => Pin::new(answer).poll_frame(cx),
+            ResponseContent::Upstream(upstream) => Pin::new(upstream).poll_frame(cx),
             ResponseContent::Prefetched(ahead) => ahead.poll_frame(cx),
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut polled
@@ -367,7 +367,7 @@ impl Body for ResponseBody {
             ResponseContent::Local(content) => content.is_none(),
             ResponseContent::Message(message) => message.is_sent(),
             ResponseContent::Withheld => true,
-            ResponseContent::Upstream(answer) => answer.is_end_stream(),
+            ResponseContent::Upstream(upstream) => upstream.is_end_stream(),
             ResponseContent::Prefetched(ahead) => ahead.frames.is_empty() && ahead.remainder.is_end_stream(),
         }
     }
@@ -379,7 +379,7 @@ impl Body for ResponseBody {
             }
             ResponseContent::Message(_) => SizeHint::default(),
             ResponseContent::Withheld => SizeHint::with_exact(0),
-            ResponseContent::Upstream(answer) => answer.size_hint(),
+            ResponseContent::Upstream(upstream) => upstream.size_hint(),
             ResponseContent::Prefetched(ahead) => {
                 let rest = ahead.remainder.size_hint().exact();
                 rest.map_or_else(SizeHint::default, |rest| {

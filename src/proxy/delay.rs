@@ -45,13 +45,13 @@ pub(super) async fn delay_request(context: &mut RequestContext, delay: Duration)
     context.delayed_memory = None;
 }
 
-/// Holds the request until `done` completes. Its timeouts are paused meanwhile.
-pub(super) async fn hold_request<T>(context: &mut RequestContext, done: impl Future<Output = T>) -> T {
+/// Holds the request until `event` completes. Its timeouts are paused meanwhile.
+pub(super) async fn hold_request<T>(context: &mut RequestContext, event: impl Future<Output = T>) -> T {
     let paused = PausedTimeouts::new(&context.timer);
-    let done = done.await;
+    let output = event.await;
     drop(paused);
     context.forwarded_at = context.connection.worker.shared.clock.now();
-    done
+    output
 }
 
 /// Guard that pauses the timeouts of a request until it is dropped.

@@ -85,8 +85,8 @@ impl DownstreamIo {
 
     fn poll_fill_peeked(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(self.transport.poll_readable(cx));
-        let octets = READ_SIZE.saturating_sub(self.peeked.len());
-        memory_pool::reserve_for_read(&mut self.peeked, octets);
+        let size = READ_SIZE.saturating_sub(self.peeked.len());
+        memory_pool::reserve_for_read(&mut self.peeked, size);
         pin!(self.transport.read_buf(&mut self.peeked)).poll(cx)
     }
 

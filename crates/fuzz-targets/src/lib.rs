@@ -32,7 +32,7 @@ pub use self::rls::rate_limits;
 pub use self::state_file::state;
 pub use self::stored_call::stored_call;
 pub use weir::proxy::fuzzing::steering;
-pub use weir_http::http1::client::fuzzing::{answer, chunks};
+pub use weir_http::http1::client::fuzzing::{chunks, response};
 pub use weir_http::http1::server::fuzzing::request;
 pub use weir_http::http2::fuzzing::{http2_client, http2_server};
 pub use weir_http::http2::hpack::fuzzing::header_blocks;
@@ -43,7 +43,6 @@ pub type Target = fn(&[u8]);
 
 /// All targets with their names.
 pub const TARGETS: [(&str, Target); 32] = [
-    ("answer", answer),
     ("body", body),
     ("chunks", chunks),
     ("combined_log", combined_log),
@@ -68,6 +67,7 @@ pub const TARGETS: [(&str, Target); 32] = [
     ("proxy_protocol", proxy_protocol),
     ("rate_limits", rate_limits),
     ("request", request),
+    ("response", response),
     ("state", state),
     ("steering", steering),
     ("stored_call", stored_call),

@@ -39,24 +39,24 @@ pub(super) fn assert_normalised(normal: &str) {
 
 /// Returns the path with every byte percent-encoded that may be.
 fn percent_encode_all(normal: &str) -> String {
-    let octets = normal.as_bytes();
+    let bytes = normal.as_bytes();
     let mut text = String::new();
     let mut skipped = 0;
-    for octet in octets {
-        match octet {
+    for byte in bytes {
+        match byte {
             // Already encoded; it must keep its meaning.
             b'%' => {
                 skipped = 2;
                 text.push('%');
             }
-            octet if skipped > 0 => {
+            byte if skipped > 0 => {
                 skipped -= 1;
-                text.push(char::from(*octet));
+                text.push(char::from(*byte));
             }
             b'/' => text.push('/'),
             // An encoded backslash is a different character for Weir, as for some servers.
             b'\\' => text.push('\\'),
-            octet => text.push_str(&format!("%{octet:02x}")),
+            byte => text.push_str(&format!("%{byte:02x}")),
         }
     }
     text

@@ -442,9 +442,9 @@ impl AppliedLimits {
     /// Returns the position of the last check of the same counter after `position`, which has the counter's final
     /// state; `None` if there is none.
     fn last_of_counter(&self, position: usize) -> Option<usize> {
-        let Check { handle: meter, key, .. } = self.selected.get(position)?.check;
+        let Check { handle, key, .. } = self.selected.get(position)?.check;
         let mut later = self.selected.get(position + 1..)?.iter();
-        let last = later.rposition(|it| it.check.handle == meter && it.check.key == key)?;
+        let last = later.rposition(|it| it.check.handle == handle && it.check.key == key)?;
         Some(position + 1 + last)
     }
 

@@ -134,7 +134,7 @@ mod tests {
             rule("b", &[], Some(3)),
         ];
         let all: Vec<_> = RulePolicies::of_rules(&rules).collect();
-        let policies = all.iter().flat_map(|of_rule| of_rule.limits.iter().chain(&of_rule.permits));
+        let policies = all.iter().flat_map(|policies| policies.limits.iter().chain(&policies.permits));
         let names: Vec<_> = policies.map(QuotaPolicy::name).collect();
         assert_eq!(names, ["a/s.2", "a/d", "a/d.2", "a/in_flight", "a/s", "b"]);
     }
@@ -149,8 +149,8 @@ mod tests {
         };
         let rules = [sharing("a", None), sharing("b", Some(3)), sharing("c", Some(3))];
         let all: Vec<_> = RulePolicies::of_rules(&rules).collect();
-        let names = |of_rule: &RulePolicies| -> Vec<String> {
-            of_rule.limits.iter().chain(&of_rule.permits).map(|policy| policy.name().to_owned()).collect()
+        let names = |policies: &RulePolicies| -> Vec<String> {
+            policies.limits.iter().chain(&policies.permits).map(|policy| policy.name().to_owned()).collect()
         };
         assert_eq!(names(&all[0]), ["budget/s", "budget/d"]);
         assert_eq!(names(&all[1]), ["budget/s", "budget/d", "budget/in_flight"]);

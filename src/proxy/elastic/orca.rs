@@ -90,22 +90,22 @@ fn binary(text: &[u8]) -> Option<LoadReport> {
 
 /// Decodes a protobuf message (<https://protobuf.dev/programming-guides/encoding/>). Reads two fields of eight bytes
 /// and skips all others.
-fn message(mut octets: &[u8]) -> Option<LoadReport> {
+fn message(mut bytes: &[u8]) -> Option<LoadReport> {
     let mut found = LoadReport::default();
-    while !octets.is_empty() {
-        let tag = varint(&mut octets)?;
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes)?;
         let length = match tag & 7 {
             0 => {
-                varint(&mut octets)?;
+                varint(&mut bytes)?;
                 0
             }
             1 => 8,
-            2 => usize::try_from(varint(&mut octets)?).ok()?,
+            2 => usize::try_from(varint(&mut bytes)?).ok()?,
             5 => 4,
             _ => return None,
         };
-        let (content, rest) = octets.split_at_checked(length)?;
-        octets = rest;
+        let (content, rest) = bytes.split_at_checked(length)?;
+        bytes = rest;
         let value = <[u8; 8]>::try_from(content).ok().filter(|_| tag & 7 == 1).map(f64::from_le_bytes);
         match tag >> 3 {
             APPLICATION_FIELD => found.application = value,
@@ -116,11 +116,11 @@ fn message(mut octets: &[u8]) -> Option<LoadReport> {
     Some(found)
 }
 
-fn varint(octets: &mut &[u8]) -> Option<u64> {
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
-        let (first, rest) = octets.split_first()?;
-        *octets = rest;
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
         value |= u64::from(first & 0x7f) << shift;
         if first & 0x80 == 0 {
             return Some(value);
@@ -133,7 +133,7 @@ fn varint(octets: &mut &[u8]) -> Option<u64> {
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.trim_ascii();
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
-    let mut octets = Vec::with_capacity(digits.len() / 4 * 3 + 2);
+    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
     for group in digits.chunks(4) {
         let mut bits = 0_u32;
         for digit in group {
@@ -146,9 +146,9 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
             _ => return None,
         };
         bits <<= 6 * (4 - group.len());
-        octets.extend_from_slice(&bits.to_be_bytes()[1..=whole]);
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..=whole]);
     }
-    Some(octets)
+    Some(bytes)
 }
 
 const fn sextet(digit: u8) -> Option<u8> {

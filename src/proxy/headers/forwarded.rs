@@ -87,10 +87,10 @@ fn header_value(text: Bytes) -> HeaderValue {
 static HEXADECIMAL: [[u8; 2]; 256] = {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut table = [[0; 2]; 256];
-    let mut octet = 0;
-    while octet < 256 {
-        table[octet] = [DIGITS[octet >> 4], DIGITS[octet & 15]];
-        octet += 1;
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
     }
     table
 };
@@ -99,12 +99,12 @@ static HEXADECIMAL: [[u8; 2]; 256] = {
 fn request_id(random: u128) -> [u8; 36] {
     /// Positions of the digits of each byte; dashes precede bytes 4, 6, 8 and 10.
     const DIGIT_OFFSETS: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
-    let mut octets = random.to_be_bytes();
-    octets[6] = octets[6] & 0x0f | 0x40;
-    octets[8] = octets[8] & 0x3f | 0x80;
+    let mut bytes = random.to_be_bytes();
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
     let mut text = [b'-'; 36];
-    for (place, octet) in DIGIT_OFFSETS.into_iter().zip(octets) {
-        text[place..place + 2].copy_from_slice(&HEXADECIMAL[usize::from(octet)]);
+    for (place, byte) in DIGIT_OFFSETS.into_iter().zip(bytes) {
+        text[place..place + 2].copy_from_slice(&HEXADECIMAL[usize::from(byte)]);
     }
     text
 }

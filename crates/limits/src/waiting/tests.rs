@@ -101,7 +101,7 @@ impl Worker {
     fn waits_for_store(&self, limits: &mut PendingLimits) -> bool {
         match limits.progress(&self.view, None) {
             HeldProgress::Wait(wait) => matches!(wait, Wait::Lease),
-            done => panic!("{done:?}"),
+            other => panic!("{other:?}"),
         }
     }
 }

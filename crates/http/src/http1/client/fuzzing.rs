@@ -29,7 +29,7 @@ struct DecodedBody {
 
 /// Checks that a response is decoded the same whether its bytes arrive at once or in pieces. The first byte of `data`
 /// chooses the size of the pieces, and whether the request was HEAD.
-pub fn answer(data: &[u8]) {
+pub fn response(data: &[u8]) {
     let Some((steer, data)) = data.split_first() else { return };
     let (to_head, step) = (steer & 1 == 1, usize::from(steer >> 1).max(1));
     let whole = read(data, to_head, data.len());
