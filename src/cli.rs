@@ -202,6 +202,9 @@ pub struct ReplayArgs {
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<RecordedFormatArg>,
     /// Meaning of a field of JSON logs, such as `client_ip=remote_addr` or `header:x-api-key=key`. May be repeated.
+    ///
+    /// Fields of bodies that rules read are `json:PATH=KEY` and `form:NAME=KEY`. Those of responses that state a cost are
+    /// `response_json:PATH=KEY`.
     #[arg(long = "field", value_name = "NAME=KEY")]
     pub fields: Vec<String>,
     /// Headroom of the upstream for elastic limits: 0 leaves them as configured, 1 is their maximum.

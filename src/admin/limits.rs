@@ -15,6 +15,7 @@ use weir_limiter::feedback::states::FeedbackStatus;
 use weir_limiter::quota::{Ban, Quota};
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::cost::Cost;
+use weir_policy::rules::cost_unit::CostUnit;
 use weir_policy::rules::remote_limit::RemoteLimit;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, OnMissing, Rule, RuleLimit};
 use weir_telemetry::metrics::DecisionCounts;
@@ -142,6 +143,7 @@ fn add_limit_fields(fields: &mut Map<String, Value>, limiting: &LimitAction) {
     fields.insert("key".to_owned(), limiting.key.to_string().into());
     fields.insert("on_missing".to_owned(), on_missing.into());
     fields.insert("cost".to_owned(), cost(&limiting.cost_model.cost));
+    fields.insert("unit".to_owned(), CostUnit::of(limiting).as_str().into());
     fields.insert("throttle".to_owned(), limiting.throttle.to_string().into());
     fields.insert("limits".to_owned(), limits.into());
     if !limiting.enforced_share.is_for_all() {

@@ -14,6 +14,7 @@ use weir_config::reload::ReloadStatus;
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::engine::Policy;
 use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost_unit::CostUnit;
 use weir_policy::rules::rule::{Action, Rule};
 use weir_telemetry::metrics::{ClusterView, HostView, VERSION};
 use weir_telemetry::observe::key_writer::key_of;
@@ -71,6 +72,8 @@ fn rules(state: &AdminState, policy: &Policy) -> Vec<Value> {
             "name": rule.name,
             "action": action,
             "limits": rule.limits().iter().map(|limit| limit.quota.limit().to_string()).collect::<Vec<_>>(),
+            "unit": rule.action.limiting().map(|limiting| CostUnit::of(limiting).as_str()),
+            "charged_units": charged_units(state, rule),
             "throttle": throttle,
             "in_flight": rule.action.limiting().and_then(|limiting| limiting.in_flight),
             "decisions": decisions(&state.metrics.decisions(&rule.name)),
@@ -83,6 +86,12 @@ fn rules(state: &AdminState, policy: &Policy) -> Vec<Value> {
         })
     };
     counted.map(rule_json).collect()
+}
+
+/// Returns the units that responses were charged, if they state the cost.
+fn charged_units(state: &AdminState, rule: &Rule) -> Option<u64> {
+    rule.action.limiting()?.cost_model.response_fields()?;
+    state.metrics.stated_cost_units(&rule.name)
 }
 
 fn upstreams(state: &AdminState, sample: &Sample, before: Option<&Sample>) -> Vec<Value> {

@@ -8,6 +8,7 @@ use super::line::{Line, Tone, cut_to_width, left_aligned, right_aligned, width, 
 use super::numbers::{count_text, duration_text, milliseconds_text, rate_text};
 use super::snapshot::{ReceivedKey, ReceivedRule, ReceivedSnapshot, ReceivedUpstream};
 use super::view::TopView;
+use weir_policy::rules::cost_unit::with_unit;
 
 /// Size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +253,8 @@ fn rule_line(view: &TopView, rule: &ReceivedRule, layout: &RuleLayout) -> Line {
             RuleNumber::Delayed => (rate(made.delayed), Tone::Plain),
             RuleNumber::Shadow => (rate(made.shadow), Tone::Plain),
             RuleNumber::Rejected => (rate(made.rejected), Tone::Alert),
+            RuleNumber::Tokens if rule.charged_tokens().is_none() => ("–".to_owned(), Tone::Plain),
+            RuleNumber::Tokens => (rate(made.tokens), Tone::Plain),
             RuleNumber::Keys => (rule.keys.map_or_else(|| "–".to_owned(), count_text), Tone::Plain),
         };
         push_number(&mut line, &text, number.width(), tone);
@@ -271,7 +274,10 @@ fn push_number(line: &mut Line, text: &str, columns: usize, tone: Tone) {
 /// Returns the limits and the mode of a rule.
 fn terms(rule: &ReceivedRule) -> String {
     let mut parts: Vec<String> = match rule.action.as_str() {
-        "limit" | "" => rule.limits.clone(),
+        "limit" | "" => {
+            let unit = rule.unit.as_deref().unwrap_or_default();
+            rule.limits.iter().map(|limit| with_unit(limit, unit)).collect()
+        }
         action => vec![action.to_owned()],
     };
     parts.extend(rule.throttle.iter().filter(|throttle| *throttle != "hard").cloned());

@@ -175,12 +175,10 @@ impl<T: Clone> Joined<T> {
 
 fn add_rule(sum: &mut ReceivedRule, rule: &ReceivedRule) {
     sum.differs |= (&sum.action, &sum.limits, &sum.throttle) != (&rule.action, &rule.limits, &rule.throttle)
-        || sum.in_flight != rule.in_flight;
+        || (sum.in_flight, &sum.unit) != (rule.in_flight, &rule.unit);
     add_decisions(&mut sum.decisions, &rule.decisions);
-    sum.keys = match (sum.keys, rule.keys) {
-        (Some(one), Some(other)) => Some(one.saturating_add(other)),
-        (one, other) => one.or(other),
-    };
+    sum.keys = added(sum.keys, rule.keys);
+    sum.charged_units = added(sum.charged_units, rule.charged_units);
     // Of factors and adaptive limits, which are no sums, the lowest is shown.
     sum.factor = match (sum.factor, rule.factor) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -190,6 +188,14 @@ fn add_rule(sum: &mut ReceivedRule, rule: &ReceivedRule) {
         (Some(one), Some(other)) if other.limit < one.limit => Some(other),
         (one, other) => one.or(other),
     };
+}
+
+/// Returns the sum of numbers that some instances do not have.
+fn added(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
+    }
 }
 
 fn add_decisions(sum: &mut ReceivedDecisions, made: &ReceivedDecisions) {

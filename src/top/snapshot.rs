@@ -3,6 +3,8 @@
 
 use serde::Deserialize;
 
+use weir_policy::rules::cost_unit::CostUnit;
+
 /// State of an instance at one moment. Counts are cumulative.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -57,6 +59,10 @@ pub(super) struct ReceivedRule {
     pub(super) name: String,
     pub(super) action: String,
     pub(super) limits: Vec<String>,
+    /// What the numbers of the limits count.
+    pub(super) unit: Option<String>,
+    /// Units that responses were charged; `None` if they do not state the cost.
+    pub(super) charged_units: Option<u64>,
     pub(super) throttle: Option<String>,
     pub(super) decisions: ReceivedDecisions,
     pub(super) keys: Option<u64>,
@@ -66,6 +72,13 @@ pub(super) struct ReceivedRule {
     /// Whether it is the sum of rules that are not the same, as during a rollout.
     #[serde(skip)]
     pub(super) differs: bool,
+}
+
+impl ReceivedRule {
+    /// Returns the tokens that responses were charged, if they are what the rule counts.
+    pub(super) fn charged_tokens(&self) -> Option<u64> {
+        self.charged_units.filter(|_| self.unit.as_deref() == Some(CostUnit::Tokens.as_str()))
+    }
 }
 
 /// An adaptive concurrency limit.

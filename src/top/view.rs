@@ -12,13 +12,15 @@ pub(super) const MAX_SAMPLES: usize = 60;
 /// Differences of uptime, in seconds, up to which two snapshots are of the same process.
 const MAX_UPTIME_ERROR: f64 = 3.0;
 
-/// Decisions per second of a rule.
+/// Decisions per second of a rule, and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct DecisionRates {
     pub(super) allowed: f64,
     pub(super) delayed: f64,
     pub(super) shadow: f64,
     pub(super) rejected: f64,
+    /// Tokens that responses were charged, which are no decisions.
+    pub(super) tokens: f64,
 }
 
 impl DecisionRates {
@@ -34,6 +36,7 @@ impl DecisionRates {
             delayed: self.delayed + other.delayed,
             shadow: self.shadow + other.shadow,
             rejected: self.rejected + other.rejected,
+            tokens: self.tokens + other.tokens,
         }
     }
 
@@ -49,6 +52,7 @@ impl DecisionRates {
             delayed: rate(|made| made.delayed),
             shadow: rate(|made| made.shadow),
             rejected: rate(|made| made.limited.saturating_add(made.banned).saturating_add(made.denied)),
+            tokens: 0.0,
         }
     }
 
@@ -194,8 +198,14 @@ fn rates_between(before: &ReceivedSnapshot, after: &ReceivedSnapshot) -> Option<
     };
     for rule in &after.rules {
         let unused = ReceivedDecisions::default();
-        let before = earlier.get(rule.name.as_str()).map_or(&unused, |rule| &rule.decisions);
-        let made = DecisionRates::between(before, &rule.decisions, seconds);
+        let before = earlier.get(rule.name.as_str());
+        let [tokens_before, tokens] = [before.copied(), Some(rule)]
+            .map(|rule| rule.and_then(ReceivedRule::charged_tokens).unwrap_or(0));
+        let decisions = before.map_or(&unused, |rule| &rule.decisions);
+        let made = DecisionRates {
+            tokens: per_second(tokens_before, tokens, seconds),
+            ..DecisionRates::between(decisions, &rule.decisions, seconds)
+        };
         rates.rules.insert(rule.name.clone(), made);
     }
     let earlier: HashMap<&str, &ReceivedUpstream> =

@@ -6,6 +6,7 @@ mod commands;
 mod local_replies;
 mod overrides;
 mod token;
+mod units;
 
 use serde_json::Value;
 

@@ -3,6 +3,7 @@
 mod alternatives;
 mod damaged;
 mod disorder;
+mod fields;
 mod formats;
 mod live;
 mod reports;

@@ -209,6 +209,23 @@ test("lost connection is shown with the age of the data, and the page connects a
   await context.close();
 });
 
+test("tokens are shown as tokens, beside what responses were charged", async (run) => {
+  const tokens = `  - { name: tokens, key: [], limit: 100000/min, cost: { tokens: openai, estimate: 25 } }\n`;
+  const own = await Weir.start(CONFIG.replace(/rules:[^]*/, `rules:\n${tokens}`), run);
+  const { page, context, faults } = await openPage(browser, own);
+  await waitUntilLive(page);
+  const row = page.locator("#rule-rows tr.rule", { hasText: "tokens" });
+  assert.equal(await row.locator(".terms").innerText(), "100000 tokens/min");
+  // The upstream repeats the request, and states no tokens.
+  for (let sent = 0; sent < 4; sent += 1) await own.request("198.51.100.4");
+  const facts = page.locator("#rule-rows tr.detail .facts").first();
+  if (!(await facts.isVisible())) await row.getByRole("button").click();
+  await until("the charged tokens", async () => /Charged tokens\s+100 since start, [\d.]+\/s/.test(await facts.innerText()) || null);
+  assert.match(await facts.innerText(), /Limit\s+100000 tokens\/min/);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("instance without rules says so", async (run) => {
   const own = await Weir.start(CONFIG.replace(/rules:[^]*/, "rules: []\n"), run);
   const { page, context, faults } = await openPage(browser, own);

@@ -9,6 +9,7 @@
 pub mod attribute;
 pub mod containment;
 pub mod cost;
+pub mod cost_unit;
 pub mod deferral;
 pub mod enforced_share;
 pub mod error_bound;

@@ -35,7 +35,7 @@ impl<'b> RecordedParts<'b> {
         Some(Self { method, host, path, query })
     }
 
-    /// Returns the attributes of the request.
+    /// Returns the attributes of the request, without fields of its body.
     ///
     /// # Errors
     /// [`MalformedPath`], as the proxy would.
@@ -54,7 +54,9 @@ impl<'b> RecordedParts<'b> {
             headers,
             address: arrival.request.address,
         };
-        recorded.attributes(&policy.identify, arrival.now)
+        let attributes = recorded.attributes(&policy.identify, arrival.now)?;
+        attributes.body_size.set(arrival.request.received);
+        Ok(attributes)
     }
 }
 

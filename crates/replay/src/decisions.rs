@@ -1,10 +1,13 @@
 //! The rules of a replay, and what they did with the requests so far.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::ReplayError;
 use super::arrival::LoggedArrival;
 use super::clients::ClientTable;
+use super::collected::CollectedNames;
 use super::format::fields::FieldNames;
 use super::peers::ForwardingPeers;
 use super::record::{LoggedRequest, ParsedBlock};
@@ -51,15 +54,17 @@ impl Replay {
         }
     }
 
-    /// Returns the names of fields in JSON logs, among them those of all headers that the rules need.
+    /// Returns the names of fields in JSON logs, among them those of all headers that the rules need, and those of `mappings`.
     pub(super) fn field_names(&mut self, mappings: &[String]) -> Result<FieldNames, ReplayError> {
         let mut headers = self.simulation.needs().headers().to_vec();
         let before = self.before.iter().flat_map(|before| before.needs().headers());
         let others: Vec<_> = before.filter(|name| !headers.contains(name)).cloned().collect();
         headers.extend(others);
-        self.simulation.set_collected_headers(&headers);
-        self.before.iter_mut().for_each(|before| before.set_collected_headers(&headers));
-        FieldNames::new(&headers, mappings).map_err(ReplayError::Option)
+        let policies = std::iter::once(&self.simulation).chain(&self.before).map(Simulation::policy);
+        let collected = Arc::new(CollectedNames::new(headers, policies));
+        self.simulation.set_collected(&collected);
+        self.before.iter_mut().for_each(|before| before.set_collected(&collected));
+        FieldNames::new(&collected, mappings).map_err(ReplayError::Option)
     }
 
     /// Decides a batch of requests, in this order.

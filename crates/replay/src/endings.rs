@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use http::StatusCode;
 
 use super::record::{LoggedRequest, RecordedEnd};
+use weir_bodies::response::LatestValues;
 use weir_http::headers::Headers;
 use weir_limiter::Limiter;
 use weir_limiter::timestamp::Timestamp;
@@ -35,6 +36,8 @@ struct Ending {
     received: u64,
     sent: u64,
     cost: Option<u32>,
+    /// Numbers of its body that state its cost, which count before `cost`.
+    stated: Option<Box<LatestValues>>,
 }
 
 impl PartialEq for Ending {
@@ -58,8 +61,15 @@ impl Ord for Ending {
 }
 
 impl Endings {
-    /// Adds a request that was forwarded at `forwarded`, and that ends after its logged duration.
-    pub(super) fn add(&mut self, request: &LoggedRequest, settlement: Box<Settlement>, forwarded: Timestamp) {
+    /// Adds a request that was forwarded at `forwarded`, and that ends after its logged duration. `stated`: the
+    /// numbers of its response that state its cost.
+    pub(super) fn add(
+        &mut self,
+        request: &LoggedRequest,
+        stated: Option<Box<LatestValues>>,
+        settlement: Box<Settlement>,
+        forwarded: Timestamp,
+    ) {
         self.added += 1;
         self.queue.push(Reverse(Ending {
             at: forwarded.saturating_add(request.end.since(request.start)),
@@ -67,9 +77,10 @@ impl Endings {
             settlement,
             status: request.status,
             recorded_end: request.recorded_end,
-            received: request.received,
+            received: request.received.unwrap_or(0),
             sent: request.sent,
             cost: request.cost,
+            stated,
         }));
     }
 
@@ -83,7 +94,11 @@ impl Endings {
             let headers = Headers::default();
             let end = request_end(ending.recorded_end, ending.status, &headers);
             ending.settlement.settle(&end, CallStatus::None, limiter, ending.at, |_, _| {});
-            let read = ending.cost.map_or(FieldsRead::Unreadable, FieldsRead::Recorded);
+            let read = match (&ending.stated, ending.cost) {
+                (Some(stated), _) => FieldsRead::All(stated),
+                (None, Some(units)) => FieldsRead::Recorded(units),
+                (None, None) => FieldsRead::Unreadable,
+            };
             ending.settlement.settle_fields(read, limiter, ending.at);
             ending.settlement.finish(ending.received, ending.sent, false, limiter, ending.at);
         }

@@ -19,7 +19,7 @@ use self::json::JsonParser;
 use self::scan::LineCursor;
 use self::time::TimeParser;
 use super::input::MAX_LINE_LENGTH;
-use super::record::{LineFault, LoggedHeader, LoggedRequest, TextSpan};
+use super::record::{LineFault, LoggedRequest, LoggedValue, TextSpan};
 use weir_policy::identify::recorded::RecordedAddress;
 
 /// Format of an access log.
@@ -69,9 +69,9 @@ impl LogFormat {
     }
 
     fn count_readable(self, lines: &[&[u8]], names: &FieldNames) -> usize {
-        let (mut parser, mut headers) = (LineParser::new(self, names), Vec::new());
+        let (mut parser, mut values) = (LineParser::new(self, names), Vec::new());
         let is_readable = |line: &&&[u8]| {
-            parser.parse(&mut line.to_vec(), &(0..line.len()), &mut headers) != Err(LineFault::Unreadable)
+            parser.parse(&mut line.to_vec(), &(0..line.len()), &mut values) != Err(LineFault::Unreadable)
         };
         lines.iter().filter(is_readable).count()
     }
@@ -106,10 +106,10 @@ impl<'n> LineParser<'n> {
         &mut self,
         block: &mut [u8],
         line: &Range<usize>,
-        headers: &mut Vec<LoggedHeader>,
+        values: &mut Vec<LoggedValue>,
     ) -> Result<LoggedRequest, LineFault> {
         let mut request = LoggedRequest::EMPTY;
-        self.parse_into(&mut request, block, line, headers)?;
+        self.parse_into(&mut request, block, line, values)?;
         Ok(request)
     }
 
@@ -123,7 +123,7 @@ impl<'n> LineParser<'n> {
         request: &mut LoggedRequest,
         block: &mut [u8],
         line: &Range<usize>,
-        headers: &mut Vec<LoggedHeader>,
+        values: &mut Vec<LoggedValue>,
     ) -> Result<(), LineFault> {
         match self {
             Self::Envoy(times) => {
@@ -138,7 +138,7 @@ impl<'n> LineParser<'n> {
                 request_line(block, text, request)?;
                 decode_escapes(cursor.has_escapes, block, request);
             }
-            Self::Json(parser) => parser.parse(request, block, line, headers)?,
+            Self::Json(parser) => parser.parse(request, block, line, values)?,
         }
         if request.address == RecordedAddress::Unknown
             && let Some(hops) = request.forwarded_for.text(block)

@@ -1,7 +1,6 @@
 //! What the parsers of access logs guarantee, for tests and fuzzers.
 
-use http::HeaderName;
-
+use super::collected::CollectedNames;
 use super::format::fields::FieldNames;
 use super::format::translate::Translator;
 use super::format::{LineParser, LogFormat};
@@ -11,7 +10,7 @@ use super::stream::parse_block;
 /// Every line is counted once, texts lie within the block, and a line has the same meaning whatever precedes it.
 fn check_format(format: LogFormat, data: &[u8]) {
     let names =
-        FieldNames::new(&[HeaderName::from_static("x-api-key")], &[]).unwrap_or_else(|_| unreachable!());
+        FieldNames::new(&CollectedNames::of_headers(["x-api-key"]), &[]).unwrap_or_else(|_| unreachable!());
     let parse = |data: &[u8]| {
         let mut block = ParsedBlock { data: data.to_vec(), ..ParsedBlock::default() };
         parse_block(&mut block, &mut LineParser::new(format, &names), &mut 0, 0);
@@ -36,13 +35,13 @@ type Texts = (u64, u16, Vec<Option<Vec<u8>>>);
 fn texts(request: &LoggedRequest, block: &ParsedBlock) -> Texts {
     let LoggedRequest { method, target, host, forwarded_for, user_agent, referer, request_id, .. } = *request;
     let spans = [method, target, host, forwarded_for, user_agent, referer, request_id];
-    let headers = block.headers_of(request).iter().map(|header| header.value);
+    let values = block.values_of(request).iter().map(|logged| logged.value);
     let text = |span: super::record::TextSpan| {
         let text = span.text(&block.data).map(<[u8]>::to_vec);
         assert_eq!(text.is_some(), span.range().is_some(), "a text outside of the block");
         text
     };
-    (request.start.as_nanos(), request.status, spans.into_iter().chain(headers).map(text).collect())
+    (request.start.as_nanos(), request.status, spans.into_iter().chain(values).map(text).collect())
 }
 
 /// Lines in Envoy's format.
@@ -70,7 +69,7 @@ pub fn translated_log(data: &[u8]) {
 /// Lines of JSON objects. What is accepted as such and is valid JSON has the same path for a JSON parser.
 pub fn json_log(data: &[u8]) {
     check_format(LogFormat::Json, data);
-    let names = FieldNames::new(&[], &[]).unwrap_or_else(|_| unreachable!());
+    let names = FieldNames::new(&CollectedNames::default(), &[]).unwrap_or_else(|_| unreachable!());
     for line in data.split(|byte| *byte == b'\n') {
         let Ok(serde_json::Value::Object(object)) = serde_json::from_slice(line) else { continue };
         let mut block = ParsedBlock { data: line.to_vec(), ..ParsedBlock::default() };

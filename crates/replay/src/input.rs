@@ -206,12 +206,12 @@ impl HeadContents {
     }
 
     fn in_format(lines: &[u8], format: LogFormat, names: &FieldNames) -> Self {
-        let (mut data, mut headers, mut at) = (lines.to_vec(), Vec::new(), 0);
+        let (mut data, mut values, mut at) = (lines.to_vec(), Vec::new(), 0);
         let mut parser = LineParser::new(format, names);
         let mut contents = Self::default();
         while let Some(line) = next_line(lines, &mut at) {
             contents.lines += usize::from(!line.is_empty());
-            if let Ok(request) = parser.parse(&mut data, &line, &mut headers) {
+            if let Ok(request) = parser.parse(&mut data, &line, &mut values) {
                 contents.requests += 1;
                 contents.addresses += usize::from(request.address != RecordedAddress::Unknown);
                 contents.first = Some(contents.first.map_or(request.start, |first| first.min(request.start)));

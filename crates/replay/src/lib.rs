@@ -14,7 +14,9 @@ pub mod record;
 pub mod report;
 
 mod arrival;
+mod bodies;
 mod clients;
+mod collected;
 mod decisions;
 mod driver;
 mod endings;
@@ -44,7 +46,7 @@ pub struct ReplayOptions {
     pub logs: Vec<PathBuf>,
     /// Format of all logs; `None` to detect that of each.
     pub format: Option<LogFormat>,
-    /// Meanings of fields of JSON logs, such as `client_ip=remote_addr`.
+    /// Meanings of fields of JSON logs, such as `client_ip=remote_addr` or `json:model=model`.
     pub fields: Vec<String>,
     /// Headroom of the upstream for elastic limits, from 0 to 1.
     pub headroom: f64,

@@ -3,45 +3,25 @@
 //! The engine decides a request without them as one that did not have them. That may be wrong, so the report states for
 //! how many requests of each rule it was done, and what the consequence is.
 
+mod attribute;
+
 use std::fmt;
 
 use http::HeaderName;
-use http::header::{COOKIE, HOST, REFERER, USER_AGENT};
+use http::header::{HOST, REFERER, USER_AGENT};
 
-use super::record::{LoggedHeader, LoggedRequest, ParsedBlock};
+pub(super) use self::attribute::LoggedLine;
+use self::attribute::NeededAttribute;
+use super::record::{LoggedRequest, LoggedValue, ParsedBlock};
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::identify::forwarded::X_FORWARDED_FOR;
-use weir_policy::identify::recorded::RecordedAddress;
-use weir_policy::rules::attribute::{Attribute, AttributeSource};
-use weir_policy::rules::cost::Cost;
-use weir_policy::rules::matcher::{Match, Matcher};
+use weir_policy::rules::cost::{Cost, ResponseFieldsCost};
+use weir_policy::rules::matcher::{Condition, Match, Matcher};
 use weir_policy::rules::rule::{Action, LimitAction, OnMissing, Rule};
 
 /// Name of the header that most proxies set to a unique number.
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// An attribute that a log may lack.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NeededAttribute {
-    /// The address of the client.
-    Client,
-    Method,
-    Host,
-    /// The name of the listener.
-    Listener,
-    /// This request header.
-    Header(HeaderName),
-    /// The client's certificate.
-    Certificate,
-    /// Fields of the request's body.
-    Body,
-    /// Fields of the response's body.
-    ResponseBody,
-    ResponseHeader(HeaderName),
-    /// The status of gRPC calls.
-    CallStatus,
-}
 
 /// Consequence of a missing attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +32,14 @@ enum Consequence {
     Condition,
     /// The cost is the default.
     Cost,
+    /// What is reserved until the response states the cost is the default.
+    Estimate,
+    /// What is reserved has no part for the size of the request.
+    Prompt,
+    /// The cost is the estimate.
+    StatedCost,
+    /// One of several numbers that make up the cost is missing.
+    Summand,
     /// The limit is the default.
     Limit,
     /// Whether the response counts is unknown.
@@ -81,23 +69,6 @@ struct NeedsOfRule {
     probe: Matcher,
 }
 
-impl fmt::Display for NeededAttribute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Client => f.write_str("the client's address"),
-            Self::Method => f.write_str("the method"),
-            Self::Host => f.write_str("the host"),
-            Self::Listener => f.write_str("the listener"),
-            Self::Header(name) => write!(f, "header {name}"),
-            Self::Certificate => f.write_str("the client's certificate"),
-            Self::Body => f.write_str("the body"),
-            Self::ResponseBody => f.write_str("the body of the response"),
-            Self::ResponseHeader(name) => write!(f, "response header {name}"),
-            Self::CallStatus => f.write_str("the status of gRPC calls"),
-        }
-    }
-}
-
 impl fmt::Display for Consequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -106,6 +77,10 @@ impl fmt::Display for Consequence {
             Self::Key(OnMissing::Deny) => "the key is incomplete, on_missing: deny was applied",
             Self::Condition => "the condition was evaluated as for a request without it",
             Self::Cost => "the default cost was charged",
+            Self::Estimate => "the default estimate was reserved",
+            Self::Prompt => "`max` was reserved, or without it no units for the prompt",
+            Self::StatedCost => "the estimate was charged",
+            Self::Summand => "it counted as 0, or the estimate was charged without any of them",
             Self::Limit => "the default limit was applied",
             Self::Counting => "such responses did not count",
         })
@@ -118,7 +93,19 @@ pub struct Undecidable {
     pub attribute: String,
     /// How the rule decided without it.
     pub consequence: String,
+    /// Values of `--field` that say where a JSON log has it, such as `json:model=KEY`; any one is enough.
+    pub fields: Vec<String>,
     pub requests: u64,
+}
+
+impl Undecidable {
+    /// Returns which option says where a log has it; empty if there is none.
+    pub(super) fn hint(&self) -> String {
+        match &*self.fields {
+            [] => String::new(),
+            fields => format!("; if a JSON log has it, name its key with --field {}", fields.join(" or ")),
+        }
+    }
 }
 
 impl Needs {
@@ -145,15 +132,9 @@ impl Needs {
 
     /// Counts what the log lacks of a request.
     #[inline]
-    pub(super) fn count_missing(
-        &mut self,
-        request: &LoggedRequest,
-        block: &ParsedBlock,
-        needed: &[HeaderName],
-        attributes: &Attributes<'_>,
-    ) {
+    pub(super) fn count_missing(&mut self, line: LoggedLine<'_>, attributes: &Attributes<'_>) {
         for rule in &mut self.rules {
-            let is_missing = |need: &RuleNeed| !is_recorded(&need.attribute, request, block, needed);
+            let is_missing = |need: &RuleNeed| !need.attribute.is_recorded(line);
             if !rule.needs.iter().any(is_missing) || rule.probe.matches(attributes) == Match::No {
                 continue;
             }
@@ -170,6 +151,7 @@ impl Needs {
             .map(|need| Undecidable {
                 attribute: need.attribute.to_string(),
                 consequence: need.consequence.to_string(),
+                fields: need.attribute.options(),
                 requests: need.requests,
             })
             .collect()
@@ -191,7 +173,8 @@ impl NeedsOfRule {
                 add(NeededAttribute::Client);
             }
             let of_conditions = matcher.conditions.iter();
-            of_conditions.filter_map(|condition| needed(&condition.attribute, token)).for_each(add);
+            let needed = |condition: &Condition| NeededAttribute::of(&condition.attribute, token);
+            of_conditions.filter_map(needed).for_each(add);
         }
         if let Action::Limit(limiting) = &rule.action {
             collected.add_limiting(limiting, token);
@@ -200,19 +183,23 @@ impl NeedsOfRule {
     }
 
     fn add_limiting(&mut self, limiting: &LimitAction, token: Option<&HeaderName>) {
-        let key = limiting.key.0.iter().filter_map(|part| needed(part, token));
+        let key = limiting.key.0.iter().filter_map(|part| NeededAttribute::of(part, token));
         key.for_each(|attribute| self.add(attribute, Consequence::Key(limiting.on_missing)));
         let stated = limiting.limits.iter().filter_map(|limit| limit.stated.as_ref());
-        let attributes = stated.filter_map(|stated| needed(stated.attribute(), token));
+        let attributes = stated.filter_map(|stated| NeededAttribute::of(stated.attribute(), token));
         attributes.for_each(|attribute| self.add(attribute, Consequence::Limit));
         match &limiting.cost_model.cost {
             Cost::Header(header) => self.add(NeededAttribute::Header(header.name.clone()), Consequence::Cost),
             Cost::ResponseHeader(header) => {
                 self.add(NeededAttribute::ResponseHeader(header.name.clone()), Consequence::Cost);
             }
-            Cost::RequestField(_) => self.add(NeededAttribute::Body, Consequence::Cost),
-            Cost::ResponseFields(_) => self.add(NeededAttribute::ResponseBody, Consequence::Cost),
-            Cost::Fixed(_) | Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
+            Cost::RequestField(stated) => {
+                let field = NeededAttribute::of_fields(std::slice::from_ref(&stated.field));
+                self.add(field, Consequence::Cost);
+            }
+            Cost::ResponseFields(stated) => self.add_stated(stated),
+            Cost::RequestBytes(_) => self.add(NeededAttribute::BodySize, Consequence::Cost),
+            Cost::Fixed(_) | Cost::ResponseBytes(_) => {}
         }
         let counts = limiting.cost_model.counts.as_ref();
         for (name, _) in counts.into_iter().flat_map(|counts| &counts.headers) {
@@ -220,6 +207,24 @@ impl NeedsOfRule {
         }
         if limiting.cost_model.reads_calls() {
             self.add(NeededAttribute::CallStatus, Consequence::Counting);
+        }
+    }
+
+    /// Adds what a cost needs that the response states: its numbers, and what the estimate depends on.
+    fn add_stated(&mut self, stated: &ResponseFieldsCost) {
+        let is_sum = stated.terms.len() > 1;
+        let consequence = if is_sum { Consequence::Summand } else { Consequence::StatedCost };
+        for term in &stated.terms {
+            self.add(NeededAttribute::of_response(&term.fields), consequence);
+        }
+        if !stated.estimate.stated.is_empty() {
+            self.add(NeededAttribute::of_fields(&stated.estimate.stated), Consequence::Estimate);
+        }
+        if let Some(repetitions) = &stated.estimate.repetitions {
+            self.add(NeededAttribute::of_fields(std::slice::from_ref(repetitions)), Consequence::Estimate);
+        }
+        if stated.estimate.bytes_per_unit.is_some() {
+            self.add(NeededAttribute::BodySize, Consequence::Prompt);
         }
     }
 
@@ -240,51 +245,6 @@ fn probe_of(matcher: &Matcher) -> Matcher {
     }
 }
 
-/// Returns what a log must record for an attribute; `None` if every log records it.
-fn needed(attribute: &Attribute, token: Option<&HeaderName>) -> Option<NeededAttribute> {
-    Some(match attribute.source() {
-        AttributeSource::Client { .. } | AttributeSource::Location | AttributeSource::AutonomousSystem => {
-            NeededAttribute::Client
-        }
-        AttributeSource::Plans(plans) => needed(&plans.attribute, token)?,
-        AttributeSource::Header(name) => NeededAttribute::Header(name.clone()),
-        AttributeSource::Token => NeededAttribute::Header(token.cloned().unwrap_or(COOKIE)),
-        AttributeSource::Certificate(_) => NeededAttribute::Certificate,
-        AttributeSource::Listener => NeededAttribute::Listener,
-        AttributeSource::Body(_) => NeededAttribute::Body,
-        // Proxied requests have none.
-        AttributeSource::Descriptor(_) => return None,
-        AttributeSource::Head => match attribute.word() {
-            "cookie" => NeededAttribute::Header(COOKIE),
-            "method" => NeededAttribute::Method,
-            "host" => NeededAttribute::Host,
-            _ => return None,
-        },
-    })
-}
-
-/// Whether the log records the attribute, be it absent.
-#[inline]
-fn is_recorded(
-    attribute: &NeededAttribute,
-    request: &LoggedRequest,
-    block: &ParsedBlock,
-    needed: &[HeaderName],
-) -> bool {
-    match attribute {
-        NeededAttribute::Client => request.address != RecordedAddress::Unknown,
-        NeededAttribute::Method => request.method.is_recorded(),
-        NeededAttribute::Host => request.host.is_recorded(),
-        NeededAttribute::Header(name) => recorded_header(name, request, block, needed).is_some(),
-        NeededAttribute::ResponseBody => request.cost.is_some(),
-        NeededAttribute::Certificate
-        | NeededAttribute::Listener
-        | NeededAttribute::Body
-        | NeededAttribute::ResponseHeader(_)
-        | NeededAttribute::CallStatus => false,
-    }
-}
-
 /// Returns the text of a header if the log records it; the inner `None` if the request does not have it. `needed` is the
 /// list that the indices of further headers refer to.
 pub(super) fn recorded_header<'b>(
@@ -301,10 +261,10 @@ pub(super) fn recorded_header<'b>(
         () if *name == X_REQUEST_ID => request.request_id,
         () => super::record::TextSpan::UNRECORDED,
     };
-    let is_named = |header: &&LoggedHeader| needed.get(header.name as usize) == Some(name);
+    let is_named = |header: &&LoggedValue| needed.get(header.name as usize) == Some(name);
     let span = match own.is_recorded() {
         true => own,
-        false => block.headers_of(request).iter().find(is_named)?.value,
+        false => block.values_of(request).iter().find(is_named)?.value,
     };
     let text = span.text(&block.data);
     // No request has such a value: the log has changed it, or it was never valid.

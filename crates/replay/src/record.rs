@@ -98,13 +98,13 @@ pub(super) struct LoggedRequest {
     pub(super) user_agent: TextSpan,
     pub(super) referer: TextSpan,
     pub(super) request_id: TextSpan,
-    /// Positions of further headers in the block's list.
-    pub(super) headers: (u32, u32),
+    /// Positions of further headers and of fields of bodies in the block's list.
+    pub(super) values: (u32, u32),
     /// 0 if there was no response.
     pub(super) status: u16,
     pub(super) recorded_end: RecordedEnd,
-    /// Bytes of the request body.
-    pub(super) received: u64,
+    /// Bytes of the request body, if the log records them.
+    pub(super) received: Option<u64>,
     /// Bytes of the response body.
     pub(super) sent: u64,
     /// Units that the response stated as its cost, such as tokens.
@@ -125,20 +125,21 @@ impl LoggedRequest {
         user_agent: TextSpan::UNRECORDED,
         referer: TextSpan::UNRECORDED,
         request_id: TextSpan::UNRECORDED,
-        headers: (0, 0),
+        values: (0, 0),
         status: 0,
         recorded_end: RecordedEnd::Response,
-        received: 0,
+        received: None,
         sent: 0,
         cost: None,
     };
 }
 
-/// A header of a request, beside those that have a field of their own.
+/// A header of a request, beside those that have a field of their own, or a field of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LoggedHeader {
-    /// Index in the list of headers that rules need.
+pub(super) struct LoggedValue {
+    /// Number in [`CollectedNames`](super::collected::CollectedNames).
     pub(super) name: u32,
+    /// The text of a header. Of a field, the JSON as logged.
     pub(super) value: TextSpan,
 }
 
@@ -159,7 +160,7 @@ pub(super) struct ParsedBlock {
     pub(super) requests: Vec<LoggedRequest>,
     /// The line of each request.
     pub(super) lines: Vec<LinePlace>,
-    pub(super) headers: Vec<LoggedHeader>,
+    pub(super) values: Vec<LoggedValue>,
     /// Arrival of each request and its index, in order of arrival.
     pub(super) order: Vec<(Timestamp, u32)>,
     pub(super) counts: LineCounts,
@@ -230,7 +231,7 @@ impl ParsedBlock {
     pub(super) fn clear(&mut self) {
         self.requests.clear();
         self.lines.clear();
-        self.headers.clear();
+        self.values.clear();
         self.order.clear();
         self.examples.clear();
         self.implausible.clear();
@@ -244,7 +245,7 @@ impl ParsedBlock {
         self.data.capacity()
             + self.requests.capacity() * size_of::<LoggedRequest>()
             + self.lines.capacity() * size_of::<LinePlace>()
-            + self.headers.capacity() * size_of::<LoggedHeader>()
+            + self.values.capacity() * size_of::<LoggedValue>()
             + self.order.capacity() * size_of::<(Timestamp, u32)>()
     }
 
@@ -273,10 +274,10 @@ impl ParsedBlock {
         }
     }
 
-    /// Returns the further headers of `request`.
-    pub(super) fn headers_of(&self, request: &LoggedRequest) -> &[LoggedHeader] {
-        let (start, end) = request.headers;
-        self.headers.get(start as usize..end as usize).unwrap_or_default()
+    /// Returns the further headers of `request`, and the fields of its bodies.
+    pub(super) fn values_of(&self, request: &LoggedRequest) -> &[LoggedValue] {
+        let (start, end) = request.values;
+        self.values.get(start as usize..end as usize).unwrap_or_default()
     }
 }
 

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
 
 use super::arrival::{LoggedArrival, RecordedParts, fetch_texts};
+use super::bodies::LoggedBodies;
+use super::collected::CollectedNames;
 use super::endings::Endings;
-use super::needs::{Needs, recorded_header};
+use super::needs::{LoggedLine, Needs, recorded_header};
 use super::tally::{DecidedLimits, DecidedRequest, Fate, Tally};
 use super::timeline::BATCH_SIZE;
 use weir_limiter::elastic::Headroom;
@@ -21,6 +23,7 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter, LimiterSettings};
 use weir_limits::{self as limits, AppliedLimits};
 use weir_policy::engine::{Policy, PolicySpec};
+use weir_policy::identify::body::{BodyFields, RequestFields};
 use weir_policy::identify::forwarded::X_FORWARDED_FOR;
 use weir_policy::identify::recorded::RecordedAddress;
 use weir_policy::rules::cost::Cost;
@@ -55,8 +58,9 @@ pub(super) struct Simulation {
     limiter: Limiter,
     headroom: Headroom,
     needs: Needs,
-    /// Headers that the parsers of the log were told to collect.
-    collected: Box<[HeaderName]>,
+    /// What the parsers of the log were told to collect.
+    collected: Arc<CollectedNames>,
+    bodies: LoggedBodies,
     /// Whether a rule measures request bodies by their announced length.
     reads_length: bool,
     /// Whether requests of any rule wait in a queue.
@@ -64,6 +68,8 @@ pub(super) struct Simulation {
     endings: Endings,
     /// The recorded headers of each request of a batch.
     headers: Vec<HeaderMap>,
+    /// The recorded fields of the body of each request of a batch.
+    fields: Vec<BodyFields>,
     /// What the rules select for each request of a batch. Kept for the next one, because it is large.
     selections: Vec<ArrivalSelection>,
     pub(super) tally: Tally,
@@ -84,11 +90,13 @@ impl Simulation {
             policy,
             limiter,
             headroom,
-            collected: Box::default(),
+            collected: Arc::default(),
+            bodies: LoggedBodies::default(),
             reads_length,
             has_waits,
             endings: Endings::default(),
             headers: Vec::new(),
+            fields: Vec::new(),
             selections: Vec::new(),
         }
     }
@@ -102,9 +110,10 @@ impl Simulation {
         &self.needs
     }
 
-    /// Sets the headers that the parsers of the log collect.
-    pub(super) fn set_collected_headers(&mut self, headers: &[HeaderName]) {
-        self.collected = headers.into();
+    /// Sets what the parsers of the log collect.
+    pub(super) fn set_collected(&mut self, collected: &Arc<CollectedNames>) {
+        self.collected = Arc::clone(collected);
+        self.bodies = LoggedBodies::new(&self.policy, collected);
     }
 
     /// Decides requests in order of arrival.
@@ -116,9 +125,12 @@ impl Simulation {
         let policy = Arc::clone(&self.policy);
         let mut headers = std::mem::take(&mut self.headers);
         headers.resize_with(arrivals.len().max(headers.len()), HeaderMap::new);
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.resize_with(arrivals.len().max(fields.len()), BodyFields::absent);
         let mut selections = std::mem::take(&mut self.selections);
         selections.resize_with(arrivals.len().max(selections.len()), Default::default);
-        for ((arrival, headers), selection) in arrivals.iter().zip(&mut headers).zip(&mut selections) {
+        let parts_of_batch = headers.iter_mut().zip(&mut fields).zip(&mut selections);
+        for (arrival, ((headers, fields), selection)) in arrivals.iter().zip(parts_of_batch) {
             self.collect_headers(arrival, headers);
             let parts = RecordedParts::new(arrival);
             selection.is_request = false;
@@ -126,24 +138,37 @@ impl Simulation {
             // By reference, because attributes are large.
             if let Ok(attributes) = &parts.attributes(arrival, headers, &policy) {
                 selection.is_request = true;
-                self.needs.count_missing(arrival.request, arrival.block, &self.collected, attributes);
+                if policy.bodies.is_some() {
+                    *fields = self.bodies.of_request(arrival, attributes, &policy);
+                    attributes.body.set(fields_of(fields));
+                }
+                let line = LoggedLine {
+                    request: arrival.request,
+                    block: arrival.block,
+                    headers: &self.collected.headers,
+                    bodies: &self.bodies,
+                    body: attributes.body.get(),
+                };
+                self.needs.count_missing(line, attributes);
                 policy.rules.select_into(&mut selection.limits, attributes, self.headroom);
             }
         }
         let selected = selections.iter().take(arrivals.len()).filter(|selection| selection.is_request);
         self.limiter.warm(selected.flat_map(|selection| checks_of(&selection.limits)));
         let mut decided = ArrivalBatch::new();
-        for ((arrival, headers), selection) in arrivals.iter().zip(&headers).zip(&mut selections) {
+        let parts_of_batch = headers.iter().zip(&fields).zip(&mut selections);
+        for (arrival, ((headers, fields), selection)) in arrivals.iter().zip(parts_of_batch) {
             self.endings.settle_until(arrival.now, &self.limiter);
             decided.push(match selection.is_request {
                 true => {
-                    let request = DecidedRequest { policy: &policy, arrival, headers };
+                    let request =
+                        DecidedRequest { policy: &policy, arrival, headers, body: fields_of(fields) };
                     self.decide_one(request, &mut selection.limits)
                 }
                 false => DecidedArrival { fate: Fate::Malformed, client: None },
             });
         }
-        (self.headers, self.selections) = (headers, selections);
+        (self.headers, self.fields, self.selections) = (headers, fields, selections);
         decided
     }
 
@@ -181,7 +206,9 @@ impl Simulation {
         if selected.iter().any(SelectedCheck::may_be_settled) {
             let limits = AppliedLimits::decided(std::mem::take(selected), decision, now);
             if let Some(settlement) = limits.settlement(&self.policy) {
-                self.endings.add(request.arrival.request, settlement, now.saturating_add(delay));
+                let LoggedArrival { block, request, .. } = request.arrival;
+                let stated = self.bodies.of_response(block, request, &self.policy);
+                self.endings.add(request, stated, settlement, now.saturating_add(delay));
             }
         }
         DecidedArrival { fate, client: None }
@@ -198,15 +225,15 @@ impl Simulation {
             headers.clear();
         }
         for name in self.needs.headers() {
-            if let Some(Some(text)) = recorded_header(name, request, block, &self.collected)
+            if let Some(Some(text)) = recorded_header(name, request, block, &self.collected.headers)
                 && let Ok(value) = HeaderValue::from_bytes(text)
             {
                 headers.insert(name, value);
             }
         }
         if self.reads_length
-            && request.received > 0
-            && let Ok(value) = HeaderValue::from_str(itoa::Buffer::new().format(request.received))
+            && let Some(received) = request.received.filter(|bytes| *bytes > 0)
+            && let Ok(value) = HeaderValue::from_str(itoa::Buffer::new().format(received))
         {
             headers.insert(CONTENT_LENGTH, value);
         }
@@ -219,6 +246,11 @@ impl Simulation {
             headers.insert(X_FORWARDED_FOR, value);
         }
     }
+}
+
+/// Returns what rules know of the body of a request.
+fn fields_of(fields: &BodyFields) -> RequestFields<'_> {
+    fields.of_elements().next().unwrap_or_default()
 }
 
 /// Returns the checks that a request must pass.

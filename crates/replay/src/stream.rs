@@ -98,7 +98,7 @@ pub(super) fn parse_block(
     line_number: &mut u64,
     long_lines: u64,
 ) {
-    let ParsedBlock { data, requests, lines, headers, counts, examples, .. } = block;
+    let ParsedBlock { data, requests, lines, values, counts, examples, .. } = block;
     for _ in 0..long_lines {
         *line_number += 1;
         counts.unreadable += 1;
@@ -116,7 +116,7 @@ pub(super) fn parse_block(
         counts.lines += 1;
         requests.push(LoggedRequest::EMPTY);
         let parsed = match requests.last_mut().filter(|_| line.len() <= MAX_LINE_LENGTH) {
-            Some(request) => parser.parse_into(request, data, &line, headers),
+            Some(request) => parser.parse_into(request, data, &line, values),
             None => Err(LineFault::Unreadable),
         };
         if parsed.is_err() {

@@ -23,6 +23,7 @@ use weir_limiter::key::KeyHasher;
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
+use weir_policy::identify::body::RequestFields;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::attribute::IncompleteKey;
 use weir_policy::rules::cost::{FinalCharge, Refunds};
@@ -55,6 +56,8 @@ pub(super) struct DecidedRequest<'a> {
     pub(super) arrival: &'a LoggedArrival<'a>,
     /// The headers that the log recorded.
     pub(super) headers: &'a HeaderMap,
+    /// The fields of its body that the log recorded.
+    pub(super) body: RequestFields<'a>,
 }
 
 /// The limits of a request, and their decision.
@@ -287,7 +290,9 @@ impl DecidedRequest<'_> {
     /// decision.
     fn with_attributes<T>(&self, read: impl FnOnce(&Attributes<'_>) -> T) -> Option<T> {
         let parts = RecordedParts::new(self.arrival)?;
-        Some(read(&parts.attributes(self.arrival, self.headers, self.policy).ok()?))
+        let attributes = parts.attributes(self.arrival, self.headers, self.policy).ok()?;
+        attributes.body.set(self.body);
+        Some(read(&attributes))
     }
 }
 

@@ -268,6 +268,11 @@ impl Metrics {
         self.stated_costs.lock().get_or_insert(rule)
     }
 
+    /// Returns the units that responses were charged under a rule so far; `None` if they do not state its cost.
+    pub fn stated_cost_units(&self, rule: &str) -> Option<u64> {
+        self.stated_costs.lock().get(rule).map(|metrics| metrics.units())
+    }
+
     /// Returns the counts of a rule so far; zeros if it was never registered.
     pub fn decisions(&self, rule: &str) -> DecisionCounts {
         self.rules.lock().get(rule).map(RuleMetrics::decisions).unwrap_or_default()

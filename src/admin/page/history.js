@@ -70,6 +70,8 @@ class History {
 class Histories {
   constructor() {
     this.rules = new Map();
+    /** Units that responses were charged, by rule. */
+    this.charges = new Map();
     this.total = new History();
     this.upstreams = new Map();
     this.classes = new History();
@@ -80,16 +82,19 @@ class Histories {
     // A new process counts from zero, possibly above the old counts by the time the page is connected again.
     const started = at - snapshot.uptime_seconds;
     if (this.started !== undefined && Math.abs(started - this.started) > 3) {
-      [this.rules, this.upstreams] = [new Map(), new Map()];
+      [this.rules, this.charges, this.upstreams] = [new Map(), new Map(), new Map()];
       [this.total, this.classes] = [new History(), new History()];
     }
     this.started = started;
     const alive = new Set();
     for (const rule of snapshot.rules) {
       historyOf(this.rules, rule.name).add(at, seriesOf(rule.decisions));
+      if (typeof rule.charged_units === "number") historyOf(this.charges, rule.name).add(at, [rule.charged_units]);
       alive.add(rule.name);
     }
-    for (const name of this.rules.keys()) if (!alive.has(name)) this.rules.delete(name);
+    for (const histories of [this.rules, this.charges]) {
+      for (const name of histories.keys()) if (!alive.has(name)) histories.delete(name);
+    }
     this.addTotals(at, snapshot);
   }
 

@@ -13,9 +13,22 @@ const COLUMNS = [
   { id: "keys", label: "Keys", class: "c-number c-keys n" },
 ];
 
+/** Returns the limits of a rule with what they count, such as `100000 tokens/min`. Requests need no unit. */
+function limitsOf(rule) {
+  const unit = rule.unit && rule.unit !== "requests" ? ` ${rule.unit}/` : "/";
+  return (rule.limits ?? []).map((limit) => limit.replace("/", unit));
+}
+
+/** Returns the units that responses were charged, and how many per second, as text; null if they do not state the cost. */
+function chargedOf(rule, history) {
+  if (rule.charged_units === null || rule.charged_units === undefined) return null;
+  const rate = history?.recent()?.[0];
+  return `${formatCount(rule.charged_units)} since start, ${formatRate(rate)}/s`;
+}
+
 /** Returns the limits and the mode of a rule in one line. */
 function termsOf(rule) {
-  const parts = rule.action === "limit" ? [...(rule.limits ?? [])] : [rule.action];
+  const parts = rule.action === "limit" ? limitsOf(rule) : [rule.action];
   if (rule.throttle && rule.throttle !== "hard") parts.push(rule.throttle);
   if (rule.shared) parts.push("shared");
   if (rule.factor) parts.push(`now × ${tenths.format(rule.factor)}`);
@@ -76,17 +89,19 @@ class RuleDetail {
     this.element = create("tr", { class: "detail", role: "row" }, cell);
   }
 
-  update(rule, history, now, top) {
+  update(rule, history, now, { top, charges }) {
     this.plot.draw(history, now, describeHistory(rule.name, history));
     const made = Object.entries(rule.decisions).filter(([, count]) => count > 0);
+    const charged = chargedOf(rule, charges);
     const decided = made.map(([outcome, count]) => `${outcome} ${formatCount(count)}`).join(", ");
     describe(this.facts, [
       ["Rule", rule.name],
-      ["Limit", (rule.limits ?? []).join(", ") || concurrencyOf(rule) || rule.action],
+      ["Limit", limitsOf(rule).join(", ") || concurrencyOf(rule) || rule.action],
       ...(rule.throttle ? [["Throttle", rule.throttle]] : []),
       ...(rule.factor ? [["Elastic factor", tenths.format(rule.factor)]] : []),
       ...(rule.limits?.length && concurrencyOf(rule) ? [["Concurrency limit", concurrencyOf(rule)]] : []),
       ...(rule.keys === null || rule.keys === undefined ? [] : [["Counters", formatCount(rule.keys)]]),
+      ...(charged ? [[`Charged ${rule.unit ?? "units"}`, charged]] : []),
       ["Decisions since start", decided || "none"],
     ]);
     showShares(this.shares, rule.shared);
@@ -275,7 +290,8 @@ class RuleTable {
       this.detail = new RuleDetail(rule.name);
       this.detail.name = rule.name;
     }
-    this.detail.update(rule, this.histories.rules.get(rule.name), this.now, this.top.get(rule.name));
+    const { rules, charges } = this.histories;
+    this.detail.update(rule, rules.get(rule.name), this.now, { top: this.top.get(rule.name), charges: charges.get(rule.name) });
     return this.detail.element;
   }
 }

@@ -4,7 +4,7 @@
 
 use super::terms;
 use crate::top::line::width;
-use crate::top::snapshot::{ReceivedDecisions, ReceivedKey, ReceivedRule};
+use crate::top::snapshot::{ReceivedKey, ReceivedRule};
 use crate::top::view::TopView;
 
 /// Bounds of the columns with the names and limits of rules.
@@ -29,14 +29,16 @@ pub(super) enum RuleNumber {
     Delayed,
     Shadow,
     Rejected,
+    Tokens,
     Keys,
 }
 
 impl RuleNumber {
-    const ALL: [Self; 5] = [Self::Allowed, Self::Delayed, Self::Shadow, Self::Rejected, Self::Keys];
+    const ALL: [Self; 6] =
+        [Self::Allowed, Self::Delayed, Self::Shadow, Self::Rejected, Self::Tokens, Self::Keys];
 
     /// Columns that a narrow terminal leaves out, in this order.
-    const OPTIONAL: [Self; 4] = [Self::Keys, Self::Shadow, Self::Delayed, Self::Allowed];
+    const OPTIONAL: [Self; 5] = [Self::Keys, Self::Tokens, Self::Shadow, Self::Delayed, Self::Allowed];
 
     pub(super) const fn title(self) -> &'static str {
         match self {
@@ -44,6 +46,7 @@ impl RuleNumber {
             Self::Delayed => "DELAYED/s",
             Self::Shadow => "SHADOW/s",
             Self::Rejected => "REJECTED/s",
+            Self::Tokens => "TOKENS/s",
             Self::Keys => "KEYS",
         }
     }
@@ -52,15 +55,16 @@ impl RuleNumber {
         match self {
             Self::Rejected => NUMBER + 1,
             Self::Keys => NUMBER - 2,
-            Self::Allowed | Self::Delayed | Self::Shadow => NUMBER,
+            Self::Allowed | Self::Delayed | Self::Shadow | Self::Tokens => NUMBER,
         }
     }
 
-    /// Whether a rule has ever had such a decision. Delays and shadow mode are not in use everywhere.
-    const fn is_used(self, made: &ReceivedDecisions) -> bool {
+    /// Whether a rule has ever had such a decision, or counts tokens. Delays and shadow mode are not in use everywhere.
+    fn is_used(self, rule: &ReceivedRule) -> bool {
         match self {
-            Self::Delayed => made.delayed > 0,
-            Self::Shadow => made.shadow > 0,
+            Self::Delayed => rule.decisions.delayed > 0,
+            Self::Shadow => rule.decisions.shadow > 0,
+            Self::Tokens => rule.charged_tokens().is_some(),
             Self::Allowed | Self::Rejected | Self::Keys => true,
         }
     }
@@ -79,7 +83,7 @@ pub(super) struct RuleLayout {
 impl RuleLayout {
     pub(super) fn new(view: &TopView, rules: &[&ReceivedRule], columns: usize) -> Self {
         let all = view.snapshot.iter().flat_map(|snapshot| &snapshot.rules);
-        let is_used = |number: &RuleNumber| all.clone().any(|rule| number.is_used(&rule.decisions));
+        let is_used = |number: &RuleNumber| all.clone().any(|rule| number.is_used(rule));
         let has_keys = rules.iter().any(|rule| rule.keys.is_some());
         let is_shown = |number: &RuleNumber| is_used(number) && (*number != RuleNumber::Keys || has_keys);
         let mut numbers: Vec<RuleNumber> = RuleNumber::ALL.into_iter().filter(is_shown).collect();

@@ -170,6 +170,32 @@ fn terminal_of_80_columns_cuts_names_and_never_rejections() {
 }
 
 #[test]
+fn tokens_are_shown_as_tokens() {
+    let mut view = view();
+    let snapshot = |second: u64| {
+        serde_json::from_value(json!({
+            "time": format!("2026-11-23T20:00:{second:02}Z"), "uptime_seconds": second, "version": "0.1.0",
+            "rules": [
+                { "name": "tokens", "action": "limit", "limits": ["100000/min"], "unit": "tokens",
+                  "charged_units": 700 * second, "decisions": { "allowed": second } },
+                { "name": "credits", "action": "limit", "limits": ["50/d"], "unit": "units",
+                  "charged_units": second, "decisions": { "allowed": second } },
+                { "name": "per-ip", "action": "limit", "limits": ["10/s"], "unit": "requests" },
+            ],
+        }))
+        .unwrap()
+    };
+    view.add(snapshot(10));
+    view.add(snapshot(12));
+    let shown = texts(&text(&view));
+    let of = |name: &str| shown.iter().find(|line| line.starts_with(name)).unwrap();
+    assert_eq!(of("RULE"), "RULE      LIMIT             ALLOWED/s REJECTED/s  TOKENS/s");
+    assert_eq!(of("tokens"), "tokens    100000 tokens/min       1.0          0       700");
+    assert_eq!(of("credits"), "credits   50 units/d              1.0          0         –");
+    assert_eq!(of("per-ip"), "per-ip    10/s                      0          0         –");
+}
+
+#[test]
 fn columns_without_a_number_are_left_out() {
     let heading =
         |view: &TopView| texts(&text(view)).into_iter().find(|line| line.starts_with("RULE")).unwrap();

@@ -134,6 +134,9 @@ pub struct LimitReport {
     pub reset_seconds: Option<f64>,
     /// Units that the request costs.
     pub cost: u32,
+    /// What the numbers count, such as `requests` or `tokens`.
+    #[serde(default)]
+    pub unit: String,
     /// Whether the request is within the limit.
     pub conforms: bool,
     /// Time until the request would conform.

@@ -17,6 +17,7 @@ use weir_limiter::quota::Quota;
 use weir_policy::engine::overrides::ActiveOverride;
 use weir_policy::identify::Attributes;
 use weir_policy::rules::RuleIndex;
+use weir_policy::rules::cost_unit::CostUnit;
 use weir_policy::rules::explain::{ExplainedKey, RuleExplanation, RuleStatus};
 use weir_policy::rules::outcome::DecisionOutcome;
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, OnMissing};
@@ -232,6 +233,7 @@ fn limit_report(
         }),
         reset_seconds: shown.map(|usage| seconds(usage.reset)),
         cost: selected.check.cost.saturating_add(selected.surcharge) / selected.unit_cost,
+        unit: unit_of(limiting, selected.role).as_str().to_owned(),
         conforms: !verdict.exceeds(),
         retry_after_seconds: verdict.exceeds().then(|| seconds(wait)),
         delay_seconds: Some(verdict.delay()).filter(|delay| !delay.is_zero()).map(seconds),
@@ -241,6 +243,14 @@ fn limit_report(
         share: share_in_force(selected, &quota, context),
         paused_until: verdict.is_paused().then(ends_at),
     })
+}
+
+/// Returns what the numbers of a check count.
+fn unit_of(limiting: &LimitAction, role: CheckRole) -> CostUnit {
+    match role {
+        CheckRole::Permit | CheckRole::Ban => CostUnit::Requests,
+        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => CostUnit::of(limiting),
+    }
 }
 
 /// Returns the share of a limit that is in force, if its rule follows the provider.

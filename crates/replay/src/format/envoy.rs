@@ -36,7 +36,7 @@ pub(super) fn fields(
         cursor.quoted()?;
         word = cursor.word()?;
     }
-    request.received = number(word)?;
+    request.received = Some(number(word)?);
     request.sent = number(cursor.word()?)?;
     // A request that has not ended has no duration.
     let millis = match cursor.word()? {

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::FixedState;
 use http::HeaderName;
 
+use crate::collected::{CollectedNames, FieldPlace};
 use weir_policy::identify::forwarded::X_FORWARDED_FOR;
 
 /// What a field of a JSON log means.
@@ -33,8 +34,10 @@ pub(crate) enum LogField {
     UserAgent,
     Referer,
     RequestId,
-    /// A header that rules need, by its index.
+    /// A header that rules need, by its number.
     Header(u32),
+    /// A field of a body, by its number.
+    OfBody(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,17 +192,20 @@ pub(crate) struct FieldNames {
     fields: HashMap<Box<[u8]>, LogField, FixedState>,
     /// Names of nested objects that contain fields.
     objects: HashSet<Box<[u8]>, FixedState>,
+    /// Number of headers that rules need.
+    headers: u32,
 }
 
 impl FieldNames {
     /// Returns the known names, with those of the headers that rules need, and `mappings` such as
-    /// `client_ip=remote_addr` or `header:x-api-key=key`.
+    /// `client_ip=remote_addr`, `header:x-api-key=key` or `json:model=model`.
     ///
     /// # Errors
     /// The first mapping that is not valid.
-    pub(crate) fn new(headers: &[HeaderName], mappings: &[String]) -> Result<Self, String> {
-        let mut names = Self { fields: HashMap::default(), objects: HashSet::default() };
-        for (header, index) in headers.iter().zip(0..) {
+    pub(crate) fn new(collected: &CollectedNames, mappings: &[String]) -> Result<Self, String> {
+        let headers = collected.headers.len() as u32;
+        let mut names = Self { fields: HashMap::default(), objects: HashSet::default(), headers };
+        for (header, index) in collected.headers.iter().zip(0..) {
             let underscored = header.as_str().replace('-', "_");
             names.insert(header.as_str(), LogField::Header(index));
             names.insert(&format!("http_{underscored}"), LogField::Header(index));
@@ -210,19 +216,19 @@ impl FieldNames {
         }
         NAMES.into_iter().for_each(|(name, field)| names.insert(name, field));
         names.insert(X_FORWARDED_FOR.as_str(), ForwardedFor);
+        let mut named: HashMap<&str, &str> = HashMap::new();
         for mapping in mappings {
-            let (meaning, key) = mapping.split_once('=').ok_or_else(|| {
-                format!("--field {mapping}: expected NAME=KEY, such as client_ip=remote_addr")
-            })?;
-            let field = meaning_of(meaning, headers).ok_or_else(|| {
-                format!(
-                    "--field {mapping}: unknown name {meaning:?}, expected header:NAME or one of {}",
-                    MAPPABLE.join(", ")
-                )
-            })?;
-            if let Some(field) = field {
-                names.insert(key, field);
+            let problem = |problem: String| format!("--field {mapping}: {problem}");
+            let (meaning, key) = mapping
+                .split_once('=')
+                .filter(|(_, key)| !key.is_empty())
+                .ok_or_else(|| problem("expected NAME=KEY, such as client_ip=remote_addr".to_owned()))?;
+            let Some(field) = meaning_of(meaning, collected).map_err(problem)? else { continue };
+            // Otherwise, the last one would count and the others would be absent without a word.
+            if let Some(other) = named.insert(key, meaning).filter(|other| *other != meaning) {
+                return Err(problem(format!("the key {key:?} is already that of {other}")));
             }
+            names.insert(key, field);
         }
         Ok(names)
     }
@@ -235,6 +241,11 @@ impl FieldNames {
     /// Whether an object of this name contains fields.
     pub(super) fn has_object(&self, name: &[u8]) -> bool {
         self.objects.contains(name)
+    }
+
+    /// Whether the value with this number is a header.
+    pub(super) const fn is_header(&self, number: u32) -> bool {
+        number < self.headers
     }
 
     fn insert(&mut self, name: &str, field: LogField) {
@@ -255,23 +266,41 @@ fn capitalised(header: &HeaderName) -> String {
     letters.collect()
 }
 
-/// Returns the field that a mapping names; the inner `None` is a header that no rule needs.
-fn meaning_of(name: &str, headers: &[HeaderName]) -> Option<Option<LogField>> {
-    if let Some(header) = name.strip_prefix("header:") {
-        let header = header.parse::<HeaderName>().ok()?;
-        let index = headers.iter().position(|needed| *needed == header);
-        return Some(index.map(|index| LogField::Header(index as u32)));
+/// Returns the field that a mapping names; `None` for a header that no rule needs.
+///
+/// # Errors
+/// Why there is no such field.
+fn meaning_of(name: &str, collected: &CollectedNames) -> Result<Option<LogField>, String> {
+    if let Some(header) = name.strip_prefix("header:")
+        && let Ok(header) = header.parse::<HeaderName>()
+    {
+        let index = collected.headers.iter().position(|needed| *needed == header);
+        return Ok(index.map(|index| LogField::Header(index as u32)));
     }
-    let known = MAPPABLE.contains(&name).then(|| NAMES.iter().find(|(known, _)| *known == name))??;
-    Some(Some(known.1))
+    if let Some(place) = FieldPlace::parse(name) {
+        return collected.number_of(&place?).map(|number| Some(LogField::OfBody(number)));
+    }
+    let known = MAPPABLE.contains(&name).then(|| NAMES.iter().find(|(known, _)| *known == name)).flatten();
+    known.map(|(_, field)| Some(*field)).ok_or_else(|| {
+        format!(
+            "unknown name {name:?}, expected header:NAME, json:PATH, form:NAME, response_json:PATH or one of {}",
+            MAPPABLE.join(", ")
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn collected() -> CollectedNames {
+        let fields = ["json:model", "form:user", "response_json:usage.total_tokens"];
+        let fields = fields.map(|field| FieldPlace::parse(field).unwrap().unwrap());
+        CollectedNames { headers: vec![HeaderName::from_static("x-api-key")], fields: fields.into() }
+    }
+
     fn mapped(mapping: &str) -> Result<FieldNames, String> {
-        FieldNames::new(&[HeaderName::from_static("x-api-key")], &[mapping.to_owned()])
+        FieldNames::new(&collected(), &[mapping.to_owned()])
     }
 
     #[test]
@@ -281,11 +310,12 @@ mod tests {
         assert!(names.has_object(b"who") && !names.has_object(b"who.address"));
         assert_eq!(mapped("header:X-Api-Key=key").unwrap().field(b"key"), Some(LogField::Header(0)));
         assert_eq!(mapped("header:x-other=key").unwrap().field(b"key"), None);
+        assert_eq!(mapped("form:user=who.name").unwrap().field(b"who.name"), Some(LogField::OfBody(2)));
     }
 
     #[test]
     fn headers_that_rules_need_have_the_names_of_nginx_and_their_own() {
-        let names = FieldNames::new(&[HeaderName::from_static("x-api-key")], &[]).unwrap();
+        let names = FieldNames::new(&collected(), &[]).unwrap();
         for name in ["x-api-key", "x_api_key", "http_x_api_key"] {
             assert_eq!(names.field(name.as_bytes()), Some(LogField::Header(0)), "{name}");
         }
@@ -296,10 +326,21 @@ mod tests {
         for (mapping, problem) in [
             ("client_ip", "expected NAME=KEY"),
             ("client=x", "unknown name \"client\""),
+            ("client_ip=", "expected NAME=KEY"),
             ("header:a b=x", "unknown name"),
+            (
+                "json:modle=x",
+                "no rule reads json:modle, but json:model, form:user and response_json:usage.total_tokens",
+            ),
+            ("json:a..b=x", "not a path: a path has no empty keys"),
+            ("json:a[1024]=x", "the index 1024 is above 1023"),
+            ("form:=x", "expected the name of a field"),
         ] {
             assert!(mapped(mapping).unwrap_err().contains(problem), "{mapping}");
         }
+        let twice = ["json:model=user", "form:user=user"].map(str::to_owned);
+        let problem = FieldNames::new(&collected(), &twice).unwrap_err();
+        assert_eq!(problem, "--field form:user=user: the key \"user\" is already that of json:model");
         assert!(MAPPABLE.iter().all(|name| NAMES.iter().any(|(known, _)| known == name)));
     }
 }

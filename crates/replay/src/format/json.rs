@@ -14,7 +14,7 @@ use super::fields::{FieldNames, LogDurationUnit, LogField};
 use super::scan::{LineCursor, address, find_either_near, hex_digit, number};
 use super::time::TimeParser;
 use super::{clear_absent, decode_text, decode_texts, request_line, time};
-use crate::record::{LineFault, LoggedHeader, LoggedRequest, RecordedEnd, TextSpan};
+use crate::record::{LineFault, LoggedRequest, LoggedValue, RecordedEnd, TextSpan};
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::identify::recorded::RecordedAddress;
 
@@ -52,7 +52,7 @@ pub(crate) struct JsonParser<'n> {
 /// What is known of a line in the middle of it.
 struct Draft<'h> {
     request: &'h mut LoggedRequest,
-    headers: &'h mut Vec<LoggedHeader>,
+    values: &'h mut Vec<LoggedValue>,
     start: Option<Timestamp>,
     time: Option<Timestamp>,
     duration: Duration,
@@ -92,10 +92,10 @@ impl<'n> JsonParser<'n> {
         request: &mut LoggedRequest,
         block: &mut [u8],
         line: &Range<usize>,
-        headers: &mut Vec<LoggedHeader>,
+        values: &mut Vec<LoggedValue>,
     ) -> Result<(), LineFault> {
-        let first_header = headers.len();
-        let mut draft = Draft::new(request, headers);
+        let first_value = values.len();
+        let mut draft = Draft::new(request, values);
         self.prefix.clear();
         self.has_escapes = false;
         let whole = block.get(..line.end).unwrap_or(block);
@@ -105,15 +105,15 @@ impl<'n> JsonParser<'n> {
             Some(_) | None => Err(LineFault::Unreadable),
         };
         if finished.is_err() {
-            headers.truncate(first_header);
+            values.truncate(first_value);
             return finished;
         }
-        request.headers = (first_header as u32, headers.len() as u32);
+        request.values = (first_value as u32, values.len() as u32);
         if self.has_escapes {
             decode_texts(block, request, decode_json_escapes);
-            headers[first_header..]
-                .iter_mut()
-                .for_each(|header| decode_text(block, &mut header.value, decode_json_escapes));
+            // Fields of bodies stay as they are logged.
+            let headers = values[first_value..].iter_mut().filter(|value| self.names.is_header(value.name));
+            headers.for_each(|header| decode_text(block, &mut header.value, decode_json_escapes));
         }
         Ok(())
     }
@@ -187,9 +187,12 @@ impl<'n> JsonParser<'n> {
             None => self.look_up(&cursor.block[name], draft.position),
         };
         draft.position += 1;
+        let start = cursor.at;
         let value = value(cursor, depth)?;
-        if let Some(field) = field {
-            draft.set(field, &value, cursor.block, &mut self.times);
+        match field {
+            Some(LogField::OfBody(name)) => draft.add_field(name, start..cursor.at, cursor.block),
+            Some(field) => draft.set(field, &value, cursor.block, &mut self.times),
+            None => {}
         }
         Some(())
     }
@@ -214,10 +217,10 @@ impl<'n> JsonParser<'n> {
 }
 
 impl<'h> Draft<'h> {
-    fn new(request: &'h mut LoggedRequest, headers: &'h mut Vec<LoggedHeader>) -> Self {
+    fn new(request: &'h mut LoggedRequest, values: &'h mut Vec<LoggedValue>) -> Self {
         Self {
             request,
-            headers,
+            values,
             start: None,
             time: None,
             duration: Duration::ZERO,
@@ -253,7 +256,7 @@ impl<'h> Draft<'h> {
             LogField::Host => keep_first(&mut request.host, span()),
             LogField::Status => request.status = status(bytes).unwrap_or(request.status),
             LogField::ResponseFlags => self.flags = Some(range.clone()),
-            LogField::BytesReceived => request.received = number(bytes).unwrap_or(request.received),
+            LogField::BytesReceived => request.received = number(bytes).or(request.received),
             LogField::BytesSent => request.sent = number(bytes).unwrap_or(request.sent),
             LogField::Cost => {
                 let units = number(bytes).map(|units| u32::try_from(units).unwrap_or(u32::MAX));
@@ -265,9 +268,20 @@ impl<'h> Draft<'h> {
             LogField::RequestId => keep_first(&mut request.request_id, span()),
             LogField::Header(name) => {
                 let value = span();
-                self.headers.push(LoggedHeader { name, value });
+                self.values.push(LoggedValue { name, value });
             }
+            // Added as it is logged, with its quotes: see `add_field`.
+            LogField::OfBody(_) => {}
         }
+    }
+
+    /// Adds a field of a body, which is the JSON at `value`. The same texts as of headers state that there is none.
+    fn add_field(&mut self, name: u32, value: Range<usize>, block: &[u8]) {
+        let value = match &block[value.clone()] {
+            b"null" | b"\"\"" | b"\"-\"" => TextSpan::NONE,
+            _ => TextSpan::new(value),
+        };
+        self.values.push(LoggedValue { name, value });
     }
 
     /// Completes the request.

@@ -1,9 +1,10 @@
 use std::time::Duration;
 
-use http::{HeaderName, Method, StatusCode, Version};
+use http::{Method, StatusCode, Version};
 use proptest::prelude::*;
 
 use super::*;
+use crate::collected::CollectedNames;
 use crate::record::{ParsedBlock, RecordedEnd};
 use crate::stream::parse_block;
 use weir_limiter::timestamp::Timestamp;
@@ -18,7 +19,7 @@ fn line_of(entry: &AccessLogEntry<'_>, format: &Format) -> Vec<u8> {
 }
 
 fn parse(format: LogFormat, text: &str) -> ParsedBlock {
-    let names = FieldNames::new(&[HeaderName::from_static("x-api-key")], &[]).unwrap();
+    let names = FieldNames::new(&CollectedNames::of_headers(["x-api-key"]), &[]).unwrap();
     let mut block = ParsedBlock { data: text.as_bytes().to_vec(), ..ParsedBlock::default() };
     parse_block(&mut block, &mut LineParser::new(format, &names), &mut 0, 0);
     block
@@ -83,13 +84,13 @@ fn envoy_line_is_parsed() {
     let line = r#"[2026-11-23T20:07:02.000Z] "POST /a HTTP/2" 503 UF,URX 7 91 15 - "198.51.100.1,192.0.2.7" "-" "9c1f" "a.test" "-" rule=x"#;
     let (request, block) = only(LogFormat::Envoy, line);
     assert_eq!((request.start, request.end), (TIME, TIME.saturating_add(Duration::from_millis(15))));
-    assert_eq!((request.status, request.received, request.sent), (503, 7, 91));
+    assert_eq!((request.status, request.received, request.sent), (503, Some(7), 91));
     assert_eq!(request.recorded_end, RecordedEnd::Failure(UpstreamFailure::Connect));
     assert_eq!(text(request.forwarded_for, &block), Some("198.51.100.1,192.0.2.7"));
     assert_eq!((text(request.host, &block), request.user_agent), (Some("a.test"), TextSpan::NONE));
     let istio = r#"[2026-11-23T20:07:02.000Z] "GET / HTTP/1.1" 200 - via_upstream - "-" 1 95 7 6 "192.0.2.7" "-" "-" "a" "b" c"#;
     let (request, _) = only(LogFormat::Envoy, istio);
-    assert_eq!((request.received, request.sent, request.status), (1, 95, 200));
+    assert_eq!((request.received, request.sent, request.status), (Some(1), 95, 200));
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn json_names_of_several_programs_are_known() {
     assert_eq!(request.address, RecordedAddress::Peer([10, 0, 0, 1].into()));
     assert_eq!((text(request.method, &block), text(request.target, &block)), (Some("POST"), Some("/login")));
     assert_eq!((request.status, request.sent), (401, 9));
-    let [header] = block.headers_of(&request) else { panic!() };
+    let [header] = block.values_of(&request) else { panic!() };
     assert_eq!((header.name, text(header.value, &block)), (0, Some("k")));
     let caddy = r#"{ "ts": 1795464422.5, "request": { "remote_ip": "192.0.2.9", "method": "GET", "host": "a.test", "uri": "/x", "headers": { "A": ["b", {"c": 1}] } }, "status": 200, "duration": 0.5 }"#;
     let (request, block) = only(LogFormat::Json, caddy);
@@ -144,7 +145,7 @@ fn broken_json_is_unreadable() {
 
 #[test]
 fn format_of_a_log_is_detected() {
-    let names = FieldNames::new(&[], &[]).unwrap();
+    let names = FieldNames::new(&CollectedNames::default(), &[]).unwrap();
     for format in LogFormat::ALL {
         let seeds = format!(
             "{}/fuzz/corpus/{}_log/lines",
@@ -228,7 +229,7 @@ proptest! {
             prop_assert_eq!(text(request.method, &block), Some(entry.method.as_str()));
             prop_assert_eq!(text(request.target, &block), Some(&*entry.path));
             prop_assert_eq!(text(request.host, &block), Some("a.test"));
-            prop_assert_eq!((request.status, request.received, request.sent), (entry.status, 5, entry.sent));
+            prop_assert_eq!((request.status, request.received, request.sent), (entry.status, Some(5), entry.sent));
             let client = entry.client.to_string();
             prop_assert_eq!(text(request.forwarded_for, &block), Some(&*client));
             if format == LogFormat::Json {

@@ -87,10 +87,11 @@ fn write_rule(page: &mut String, rule: &RuleReport, index: usize) {
         write!(page, "<section><h2>{}</h2><p>{}</p>", escape(&rule.name), escape(&format!("{limits}{key}")));
     for missing in &rule.undecidable {
         let text = format!(
-            "Needs {}, which the log does not have, for {} requests: {}.",
+            "Needs {}, which the log does not have, for {} requests: {}{}.",
             missing.attribute,
             grouped(missing.requests),
-            missing.consequence
+            missing.consequence,
+            missing.hint()
         );
         let _ = write!(page, "<p class=\"note\">{}</p>", escape(&text));
     }

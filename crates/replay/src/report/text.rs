@@ -91,10 +91,11 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport) -> fmt::Result {
     for missing in &rule.undecidable {
         writeln!(
             f,
-            "  needs {}, which the log does not have, for {} requests: {}",
+            "  needs {}, which the log does not have, for {} requests: {}{}",
             missing.attribute,
             grouped(missing.requests),
-            missing.consequence
+            missing.consequence,
+            missing.hint()
         )?;
     }
     if rule.not_simulated > 0 {

@@ -55,6 +55,11 @@ impl StatedCostMetrics {
         self.outcomes[outcome as usize].increment();
         self.units.add(units.into());
     }
+
+    /// Returns the units that responses were charged so far.
+    pub fn units(&self) -> u64 {
+        self.units.get()
+    }
 }
 
 /// Metrics of every rule with such a cost since the start, by name.

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::collected::CollectedNames;
 use crate::format::fields::FieldNames;
 use crate::format::{LineParser, LogFormat};
 use crate::record::ParsedBlock;
@@ -17,7 +18,7 @@ fn translate(text: &str) -> String {
 
 /// Returns time, address, method, target and status of the requests of a log.
 fn requests(format: LogFormat, text: &str) -> Vec<(u64, String, String, String, u16)> {
-    let names = FieldNames::new(&[http::HeaderName::from_static("x-api-key")], &[]).unwrap();
+    let names = FieldNames::new(&CollectedNames::of_headers(["x-api-key"]), &[]).unwrap();
     let mut block = ParsedBlock { data: translate(text).into_bytes(), ..ParsedBlock::default() };
     parse_block(&mut block, &mut LineParser::new(format, &names), &mut 0, 0);
     let span = |span: crate::record::TextSpan| {
