@@ -1,6 +1,7 @@
 //! Costs that the bodies of responses state: the tokens of language models, in whole documents and in streams.
 
 mod ends;
+mod injection;
 mod reservations;
 
 use std::io::{self, Read, Write};
