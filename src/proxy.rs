@@ -40,6 +40,7 @@ mod stream;
 mod timeouts;
 mod tunnel;
 mod unanswered;
+mod usage;
 mod view;
 mod worker;
 

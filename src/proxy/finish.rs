@@ -99,7 +99,15 @@ fn settle_stated_cost(
 /// Records that the response body has been sent completely.
 pub(super) fn response_complete(context: &mut RequestContext) {
     context.is_complete = true;
-    settle_stated_cost(context, |reader| reader.end().map_or(FieldsRead::Unreadable, FieldsRead::All));
+    let lacks_usage = context.lacks_usage;
+    settle_stated_cost(context, |reader| {
+        // A body that ends with its connection may end anywhere.
+        if reader.is_within_document() {
+            return FieldsRead::BrokenOff(reader.latest());
+        }
+        let all = if lacks_usage { FieldsRead::Unasked } else { FieldsRead::All };
+        reader.end().map_or(FieldsRead::Unreadable, all)
+    });
     if let Some(status) = context.status.filter(|_| context.is_grpc) {
         settle_grpc_status(context, GrpcStatus::from_http_status(status));
     }

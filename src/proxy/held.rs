@@ -11,7 +11,6 @@ use std::time::Duration;
 use http::request;
 
 use super::admitted::AdmittedRequest;
-use super::body::DownstreamBody;
 use super::body_fields::{self, NotRead};
 use super::decide::{
     IdentifiedRequest, decide_selection, identify_request, keep_details, log_headers, record_admission,
@@ -25,6 +24,7 @@ use super::local_reply::{DownstreamResponse, LocalReply, PendingBody, UnreadBody
 use super::prepare::ChosenUpstream;
 use super::request_context::RequestContext;
 use super::resolve::await_admission;
+use super::usage;
 use super::view::GenerationView;
 use weir_bodies::fields::FieldMask;
 use weir_limits::{Admission, AppliedLimits, LimitRejection, NotAdmitted, PendingLimits};
@@ -230,11 +230,9 @@ impl HeldRequest {
     ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
         let Self { view, mut context, pending, mut head, flags, mut unread, trace, fields } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
-        if fields.is_some_and(|fields| fields.read.is_ok())
-            && let DownstreamBody::Held(held) = &mut unread.body
-            && pending.injects_usage(&view.policy)
-        {
-            held.include_usage(&mut head.headers);
+        if let Some(fields) = fields {
+            let headers = &mut head.headers;
+            usage::ask_for_usage(&mut context, &view.policy, &pending, &fields, headers, &mut unread);
         }
         let Ok(attributes) = identify_request(&connection, &view, &head, now) else {
             let reply = LocalReply::malformed(InvalidRequest::Malformed);

@@ -87,6 +87,8 @@ pub(super) struct RequestContext {
     pub(super) recorder: Option<Box<Recorder>>,
     /// Reads the fields of the response that state its cost.
     pub(super) stated_cost: Option<Box<ResponseReader>>,
+    /// The request should have been changed to ask for its usage, and was not.
+    pub(super) lacks_usage: bool,
     /// Head of the request as it arrived over HTTP/1.1, until it has been forwarded.
     pub(super) received: ReceivedHead,
     /// Data for the access log and spans, if either is enabled.
@@ -169,6 +171,7 @@ impl RequestContext {
             followed: None,
             recorder: None,
             stated_cost: None,
+            lacks_usage: false,
             received: ReceivedHead::default(),
             log: None,
         })

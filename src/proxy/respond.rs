@@ -102,6 +102,9 @@ fn forward_response(
         // the response.
         context.timer.must_linger();
     }
+    if let Some(reader) = context.stated_cost.as_mut().filter(|_| body.ends_with_connection()) {
+        reader.end_with_connection();
+    }
     context.respond_with(status, ResponseFlag::None);
     announce_close(closes_for_drain(&context), &mut headers);
     Response { status, headers, body: ResponseBody::upstream(body, context) }

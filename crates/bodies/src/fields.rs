@@ -25,6 +25,9 @@ pub enum FieldName {
     Form(Arc<str>),
     /// The text of the object at this path of a JSON document, or what its string contains.
     JsonObject(Arc<Path>),
+    /// The number of texts at this path of a JSON document: 1 for a string, and for an array its elements that are not numbers, or 1 if it
+    /// has none. An array of numbers is one text, as the numbers of its tokens.
+    JsonCount(Arc<Path>),
     /// The complexity of a GraphQL request, computed from its fields.
     Graphql(Arc<GraphqlComplexity>),
 }
@@ -60,6 +63,8 @@ pub(crate) struct PathNode {
     pub(crate) field: Option<FieldIndex>,
     /// The field that is the text of the object here.
     pub(crate) object: Option<FieldIndex>,
+    /// The field that is the number of texts here.
+    pub(crate) count: Option<FieldIndex>,
     children: Vec<(Step, PathNodeIndex)>,
     /// Whether a child is reached by a key.
     pub(crate) has_keys: bool,
@@ -131,6 +136,7 @@ impl FieldSet {
             match field {
                 FieldName::Json(path) => set.node_at(path).field = Some(index),
                 FieldName::JsonObject(path) => set.node_at(path).object = Some(index),
+                FieldName::JsonCount(path) => set.node_at(path).count = Some(index),
                 FieldName::Form(name) => set.forms.push((Arc::clone(name), index)),
                 FieldName::Graphql(_) => {}
             }
@@ -215,9 +221,21 @@ impl FieldSet {
     }
 }
 
+impl Value {
+    /// Returns a number of texts.
+    pub(crate) fn count(number: u32) -> Self {
+        Self { kind: Kind::Number, text: number.to_string().into() }
+    }
+}
+
 impl PathNode {
-    /// Whether a scalar here is a field.
+    /// Whether a scalar here is a field, or counted.
     pub(crate) const fn is_field(&self) -> bool {
+        self.is_text() || self.count.is_some()
+    }
+
+    /// Whether the text of a scalar here is a field.
+    pub(crate) const fn is_text(&self) -> bool {
         self.field.is_some() || self.object.is_some()
     }
 
@@ -285,7 +303,7 @@ impl FromIterator<FieldIndex> for FieldMask {
 impl fmt::Display for FieldName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(path) | Self::JsonObject(path) => path.fmt(f),
+            Self::Json(path) | Self::JsonObject(path) | Self::JsonCount(path) => path.fmt(f),
             Self::Form(name) => f.write_str(name),
             Self::Graphql(_) => f.write_str("complexity"),
         }

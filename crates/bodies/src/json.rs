@@ -1,5 +1,6 @@
 //! JSON (RFC 8259), read in pieces without recursion.
 
+mod count;
 mod number;
 mod string;
 mod token;
@@ -59,6 +60,8 @@ struct Container {
     node: Option<PathNodeIndex>,
     /// Index of the current element.
     index: u32,
+    /// The field that is the number of texts in this array, and those so far.
+    count: Option<(FieldIndex, u32)>,
     /// Children of the node that have been found, by position.
     found: SmallVec<[usize; 4]>,
 }
@@ -172,6 +175,16 @@ impl JsonReader {
         self.records.last()
     }
 
+    /// Whether the document, or the array of documents, has been closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == JsonState::End
+    }
+
+    /// Whether it reads an array of documents.
+    pub(crate) const fn is_batch(&self) -> bool {
+        self.is_batch
+    }
+
     /// Returns the values of each document at the end of the body.
     ///
     /// # Errors
@@ -215,13 +228,16 @@ impl JsonReader {
             return Err(Unreadable::TooDeep);
         }
         self.begin_record(fields, !is_object)?;
+        self.count_element();
         let text = self.node.and_then(|node| fields.node(node).object).filter(|_| is_object);
+        let count = self.node.and_then(|node| fields.node(node).count).filter(|_| !is_object);
         let is_on_path = |node: &PathNodeIndex| {
             let node = fields.node(*node);
             if is_object { node.has_keys } else { node.has_indices }
         };
         let node = self.node.filter(is_on_path);
-        self.open.push(Container { is_object, node, index: 0, found: SmallVec::new() });
+        let count = count.map(|field| (field, 0));
+        self.open.push(Container { is_object, node, index: 0, count, found: SmallVec::new() });
         if let (Some(field), None) = (text, &self.object) {
             self.object = Some(Box::new(OpenObject { field, depth: self.open.len(), text: Vec::new() }));
         }
@@ -283,7 +299,8 @@ impl JsonReader {
 
     fn end_container(&mut self, is_object: bool) -> Result<(), Unreadable> {
         let container = self.open.pop().filter(|container| container.is_object == is_object);
-        container.ok_or(Unreadable::Invalid)?;
+        let container = container.ok_or(Unreadable::Invalid)?;
+        self.keep_count(container.count);
         self.end_value();
         Ok(())
     }
@@ -294,8 +311,12 @@ impl JsonReader {
 
     fn begin_scalar(&mut self, fields: &FieldSet, byte: u8) -> Result<(), Unreadable> {
         self.begin_record(fields, false)?;
+        if !matches!(byte, b'-' | b'0'..=b'9') {
+            self.count_element();
+        }
         self.node = self.node.filter(|node| fields.node(*node).is_field());
-        self.begin_text(if self.node.is_some() { self.max_value } else { 0 });
+        let is_kept = self.node.is_some_and(|node| fields.node(node).is_text());
+        self.begin_text(if is_kept { self.max_value } else { 0 });
         self.state = match byte {
             b'"' => JsonState::String { is_key: false, escape: Escape::None },
             b'-' | b'0'..=b'9' => JsonState::Number(NumberState::Start),
@@ -338,6 +359,8 @@ impl JsonReader {
                 self.node = Some(child);
                 Ok(())
             }
+            // A response does not spell a field in two ways to evade a limit.
+            KeyMatch::Similar if !self.keeps_elements => Ok(()),
             KeyMatch::Similar => Err(Unreadable::Duplicate),
         }
     }
@@ -349,6 +372,9 @@ impl JsonReader {
             let text = std::str::from_utf8(&self.text).map_err(|_| Unreadable::Invalid)?;
             for field in [node.field, node.object].into_iter().flatten() {
                 record[field] = Some(Value { kind, text: text.into() });
+            }
+            if let Some(field) = node.count.filter(|_| kind == Kind::String) {
+                record[field] = Some(Value::count(1));
             }
         }
         Ok(())
@@ -378,7 +404,7 @@ impl JsonReader {
         if !state.may_end() {
             return Err(Unreadable::Invalid);
         }
-        if self.node.is_some() {
+        if self.max_text > 0 {
             self.text = number::canonical(&self.text).ok_or(Unreadable::Invalid)?;
         }
         self.end_scalar(fields, Kind::Number)

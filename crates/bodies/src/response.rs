@@ -4,16 +4,18 @@
 
 mod document;
 mod event_stream;
+mod fields;
 mod lines;
 
 use std::sync::Arc;
 
 use self::document::ResponseDocuments;
 use self::event_stream::EventStreamReader;
+pub use self::fields::ResponseFields;
 use self::lines::LineReader;
 use crate::Unreadable;
 use crate::coding::Coding;
-use crate::fields::{FieldIndex, FieldSet, Value};
+use crate::fields::{FieldIndex, Value};
 use crate::reader::{is_json, media_type};
 
 /// Reads the fields of one response.
@@ -22,6 +24,8 @@ pub struct ResponseReader {
     documents: ResponseDocuments,
     format: ResponseFormat,
     failed: Option<Unreadable>,
+    /// Whether the body ends with its connection, however that ends.
+    ends_with_connection: bool,
 }
 
 #[derive(Debug)]
@@ -40,6 +44,19 @@ pub struct LatestValues {
     /// The values, with the number of the document that has them.
     values: Box<[Option<(u32, Value)>]>,
     documents: u32,
+    extent: Extent,
+    is_done: bool,
+}
+
+/// How much of a response its values are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// One document, which is complete.
+    Document,
+    /// A series of documents, whose end has arrived. The last of them may say that there should have been more.
+    Series,
+    /// A part.
+    Part,
 }
 
 impl ResponseReader {
@@ -48,7 +65,7 @@ impl ResponseReader {
     /// # Errors
     /// Why responses like this have no fields.
     pub fn new(
-        fields: &Arc<FieldSet>,
+        fields: &Arc<ResponseFields>,
         content_type: Option<&[u8]>,
         content_encoding: Option<&[u8]>,
     ) -> Result<Self, Unreadable> {
@@ -66,12 +83,22 @@ impl ResponseReader {
             media_type if is_json(media_type) => ResponseFormat::Json,
             _ => return Err(Unreadable::ContentType),
         };
-        Ok(Self { documents: ResponseDocuments::new(fields), format, failed: None })
+        Ok(Self {
+            documents: ResponseDocuments::new(fields),
+            format,
+            failed: None,
+            ends_with_connection: false,
+        })
+    }
+
+    /// Notes that the body ends with its connection: then, the end of a series does not tell whether it is complete.
+    pub const fn end_with_connection(&mut self) {
+        self.ends_with_connection = true;
     }
 
     /// Reads the next piece of the body.
     pub fn read(&mut self, piece: &[u8]) {
-        let Self { documents, format, failed } = self;
+        let Self { documents, format, failed, .. } = self;
         if failed.is_some() {
             return;
         }
@@ -92,19 +119,34 @@ impl ResponseReader {
     /// Why values are unknown. ResponseDocuments of a stream that are not JSON are passed over.
     pub fn end(&mut self) -> Result<&LatestValues, Unreadable> {
         let ended = self.documents.end();
-        let latest = self.documents.latest();
-        match (self.failed, &self.format) {
-            (Some(reason), _) => Err(reason),
-            (None, ResponseFormat::Json) => ended.map(|()| latest),
-            (None, ResponseFormat::Lines(_) | ResponseFormat::EventStream(_)) => Ok(latest),
-        }
+        let extent = match (self.failed, &self.format) {
+            (Some(reason), _) => return Err(reason),
+            (None, ResponseFormat::Json) => Extent::of_document(ended?),
+            (None, _) if self.ends_with_connection => Extent::Part,
+            (None, ResponseFormat::Lines(_) | ResponseFormat::EventStream(_)) => Extent::Series,
+        };
+        Ok(self.documents.latest(extent))
+    }
+
+    /// Whether what has been read ends within a document, so that a body with this end is cut off.
+    pub fn is_within_document(&self) -> bool {
+        self.failed.is_none()
+            && match &self.format {
+                ResponseFormat::Json => self.documents.is_within(),
+                // The last event may lack its empty line, and the last line its end.
+                ResponseFormat::Lines(_) => false,
+                ResponseFormat::EventStream(messages) => messages.is_within_message(),
+            }
     }
 
     /// Returns the values that have been read so far, of a body that ends before its end.
     pub fn latest(&mut self) -> &LatestValues {
         match self.format {
-            ResponseFormat::Json => self.documents.latest_so_far(),
-            ResponseFormat::Lines(_) | ResponseFormat::EventStream(_) => self.documents.latest(),
+            ResponseFormat::Json => {
+                let extent = self.documents.extent();
+                self.documents.latest_so_far(extent)
+            }
+            ResponseFormat::Lines(_) | ResponseFormat::EventStream(_) => self.documents.latest(Extent::Part),
         }
     }
 }
@@ -117,13 +159,30 @@ impl LatestValues {
         last.map(|(_, value)| &*value.text)
     }
 
-    fn replace(&mut self, values: impl IntoIterator<Item = Option<Value>>) {
+    /// Returns how much of the response they are from.
+    pub const fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Whether there was a document `[DONE]`, with which streams of OpenAI's format end.
+    pub const fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    fn replace(&mut self, fields: &ResponseFields, values: impl IntoIterator<Item = Option<Value>>) {
         self.documents = self.documents.saturating_add(1);
-        for (latest, value) in self.values.iter_mut().zip(values) {
-            if let Some(value) = value {
+        for (index, (latest, value)) in self.values.iter_mut().zip(values).enumerate() {
+            if let Some(value) = value.filter(|value| fields.counts(index, value)) {
                 *latest = Some((self.documents, value));
             }
         }
+    }
+}
+
+impl Extent {
+    /// Returns that of a complete document.
+    const fn of_document(is_array: bool) -> Self {
+        if is_array { Self::Series } else { Self::Document }
     }
 }
 

@@ -30,6 +30,17 @@ pub struct Edit {
     pub text: String,
 }
 
+/// Why a request for a stream stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unchanged {
+    /// It has a digest of its body.
+    Digest,
+    /// A signature covers the length of its body.
+    Signature,
+    /// Its body is compressed.
+    Coding,
+}
+
 /// Positions in a document.
 #[derive(Default)]
 struct UsageOption {
@@ -89,6 +100,20 @@ fn scalar(text: &[u8]) -> Option<&[u8]> {
         _ => text.iter().position(|byte| b",} \t\r\n".contains(byte))?,
     };
     Some(&text[..length])
+}
+
+impl Unchanged {
+    /// All reasons, in order of declaration.
+    pub const ALL: [Self; 3] = [Self::Digest, Self::Signature, Self::Coding];
+
+    /// Returns the name of the reason in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Digest => "digest",
+            Self::Signature => "signature",
+            Self::Coding => "coding",
+        }
+    }
 }
 
 impl UsageOption {

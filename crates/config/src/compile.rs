@@ -136,7 +136,7 @@ pub(super) fn compile(
     note_unused_store(store.is_some() && !context.needs_store, report);
     let bodies =
         bodies::compile(raw.bodies.as_ref(), root.key("bodies"), context.used_fields.requests.take());
-    let response_fields = response_cost::field_set(context.used_fields.responses.take());
+    let response_fields = response_cost::fields(&context.used_fields);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;

@@ -52,6 +52,7 @@ use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter};
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
+use weir_policy::identify::body::BodyFields;
 use weir_policy::rules::cost::ResponseFieldsCost;
 use weir_policy::rules::selection::{CheckRole, SelectedCheck, SideEffects};
 use weir_policy::rules::{RuleIndex, RuleSet};
@@ -257,6 +258,12 @@ impl PendingLimits {
     /// Whether a request for a stream is to ask for its usage.
     pub fn injects_usage(&self, policy: &Policy) -> bool {
         self.response_costs(policy).any(|stated| stated.injects_usage.is_some())
+    }
+
+    /// Whether a request with these fields asks for a stream without its usage.
+    pub fn lacks_usage(&self, policy: &Policy, fields: &BodyFields) -> bool {
+        self.response_costs(policy)
+            .any(|stated| fields.of_elements().any(|element| stated.lacks_usage(element)))
     }
 
     /// Yields the costs that fields of the response's body state, of rules that are charged.

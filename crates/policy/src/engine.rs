@@ -27,7 +27,7 @@ use crate::rules::header_twins::HeaderTwins;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::rules::{RequiredLimits, RuleSet};
-use weir_bodies::fields::FieldSet;
+use weir_bodies::response::ResponseFields;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{LimitHandle, LimitSpec, Limiter};
 
@@ -43,7 +43,7 @@ pub struct PolicySpec {
     /// What rules read of bodies; `None` if no rule reads any.
     pub bodies: Option<Arc<BodySettings>>,
     /// Fields that rules read of the bodies of responses; `None` if there are none.
-    pub response_fields: Option<Arc<FieldSet>>,
+    pub response_fields: Option<Arc<ResponseFields>>,
     /// Rate limit headers of responses.
     pub response: response::LimitHeaderSettings,
 }

@@ -386,11 +386,7 @@ impl RuleSet {
             key: key.key,
             is_enforced: key.is_enforced,
             entries,
-            hits: limiting.cost_model.units_to_reserve(
-                request.headers,
-                request.body.get(),
-                request.body_size.get(),
-            ),
+            hits: limiting.cost_model.reserve(request.into()).units,
             local_fallback,
         });
         None

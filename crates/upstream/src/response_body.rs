@@ -91,6 +91,11 @@ impl<B> UpstreamResponseBody<B> {
             || matches!(&self.source, BodySource::Http1(streaming) if streaming.is_uploading())
     }
 
+    /// Whether the body ends where its connection ends, so that one that is cut off looks complete.
+    pub fn ends_with_connection(&self) -> bool {
+        matches!(&self.source, BodySource::Http1(streaming) if streaming.decoder().ends_with_connection())
+    }
+
     /// Whether the whole response has been received from the upstream.
     fn is_received(&self) -> bool {
         match &self.source {

@@ -1,5 +1,9 @@
 //! Costs that the bodies of responses state: the tokens of language models, in whole documents and in streams.
 
+mod ends;
+mod injection;
+mod reservations;
+
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -208,9 +212,10 @@ fn reservation_is_derived_from_the_request() {
     };
     let post = |body: &str| Request::post("/v1/chat/completions", body);
     assert_eq!(reserved(post("{}  ")), 101, "the default, and four bytes");
-    assert_eq!(reserved(post(r#"{"max_tokens":50,"max_completion_tokens":60}"#)), 60 + 11);
-    assert_eq!(reserved(post(r#"{"max_tokens":50,"n":3}"#)), 150 + 6, "three choices");
-    assert_eq!(reserved(post(r#"{"max_tokens":90000}"#)), 5000, "at most the maximum");
+    let both = r#"{"messages":[],"max_tokens":50,"max_completion_tokens":60}"#;
+    assert_eq!(reserved(post(both)), 60 + 15);
+    assert_eq!(reserved(post(r#"{"messages":[],"max_tokens":50,"n":3}"#)), 150 + 10, "three choices");
+    assert_eq!(reserved(post(r#"{"messages":[],"max_tokens":90000}"#)), 5000, "at most the maximum");
     let text = format!("{{\"prompt\":\"{}\"}}", "x".repeat(4000));
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     gzip.write_all(text.as_bytes()).expect("in memory");

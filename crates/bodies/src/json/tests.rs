@@ -98,6 +98,42 @@ fn each_element_of_a_batch_has_a_record() {
 }
 
 #[test]
+fn texts_are_counted() {
+    let set = FieldSet::new([FieldName::JsonCount(Arc::new("p".parse().expect("a path")))]);
+    let count = |value: &str| {
+        let records = read(&set, format!("{{\"p\":{value},\"q\":[1]}}").as_bytes()).expect("readable");
+        records[0][0].as_ref().map(|count| count.text.to_string())
+    };
+    for (value, texts) in [
+        (r#""x""#, Some("1")),
+        (r#""""#, Some("1")),
+        ("[]", Some("1")),
+        ("[1, -2, 3e1]", Some("1")),
+        (r#"["a", "b"]"#, Some("2")),
+        ("[[1, 2], [3], []]", Some("3")),
+        (r#"[{"role": ["a", "b"]}, {}]"#, Some("2")),
+        ("null", None),
+        ("{}", None),
+        ("5", None),
+        ("true", None),
+    ] {
+        assert_eq!(count(value).as_deref(), texts, "{value}");
+    }
+    let both = FieldSet::new([
+        FieldName::JsonCount(Arc::new("p".parse().expect("a path"))),
+        FieldName::Json(Arc::new("p".parse().expect("a path"))),
+        FieldName::Json(Arc::new("p[1].r".parse().expect("a path"))),
+    ]);
+    let values = |document: &str| {
+        let records = read(&both, document.as_bytes()).expect("readable");
+        records[0].iter().map(|value| value.as_ref().map(|value| value.text.to_string())).collect::<Vec<_>>()
+    };
+    assert_eq!(values(r#"{"p":"x"}"#), [Some("1".to_owned()), Some("x".to_owned()), None]);
+    assert_eq!(values(r#"{"p":7}"#), [None, Some("7".to_owned()), None]);
+    assert_eq!(values(r#"{"p":["x",{"r":3}]}"#), [Some("2".to_owned()), None, Some("3".to_owned())]);
+}
+
+#[test]
 fn depth_is_bounded() {
     let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
     assert!(read(&set(&["m"]), nested(MAX_DEPTH).as_bytes()).is_ok());

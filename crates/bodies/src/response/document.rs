@@ -2,20 +2,25 @@
 
 use std::sync::Arc;
 
-use super::LatestValues;
+use super::fields::ResponseFields;
+use super::{Extent, LatestValues};
 use crate::Unreadable;
-use crate::fields::FieldSet;
 use crate::json::JsonReader;
 
 /// Maximum length of a value. Numbers are read, and a longer one is not a number that means anything.
 const MAX_VALUE: usize = 64;
 
+/// The data of the last event of OpenAI's streams.
+const DONE: &[u8] = b"[DONE]";
+
 /// The fields of documents.
 #[derive(Debug)]
 pub(super) struct ResponseDocuments {
-    fields: Arc<FieldSet>,
+    fields: Arc<ResponseFields>,
     latest: LatestValues,
     current: Document,
+    /// Number of bytes of [`DONE`] that the current document consists of; `None` if it is another one.
+    done: Option<usize>,
 }
 
 /// A document that is being read.
@@ -29,9 +34,15 @@ enum Document {
 }
 
 impl ResponseDocuments {
-    pub(super) fn new(fields: &Arc<FieldSet>) -> Self {
-        let latest = LatestValues { values: vec![None; fields.fields().len()].into(), documents: 0 };
-        Self { fields: Arc::clone(fields), latest, current: Document::Empty }
+    pub(super) fn new(fields: &Arc<ResponseFields>) -> Self {
+        let values = vec![None; fields.set().fields().len()].into();
+        let latest = LatestValues { values, documents: 0, extent: Extent::Part, is_done: false };
+        Self { fields: Arc::clone(fields), latest, current: Document::Empty, done: Some(0) }
+    }
+
+    /// Whether `document` is a whole document that has no values, so that it need not be read.
+    pub(super) fn may_skip(&self, document: &[u8]) -> bool {
+        self.is_empty() && !document.trim_ascii_start().starts_with(DONE) && !self.fields.may_be_in(document)
     }
 
     /// Reads more of the current document.
@@ -39,23 +50,27 @@ impl ResponseDocuments {
         if matches!(self.current, Document::Empty) {
             self.current = Document::Reading(Box::new(JsonReader::of_last_values(MAX_VALUE)));
         }
+        self.done =
+            self.done.and_then(|done| piece.iter().try_fold(done, |done, byte| followed_by(done, *byte)));
         let read = match &mut self.current {
             Document::Empty => Ok(()),
             Document::Failed(reason) => return Err(*reason),
-            Document::Reading(reader) => reader.read(&self.fields, piece),
+            Document::Reading(reader) => reader.read(self.fields.set(), piece),
         };
         read.inspect_err(|reason| self.current = Document::Failed(*reason))
     }
 
-    /// Ends the current document: its values replace those of earlier ones.
-    pub(super) fn end(&mut self) -> Result<(), Unreadable> {
+    /// Ends the current document: its values replace those of earlier ones. Returns whether it is an array of documents.
+    pub(super) fn end(&mut self) -> Result<bool, Unreadable> {
+        self.latest.is_done |= self.done.replace(0) == Some(DONE.len());
         match std::mem::take(&mut self.current) {
-            Document::Empty => Ok(()),
+            Document::Empty => Ok(false),
             Document::Failed(reason) => Err(reason),
             Document::Reading(reader) => {
-                let records = reader.finish(&self.fields)?;
-                records.into_iter().for_each(|record| self.latest.replace(record));
-                Ok(())
+                let is_array = reader.is_batch();
+                let records = reader.finish(self.fields.set())?;
+                records.into_iter().for_each(|record| self.latest.replace(&self.fields, record));
+                Ok(is_array)
             }
         }
     }
@@ -65,18 +80,41 @@ impl ResponseDocuments {
         matches!(self.current, Document::Empty)
     }
 
-    /// Returns the values of the documents that have ended.
-    pub(super) const fn latest(&self) -> &LatestValues {
+    /// Returns how much of a body that is one document has arrived; [`Extent::Part`] if it cannot be read.
+    pub(super) fn extent(&self) -> Extent {
+        match &self.current {
+            Document::Reading(reader) if reader.is_closed() => Extent::of_document(reader.is_batch()),
+            Document::Empty | Document::Reading(_) | Document::Failed(_) => Extent::Part,
+        }
+    }
+
+    /// Whether the current document can be read, and is not complete.
+    pub(super) fn is_within(&self) -> bool {
+        matches!(&self.current, Document::Reading(reader) if !reader.is_closed())
+    }
+
+    /// Returns the values of the documents that have ended, of a body of which this much has arrived.
+    pub(super) const fn latest(&mut self, extent: Extent) -> &LatestValues {
+        self.latest.extent = extent;
         &self.latest
     }
 
     /// As [`Self::latest`], with what has been read of the current document.
-    pub(super) fn latest_so_far(&mut self) -> &LatestValues {
+    pub(super) fn latest_so_far(&mut self, extent: Extent) -> &LatestValues {
         if let Document::Reading(reader) = &self.current
             && let Some(record) = reader.last_record()
         {
-            self.latest.replace(record.iter().cloned());
+            self.latest.replace(&self.fields, record.iter().cloned());
         }
-        &self.latest
+        self.latest(extent)
+    }
+}
+
+/// Returns how many bytes of [`DONE`], surrounded by white space, there are with the next byte.
+fn followed_by(done: usize, byte: u8) -> Option<usize> {
+    match DONE.get(done) {
+        Some(next) if *next == byte => Some(done + 1),
+        _ if byte.is_ascii_whitespace() && (done == 0 || done == DONE.len()) => Some(done),
+        _ => None,
     }
 }

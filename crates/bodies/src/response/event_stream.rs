@@ -47,7 +47,8 @@ impl EventStreamReader {
             self.headers -= take(&mut piece, self.headers).len();
             let payload = take(&mut piece, self.payload);
             self.payload -= payload.len();
-            if !payload.is_empty() {
+            let is_skipped = self.payload == 0 && documents.may_skip(payload);
+            if !payload.is_empty() && !is_skipped {
                 // A payload that is not JSON has no values.
                 let _ = documents.read(payload);
             }
@@ -58,6 +59,11 @@ impl EventStreamReader {
             }
         }
         Ok(())
+    }
+
+    /// Whether a message has begun and not ended.
+    pub(super) const fn is_within_message(&self) -> bool {
+        self.in_prelude > 0
     }
 
     fn begin_message(&mut self) -> Result<(), Unreadable> {

@@ -63,7 +63,7 @@ impl LineReader {
                 (LineState::Data | LineState::Ignored, _) => {
                     let end = memchr::memchr2(b'\n', b'\r', piece).unwrap_or(piece.len());
                     let (line, rest) = piece.split_at(end);
-                    if self.state == LineState::Data {
+                    if self.state == LineState::Data && !(self.is_last(rest) && documents.may_skip(line)) {
                         // An error is kept by the document.
                         let _ = documents.read(line);
                     }
@@ -71,6 +71,12 @@ impl LineReader {
                 }
             };
         }
+    }
+
+    /// Whether `rest` begins with the end of a line, and this line is the last one of its document.
+    fn is_last(&self, rest: &[u8]) -> bool {
+        let after = rest.strip_prefix(b"\r\n").or_else(|| rest.strip_prefix(b"\n"));
+        after.is_some_and(|after| self.is_document || after.starts_with(b"\n") || after.starts_with(b"\r"))
     }
 
     fn end_line(&mut self, state: LineState, documents: &mut ResponseDocuments) {

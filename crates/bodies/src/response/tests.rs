@@ -7,13 +7,15 @@ use crate::fields::FieldName;
 
 const TOTAL: [FieldIndex; 2] = [0, 1];
 
-fn fields() -> Arc<FieldSet> {
-    let path = |text: &str| FieldName::Json(Arc::new(text.parse().expect("a path")));
-    Arc::new(FieldSet::new([
-        path("usage.total_tokens"),
-        path("response.usage.total_tokens"),
-        path("usage.output_tokens"),
-    ]))
+const TYPE: FieldIndex = 3;
+
+fn names(paths: &[&str]) -> Vec<FieldName> {
+    paths.iter().map(|path| FieldName::Json(Arc::new(path.parse().expect("a path")))).collect()
+}
+
+fn fields() -> Arc<ResponseFields> {
+    let paths = ["usage.total_tokens", "response.usage.total_tokens", "usage.output_tokens", "type"];
+    Arc::new(ResponseFields::new(names(&paths), Some(TYPE)))
 }
 
 fn read_in_pieces(content_type: &str, body: &[u8], size: usize) -> Result<LatestValues, Unreadable> {
@@ -106,6 +108,65 @@ fn lines_and_messages_are_documents() {
 }
 
 #[test]
+fn fields_are_found_in_events_however_their_keys_are_spelt() {
+    let events = |body: &str| total("text/event-stream", body);
+    let escaped = r#"{"usage":{"\u0074otal_tokens":4}}"#;
+    assert_eq!(events(&format!("data: {escaped}\n\n")).as_deref(), Some("4"));
+    assert_eq!(total("application/x-ndjson", &format!("{escaped}\n")).as_deref(), Some("4"));
+    let parts = "data: {\"usage\":{\ndata: \"total_tokens\":6}}\n\n";
+    assert_eq!(events(parts).as_deref(), Some("6"), "the first of two lines has no key of a field");
+    let slash = ResponseFields::new(names(&["a/b", "c"]), None);
+    assert!(slash.may_be_in(br#"{"a\/b":1}"#), "a key that is spelt in two ways without a number");
+    let plain = ResponseFields::new(names(&["a.b", "a.c[0]"]), None);
+    assert!(!plain.may_be_in(br#"{"a":{"d":1}}"#) && plain.may_be_in(br#"{"c":1}"#));
+}
+
+#[test]
+fn end_of_a_series_is_known() {
+    let read = |content_type: &str, body: &[u8], with_connection: bool| {
+        let mut reader = ResponseReader::new(&fields(), Some(content_type.as_bytes()), None).expect("a type");
+        if with_connection {
+            reader.end_with_connection();
+        }
+        body.chunks(3).for_each(|piece| reader.read(piece));
+        let is_cut = reader.is_within_document();
+        let so_far = reader.latest().extent();
+        (so_far, is_cut, reader.end().map(|latest| (latest.extent(), latest.is_done())))
+    };
+    let json = |body: &str| read("application/json", body.as_bytes(), true);
+    assert_eq!(json("{} "), (Extent::Document, false, Ok((Extent::Document, false))));
+    assert_eq!(json("[{},{}]"), (Extent::Series, false, Ok((Extent::Series, false))));
+    assert_eq!(json("[{},{}"), (Extent::Part, true, Err(Unreadable::Invalid)));
+    let events = |body: &str, close| read("text/event-stream", body.as_bytes(), close);
+    assert_eq!(events("data: {}\n\n", false), (Extent::Part, false, Ok((Extent::Series, false))));
+    assert_eq!(events("data: {}\n\n", true), (Extent::Part, false, Ok((Extent::Part, false))));
+    for done in ["data: [DONE]\n\n", "data:[DONE] \r\r", "data: {}\n\ndata: [DONE]"] {
+        assert_eq!(events(done, true).2, Ok((Extent::Part, true)), "{done}");
+    }
+    for other in ["data: [DONE]x\n\n", "data: [DON\n\n", "data: x[DONE]\n\n", "data: [DONE\ndata: ]\n\n"] {
+        assert_eq!(events(other, true).2, Ok((Extent::Part, false)), "{other}");
+    }
+    let whole = message(b"", b"{}");
+    let stream = |body: &[u8]| read("application/vnd.amazon.eventstream", body, false).1;
+    assert!(!stream(&whole) && stream(&whole[..whole.len() - 1]) && stream(&[&*whole, b"\0"].concat()));
+}
+
+#[test]
+fn type_of_the_last_event_is_kept() {
+    let kind = |events: &[&str]| {
+        let body: String = events.iter().map(|event| format!("data: {{\"type\":\"{event}\"}}\n\n")).collect();
+        let of = |size| {
+            let latest = read_in_pieces("text/event-stream", body.as_bytes(), size).expect("events");
+            latest.last_of([TYPE]).map(str::to_owned)
+        };
+        assert_eq!(of(4), of(usize::MAX), "{body}");
+        of(4)
+    };
+    assert_eq!(kind(&["message_start", "message_stop", "ping"]).as_deref(), Some("message_stop"));
+    assert_eq!(kind(&["message_start", "ping"]), None);
+}
+
+#[test]
 fn compressed_response_is_not_read() {
     let reader = |coding: &str| {
         ResponseReader::new(&fields(), Some(b"application/json"), Some(coding.as_bytes())).map(|_| ())
@@ -133,5 +194,22 @@ proptest! {
             };
             prop_assert_eq!(value(size), value(usize::MAX));
         }
+    }
+
+    #[test]
+    fn skipped_events_have_no_values(
+        documents in prop::collection::vec(prop::sample::select(vec![
+            "{}", "[]", "[DONE]", r#"{"usage":{"total_tokens":1}}"#, r#"{"usage":{"\u0074otal_tokens":2}}"#,
+            r#"{"a":"\"total_tokens\""}"#, r#"{"usage":null}"#, r#"{"type":"message_stop"}"#, r#"{"type":"ping"}"#, "{",
+            r#"{"Usage":{},"usage":{"output_tokens":3}}"#,
+        ]), 0..8),
+        ends in prop::sample::select(vec!["\n\n", "\r\r", "\r\n\r\n", "\nid: 1\n\n", "\n"]),
+    ) {
+        let body: String = documents.iter().map(|document| format!("data: {document}{ends}")).collect();
+        let values = |size| {
+            let latest = read_in_pieces("text/event-stream", body.as_bytes(), size).expect("events");
+            (latest.values.iter().map(|value| value.as_ref().map(|(_, value)| value.clone())).collect::<Vec<_>>(), latest.is_done())
+        };
+        prop_assert_eq!(values(1), values(usize::MAX));
     }
 }

@@ -1,11 +1,11 @@
 //! Parts of the configuration that rules refer to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::data_files::DataFiles;
 use crate::raw::TrailingSlash;
-use weir_bodies::fields::FieldName;
+use weir_bodies::fields::{FieldIndex, FieldName};
 use weir_policy::identify::jwt::claim::ClaimName;
 use weir_policy::response::LimitHeaderSettings;
 use weir_policy::rules::membership::Plans;
@@ -63,6 +63,8 @@ pub(super) struct CompileContext<'f> {
 pub(super) struct UsedFields {
     pub(super) requests: RefCell<Vec<FieldName>>,
     pub(super) responses: RefCell<Vec<FieldName>>,
+    /// The field of responses with the type of an event.
+    pub(super) event_type: Cell<Option<FieldIndex>>,
 }
 
 impl CompileContext<'_> {

@@ -1,79 +1,34 @@
 //! Costs that the body of a response states: `response_json` and `tokens`, and what is reserved for them.
 
+mod formats;
+
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use self::formats::{ANY_END, EndFields, EndpointFields, FAILURE, RequiredField, TokenFields};
 use super::bodies::{add_used, json_field, register};
-use super::context::CompileContext;
+use super::context::{CompileContext, UsedFields};
 use super::map_items;
 use crate::at::At;
 use crate::defaults::REQUEST_COST;
 use crate::diagnostic::ValueError;
 use crate::raw;
 use crate::raw::TokenFormat;
-use weir_bodies::fields::{FieldName, FieldSet};
+use weir_bodies::fields::FieldName;
+use weir_bodies::response::ResponseFields;
 use weir_policy::identify::body::BodyField;
 use weir_policy::rules::cost::{
-    CostEstimate, ResponseFieldsCost, UsageOptionFields, WEIGHT_SCALE, WeightedFields,
+    CostEstimate, EndpointPattern, ResponseFieldsCost, StatedMax, StreamEnd, UsageOptionFields, WEIGHT_SCALE,
+    WeightedFields,
 };
 
 /// Maximum weight of a number, in thousandths.
 const MAX_WEIGHT: f64 = 1e9;
 
-/// Fields of a language model's API.
-struct TokenFields {
-    /// Fields of responses. Each inner list is one number, which different responses and events have at different paths.
-    response: &'static [&'static [&'static str]],
-    /// Fields of requests with the maximum number of tokens of a response.
-    max: &'static [&'static str],
-    /// Field of requests with the number of responses that are generated.
-    repetitions: Option<&'static str>,
-}
-
-impl TokenFields {
-    const fn of(format: TokenFormat) -> Self {
-        match format {
-            // Chat Completions and embeddings; the event `response.completed` of Responses.
-            TokenFormat::Openai => Self {
-                response: &[&["usage.total_tokens", "response.usage.total_tokens"]],
-                max: &["max_completion_tokens", "max_tokens", "max_output_tokens"],
-                repetitions: Some("n"),
-            },
-            // Input tokens are in the event `message_start`, the tokens of the output in each `message_delta`.
-            TokenFormat::Anthropic => Self {
-                response: &[
-                    &["usage.input_tokens", "message.usage.input_tokens"],
-                    &["usage.cache_creation_input_tokens", "message.usage.cache_creation_input_tokens"],
-                    &["usage.cache_read_input_tokens", "message.usage.cache_read_input_tokens"],
-                    &["usage.output_tokens", "message.usage.output_tokens"],
-                ],
-                max: &["max_tokens"],
-                repetitions: None,
-            },
-            TokenFormat::Gemini => Self {
-                response: &[&["usageMetadata.totalTokenCount"]],
-                max: &["generationConfig.maxOutputTokens"],
-                repetitions: Some("generationConfig.candidateCount"),
-            },
-            // Converse and its stream; InvokeModel with a model of Anthropic.
-            TokenFormat::Bedrock => Self {
-                response: &[
-                    &["usage.totalTokens"],
-                    &["usage.input_tokens"],
-                    &["usage.cache_creation_input_tokens"],
-                    &["usage.cache_read_input_tokens"],
-                    &["usage.output_tokens"],
-                ],
-                max: &["inferenceConfig.maxTokens", "max_tokens"],
-                repetitions: None,
-            },
-        }
-    }
-}
-
 /// Returns the fields of responses that rules read, if there are any.
-pub(super) fn field_set(fields: Vec<FieldName>) -> Option<Arc<FieldSet>> {
-    (!fields.is_empty()).then(|| Arc::new(FieldSet::new(fields)))
+pub(super) fn fields(used: &UsedFields) -> Option<Arc<ResponseFields>> {
+    let fields = used.responses.take();
+    (!fields.is_empty()).then(|| Arc::new(ResponseFields::new(fields, used.event_type.get())))
 }
 
 /// Compiles a cost with `response_json` or `tokens`.
@@ -106,7 +61,9 @@ pub(super) fn compile(
     } else {
         None
     };
-    Some(ResponseFieldsCost { terms, estimate, max_units: raw.max, injects_usage })
+    let end = raw.tokens.map_or(&ANY_END, |format| &TokenFields::of(format).end);
+    let stream_end = compile_end(end, at, context)?;
+    Some(ResponseFieldsCost { terms, estimate, max_units: raw.max, stream_end, injects_usage })
 }
 
 /// Returns the estimate of a cost that does not depend on bodies.
@@ -174,28 +131,66 @@ fn compile_estimate(
     context: &CompileContext<'_>,
 ) -> Option<CostEstimate> {
     let format = cost.tokens.map(TokenFields::of);
-    let stated: Vec<BodyField> = match (&raw.json, &format) {
+    let stated: Box<[StatedMax]> = match (&raw.json, format) {
         (Some(paths), _) => {
-            map_items(paths, at.key("json"), |path, at| register(json_field(path), at, context))
-                .into_iter()
-                .collect()
+            let fields = map_items(paths, at.key("json"), |path, at| register(json_field(path), at, context));
+            [StatedMax { fields: fields.into_iter().collect(), endpoint: EndpointPattern::default() }].into()
         }
         (None, Some(format)) => {
-            let fields = format.max.iter().map(|path| register(json_field(path), at, context));
-            fields.collect::<Option<_>>()?
+            let endpoints = format.endpoints.iter().map(|endpoint| compile_endpoint(endpoint, at, context));
+            endpoints.collect::<Option<_>>()?
         }
-        (None, None) => Vec::new(),
+        (None, None) => Box::default(),
     };
-    let repetitions = match format.and_then(|format| format.repetitions) {
-        Some(path) => Some(register(json_field(path), at, context)?),
+    let repetitions = format.map_or(&[][..], |format| format.repetitions);
+    let repetitions = repetitions.iter().map(|path| register(json_field(path), at, context));
+    let repetitions = repetitions.collect::<Option<_>>()?;
+    let prompts = match format.and_then(|format| format.prompts) {
+        Some(path) => Some(register(text_count(path), at, context)?),
         None => None,
     };
     Some(CostEstimate {
-        stated: stated.into(),
+        stated,
         default: raw.default.unwrap_or(REQUEST_COST),
         repetitions,
+        prompts,
         bytes_per_unit: raw.prompt.and_then(|bytes| NonZeroU64::new(bytes.into())),
     })
+}
+
+fn compile_endpoint(
+    endpoint: &EndpointFields,
+    at: At<'_>,
+    context: &CompileContext<'_>,
+) -> Option<StatedMax> {
+    let required = endpoint.required.iter().map(|field| match field {
+        RequiredField::Text(path) => register(text_count(path), at, context),
+        RequiredField::Scalar(path) => register(json_field(path), at, context),
+    });
+    let fields = required.collect::<Option<_>>()?;
+    let max = endpoint.max.iter().map(|path| register(json_field(path), at, context));
+    let endpoint = EndpointPattern { fields, last_segments: endpoint.last_segments };
+    Some(StatedMax { fields: max.collect::<Option<_>>()?, endpoint })
+}
+
+/// Returns the number of texts at a path.
+fn text_count(path: &str) -> Result<FieldName, ValueError> {
+    json_field(path).map(|field| match field {
+        FieldName::Json(path) => FieldName::JsonCount(path),
+        other => other,
+    })
+}
+
+fn compile_end(end: &EndFields, at: At<'_>, context: &CompileContext<'_>) -> Option<StreamEnd> {
+    let registered = |path: &&str| register_response(path, at, context);
+    let mut last = end.fields.iter().map(registered).collect::<Option<Vec<_>>>()?;
+    if end.has_type {
+        let event_type = register_response("type", at, context)?;
+        context.used_fields.event_type.set(Some(event_type.index));
+        last.push(event_type);
+    }
+    let failed = [registered(&FAILURE)?].into();
+    Some(StreamEnd { is_known: end.is_known, is_done: end.is_done, last: last.into(), failed })
 }
 
 fn compile_injection(

@@ -114,7 +114,7 @@ pub enum TokenFormat {
     Anthropic,
     /// Google: Gemini.
     Gemini,
-    /// Amazon Bedrock: Converse, and Anthropic's Messages by InvokeModel.
+    /// Amazon Bedrock: Converse, and models of Anthropic, Llama and Titan by InvokeModel.
     Bedrock,
 }
 

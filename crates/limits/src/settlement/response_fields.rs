@@ -18,6 +18,8 @@ use weir_policy::rules::cost::{CostModel, FinalCharge};
 pub enum FieldsRead<'a> {
     /// To its end.
     All(&'a LatestValues),
+    /// To its end, of a response to a request that should have been changed to ask for the cost, and was not.
+    Unasked(&'a LatestValues),
     /// Up to where the upstream broke off.
     BrokenOff(&'a LatestValues),
     /// Up to where the client left.
@@ -75,15 +77,28 @@ impl Settlement {
 }
 
 impl FieldsRead<'_> {
-    fn outcome(self, tariff: &CostModel) -> StatedCostOutcome {
+    /// Takes into account what the body itself says of its end: a client may leave, or a connection break, after the last event. And a
+    /// body may end as it should although its stream has failed.
+    fn resolved(self, tariff: &CostModel) -> Self {
         match self {
-            Self::All(latest) if tariff.charge_by_fields(latest) == FinalCharge::AsReserved => {
-                StatedCostOutcome::Absent
+            Self::Unasked(latest) if !tariff.may_be_unasked(latest) => Self::All(latest).resolved(tariff),
+            Self::All(latest) if !tariff.is_complete(latest) => Self::BrokenOff(latest),
+            Self::BrokenOff(latest) | Self::Abandoned(latest) if tariff.is_complete(latest) => {
+                Self::All(latest)
             }
-            Self::All(_) | Self::Recorded(_) => StatedCostOutcome::Stated,
-            Self::BrokenOff(_) => StatedCostOutcome::BrokenOff,
-            Self::Abandoned(_) => StatedCostOutcome::Abandoned,
-            Self::Unreadable => StatedCostOutcome::Unreadable,
+            other => other,
+        }
+    }
+
+    fn outcome(self, tariff: &CostModel) -> StatedCostOutcome {
+        let is_absent = |latest| tariff.charge_by_fields(latest) == FinalCharge::AsReserved;
+        match (self, self.resolved(tariff)) {
+            (Self::All(latest), _) | (_, Self::All(latest)) if is_absent(latest) => StatedCostOutcome::Absent,
+            (_, Self::All(_) | Self::Recorded(_)) => StatedCostOutcome::Stated,
+            (_, Self::Unasked(_)) => StatedCostOutcome::Absent,
+            (_, Self::BrokenOff(_)) => StatedCostOutcome::BrokenOff,
+            (_, Self::Abandoned(_)) => StatedCostOutcome::Abandoned,
+            (_, Self::Unreadable) => StatedCostOutcome::Unreadable,
         }
     }
 }
@@ -92,11 +107,12 @@ impl OpenReservation {
     /// Returns the units of the limit that are due for a response of which so much has been read.
     fn units_by_fields(&self, tariff: &CostModel, read: FieldsRead<'_>) -> u32 {
         let stated = |latest| self.units_due(tariff.charge_by_fields(latest));
-        match read {
+        match read.resolved(tariff) {
             FieldsRead::All(latest) => stated(latest),
             // The upstream may have done more work than it has stated.
             FieldsRead::BrokenOff(latest) => stated(latest).max(self.reserved),
-            FieldsRead::Abandoned(latest) => {
+            // It is not known either after the client has left, or after a stream that was not asked.
+            FieldsRead::Abandoned(latest) | FieldsRead::Unasked(latest) => {
                 stated(latest).max(self.reserved).max(self.units_due(tariff.max_stated_charge(self.is_guess)))
             }
             FieldsRead::Unreadable => self.units_due(FinalCharge::AsReserved),

@@ -13,7 +13,8 @@ use crate::rules::header_twins::HeaderTwins;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::rules::{RuleIndex, RuleSet};
-use weir_bodies::fields::{FieldMask, FieldSet};
+use weir_bodies::fields::FieldMask;
+use weir_bodies::response::ResponseFields;
 use weir_limiter::LimitHandle;
 
 /// One configuration generation. A request keeps the one with which it began, also if a reload happens meanwhile.
@@ -35,7 +36,7 @@ pub struct Policy {
     /// What rules read of bodies; `None` if no rule reads any.
     pub bodies: Option<Arc<BodySettings>>,
     /// Fields that rules read of the bodies of responses; `None` if there are none.
-    pub response_fields: Option<Arc<FieldSet>>,
+    pub response_fields: Option<Arc<ResponseFields>>,
     /// Rate limit headers of responses.
     pub response: response::LimitHeaderSettings,
 }

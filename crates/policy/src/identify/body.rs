@@ -96,7 +96,7 @@ impl BodyField {
     /// Returns the keyword in the configuration.
     pub const fn word(&self) -> &'static str {
         match self.field {
-            FieldName::Json(_) | FieldName::JsonObject(_) => "json",
+            FieldName::Json(_) | FieldName::JsonObject(_) | FieldName::JsonCount(_) => "json",
             FieldName::Form(_) => "form",
             FieldName::Graphql(_) => "graphql",
         }

@@ -5,6 +5,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::cost::ReservedCost;
 use super::planned_checks::{self, PlannedCheck};
 use super::rule::{Action, LimitAction, Rule, RuleLimit};
 use super::selection::{CheckRole, SelectedCheck};
@@ -164,9 +165,7 @@ impl RuleSet {
             }
             _ => None,
         };
-        let (body, size) = (request.body.get(), request.body_size.get());
-        let units = limiting.cost_model.units_to_reserve(request.headers, body, size);
-        let is_guess = limiting.cost_model.is_guess(body);
+        let ReservedCost { units, is_guess } = limiting.cost_model.reserve(request.into());
         let cost = match (limit.elastic_costs, self.share_in_force(rule.0, key)) {
             (Some(prices), _) => FollowingCost::fixed(units, prices.at_headroom(headroom)),
             (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),

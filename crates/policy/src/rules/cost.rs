@@ -17,12 +17,14 @@ use self::measures::length;
 pub use self::measures::{ByteCost, FieldCost, HeaderCost};
 pub use self::response_condition::ResponseCondition;
 pub use self::response_fields::{
-    CostEstimate, ResponseFieldsCost, UsageOptionFields, WEIGHT_SCALE, WeightedFields,
+    CostEstimate, EndpointPattern, ReservedCost, ResponseFieldsCost, StatedMax, StreamEnd, UsageOptionFields,
+    WEIGHT_SCALE, WeightedFields,
 };
 use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
+use crate::identify::Attributes;
 use crate::identify::body::RequestFields;
 use weir_bodies::fields::FieldMask;
-use weir_bodies::response::LatestValues;
+use weir_bodies::response::{Extent, LatestValues};
 use weir_http::headers::Headers;
 use weir_limiter::reservation::{ChargeTiming, DebtLimit};
 
@@ -71,6 +73,18 @@ pub struct Refunds {
     pub reset: bool,
     /// The upstream timed out.
     pub timeout: bool,
+}
+
+/// A request that has arrived, as far as a cost model may depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivedRequest<'a> {
+    pub headers: &'a HeaderMap,
+    /// Fields of its body.
+    pub body: RequestFields<'a>,
+    /// Size of its body, if that has arrived completely.
+    pub size: Option<u64>,
+    /// Its normalised path.
+    pub path: &'a str,
 }
 
 /// How a request ended, as far as a cost model may depend on it.
@@ -148,6 +162,13 @@ impl RequestEnd<'_> {
     }
 }
 
+impl<'a> From<&'a Attributes<'_>> for ArrivedRequest<'a> {
+    fn from(request: &'a Attributes<'_>) -> Self {
+        let (body, size) = (request.body.get(), request.body_size.get());
+        Self { headers: request.headers, body, size, path: &request.path }
+    }
+}
+
 impl CostModel {
     /// Returns a cost model of `units` for every request, however it ends.
     pub fn fixed(units: u32) -> Self {
@@ -185,10 +206,10 @@ impl CostModel {
         if let Cost::ResponseFields(stated) = &self.cost { Some(stated) } else { None }
     }
 
-    /// Returns the units to reserve for a request with these headers and fields of its body. `size` is that of the body, if it has
-    /// arrived completely.
-    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestFields<'_>, size: Option<u64>) -> u32 {
-        match &self.cost {
+    /// Returns what to reserve for a request.
+    pub fn reserve(&self, request: ArrivedRequest<'_>) -> ReservedCost {
+        let ArrivedRequest { headers, body, .. } = request;
+        let units = match &self.cost {
             Cost::Fixed(units) => *units,
             Cost::Header(told) => {
                 told.units_from(headers.get_all(&told.name).into_iter().map(HeaderValue::as_bytes)).max(1)
@@ -197,13 +218,14 @@ impl CostModel {
             Cost::RequestBytes(measure) => length(headers).map_or(1, |bytes| measure.units(bytes)),
             Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
-            Cost::ResponseFields(stated) => stated.units_to_reserve(headers, body, size),
-        }
+            Cost::ResponseFields(stated) => return stated.reserve(request),
+        };
+        ReservedCost { units, is_guess: false }
     }
 
-    /// Whether what is reserved for a request with these fields is a guess, because it does not say what it costs at most.
-    pub fn is_guess(&self, body: RequestFields<'_>) -> bool {
-        self.response_fields().is_some_and(|stated| stated.is_guess(body))
+    /// Returns the units to reserve for a request without a path, see [`Self::reserve`].
+    pub fn units_to_reserve(&self, headers: &HeaderMap, body: RequestFields<'_>, size: Option<u64>) -> u32 {
+        self.reserve(ArrivedRequest { headers, body, size, path: "" }).units
     }
 
     /// Whether the head of a response of the upstream states the cost.
@@ -267,7 +289,7 @@ impl CostModel {
     }
 
     /// Returns what a request with this ending is charged, apart from costs by body size. While the status of a `call`
-    /// is awaited, it is assumed to change nothing. `is_guess`: what was reserved is, see [`Self::is_guess`].
+    /// is awaited, it is assumed to change nothing. `is_guess`: what was reserved is, see [`ReservedCost`].
     pub fn final_charge(&self, end: &RequestEnd<'_>, call: CallStatus, is_guess: bool) -> FinalCharge {
         let (status, headers) = match *end {
             RequestEnd::Abandoned => return FinalCharge::AsReserved,
@@ -313,6 +335,19 @@ impl CostModel {
             | Cost::ResponseHeader(_)
             | Cost::ResponseFields(_) => None,
         }
+    }
+
+    /// Whether these are the numbers of the whole response, see [`ResponseFieldsCost::is_complete`].
+    pub fn is_complete(&self, latest: &LatestValues) -> bool {
+        self.response_fields().is_none_or(|stated| stated.is_complete(latest))
+    }
+
+    /// Whether a stream with these values does not state its cost because it was not asked to.
+    pub fn may_be_unasked(&self, latest: &LatestValues) -> bool {
+        let is_asked = self.response_fields().is_some_and(|stated| stated.injects_usage.is_some());
+        is_asked
+            && latest.extent() != Extent::Document
+            && self.charge_by_fields(latest) == FinalCharge::AsReserved
     }
 
     /// Returns what a response with these numbers is charged, if they state its cost.

@@ -31,6 +31,7 @@ use super::{
     StateFileSample,
 };
 use weir_bodies::Unreadable;
+use weir_bodies::usage_option::Unchanged;
 use weir_limiter::feedback::states::FeedbackStatus;
 use weir_net::listener::preamble::ProxyProtocolOutcome;
 use weir_net::tls::key_pair::CertificateValidity;
@@ -246,6 +247,9 @@ impl MetricRegistry {
         self.set_counter(&families::UNTRUSTED_HEADERS_REMOVED, &[], of_clients);
         for (reason, count) in Unreadable::ALL.iter().zip(&totals.counts.unreadable_bodies) {
             self.set_counter(&families::UNREADABLE_BODIES, &[("reason", reason.as_str())], count.get());
+        }
+        for (reason, count) in Unchanged::ALL.iter().zip(&totals.counts.unchanged_streams) {
+            self.set_counter(&families::UNCHANGED_STREAMS, &[("reason", reason.as_str())], count.get());
         }
         for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
             self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());

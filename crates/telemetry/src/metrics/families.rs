@@ -103,6 +103,10 @@ pub(super) static UNREADABLE_BODIES: Family = counter(
     "weir_unreadable_bodies_total",
     "Request bodies whose fields rules need and cannot be read, by reason; also with on_unreadable: missing.",
 );
+pub(super) static UNCHANGED_STREAMS: Family = counter(
+    "weir_unchanged_streams_total",
+    "Requests for streams that inject_usage left as they were, by reason.",
+);
 pub(super) static REQUESTS_IN_FLIGHT: Family = gauge("weir_requests_in_flight", "Requests in flight.");
 pub(super) static REQUEST_DURATION: Family = histogram(
     "weir_request_duration_seconds",

@@ -16,6 +16,7 @@ use super::connection_setup::{LOAD_SHED_LABELS, handshake_index};
 use super::countries::CountryCounts;
 use super::final_outcome::{FinalOutcome, OUTCOMES};
 use weir_bodies::Unreadable;
+use weir_bodies::usage_option::Unchanged;
 use weir_net::listener::preamble::ProxyProtocolOutcome;
 use weir_net::overload::LoadShed;
 use weir_net::tls::SessionStart;
@@ -156,6 +157,8 @@ pub(super) struct WorkerCounts {
     pub(super) removed_client_headers: AtomicCounter,
     pub(super) load_shed: [AtomicCounter; LOAD_SHED_LABELS.len()],
     pub(super) unreadable_bodies: [AtomicCounter; Unreadable::ALL.len()],
+    /// Streams that were not asked to state their usage.
+    pub(super) unchanged_streams: [AtomicCounter; Unchanged::ALL.len()],
     pub(super) accept_failures: AtomicCounter,
     pub(super) delays_started: AtomicCounter,
     pub(super) delay_duration: Histogram,
@@ -170,6 +173,7 @@ impl WorkerCounts {
         self.removed_client_headers.merge(&other.removed_client_headers);
         merge_all(&mut self.load_shed, &other.load_shed);
         merge_all(&mut self.unreadable_bodies, &other.unreadable_bodies);
+        merge_all(&mut self.unchanged_streams, &other.unchanged_streams);
         self.accept_failures.merge(&other.accept_failures);
         self.delay_duration.merge(&other.delay_duration);
         self.delays_started.merge(&other.delays_started);
@@ -282,6 +286,11 @@ impl WorkerMetrics {
     /// Records a body whose fields rules need and cannot be read.
     pub fn record_unreadable_body(&self, reason: Unreadable) {
         self.counts.unreadable_bodies[reason as usize].increment_exclusive();
+    }
+
+    /// Records a request for a stream that was not changed to ask for its usage.
+    pub fn record_unchanged_stream(&self, reason: Unchanged) {
+        self.counts.unchanged_streams[reason as usize].increment_exclusive();
     }
 
     /// Records a connection that could not be accepted because file descriptors or memory ran out.

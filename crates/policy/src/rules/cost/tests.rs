@@ -3,8 +3,8 @@ use std::num::NonZeroU64;
 use super::*;
 use crate::identify::body::BodyField;
 use crate::rules::pattern::HeaderPattern;
-use weir_bodies::fields::{FieldName, FieldSet};
-use weir_bodies::response::ResponseReader;
+use weir_bodies::fields::FieldName;
+use weir_bodies::response::{ResponseFields, ResponseReader};
 use weir_http::headers::RawHeaders;
 
 fn header_cost(name: &'static str, default_units: u32, max_units: u32) -> HeaderCost {
@@ -314,13 +314,14 @@ fn stated_cost(weights: [i64; 2], estimate: CostEstimate, max_units: Option<u32>
         WeightedFields { fields: [field("a", 0)].into(), weight: weights[0] },
         WeightedFields { fields: [field("b", 1), field("c", 2)].into(), weight: weights[1] },
     ];
-    ResponseFieldsCost { terms: terms.into(), estimate, max_units, injects_usage: None }
+    let stream_end = StreamEnd::default();
+    ResponseFieldsCost { terms: terms.into(), estimate, max_units, stream_end, injects_usage: None }
 }
 
 /// Returns what `cost` is by a stream of these documents.
 fn units_of(cost: &ResponseFieldsCost, documents: &[&str]) -> Option<u32> {
     let names = cost.terms.iter().flat_map(|term| &term.fields).map(|field| field.field.clone());
-    let fields = std::sync::Arc::new(FieldSet::new(names));
+    let fields = std::sync::Arc::new(ResponseFields::new(names, None));
     let mut reader = ResponseReader::new(&fields, Some(b"application/x-ndjson"), None).expect("lines");
     documents.iter().for_each(|document| reader.read(format!("{document}\n").as_bytes()));
     cost.units(reader.end().expect("readable"))
