@@ -128,6 +128,7 @@ impl HeldRequest {
     /// Why they are not read.
     async fn adopt(&mut self, in_force: Rc<GenerationView>) -> Result<(), NotRead> {
         (self.view, self.fields) = (in_force, None);
+        body_fields::stop_watching(&mut self.unread.body);
         let Self { view, context, head, unread, .. } = &*self;
         let connection = &context.connection;
         let attributes = identify_request(connection, view, head, context.started_at);
@@ -143,7 +144,10 @@ impl HeldRequest {
     /// Responds to a request whose body is not read.
     fn not_read(mut self: Box<Self>, reason: &NotRead) -> DownstreamResponse {
         match reason {
-            NotRead::Shed => LocalReply::overloaded(LoadShed::Waiting).send(self.context, self.unread.into()),
+            NotRead::Shed => {
+                self.context.connection.worker.metrics.record_load_shed(LoadShed::Waiting);
+                LocalReply::overloaded(LoadShed::Waiting).send(self.context, self.unread.into())
+            }
             NotRead::Failed(failure) => {
                 let limits = &mut AppliedLimits::none(self.context.started_at);
                 LocalReply::failed(&mut self.context, failure, limits).send(self.context, UnreadBody::Rest)

@@ -1,11 +1,16 @@
 //! Content codings of bodies (RFC 9110, section 8.4.1).
 
-use std::io::{self, Read};
+use std::io::Read;
+
+use ruzstd::decoding::StreamingDecoder;
 
 use crate::Unreadable;
 
 /// The largest window of a Zstandard frame, which decoders have to support (RFC 8878, section 3.1.1.1.2).
 const MAX_WINDOW: u64 = 8 * 1024 * 1024;
+
+/// Maximum length of a piece that is decoded at once.
+const MAX_PIECE: usize = 4096;
 
 /// How a body is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,37 +38,58 @@ impl Coding {
         if named.next().is_some() { Err(Unreadable::Coding) } else { Ok(Some(coding)) }
     }
 
-    /// Decodes a whole body to at most `max` bytes. Decoding ends there, however long the content is.
+    /// Decodes a whole body, and has its content read in pieces. Decoding ends after `max` bytes, however long the content is. Returns
+    /// the length of the content.
+    ///
+    /// Some decoders read one member or frame only, others all of them. So there may be but one.
     ///
     /// # Errors
-    /// [`Unreadable::TooLong`] if the content is longer, [`Unreadable::Coding`] if the body does not have the coding.
-    pub fn decode(self, body: &[u8], max: usize) -> Result<Vec<u8>, Unreadable> {
-        let content = match self {
-            Self::Gzip => read(flate2::read::MultiGzDecoder::new(body), max),
-            Self::Brotli => read(brotli_decompressor::Decompressor::new(body, 4096), max),
-            Self::Zstd => read_zstd(body, max),
+    /// [`Unreadable::TooLong`] if the content is longer, [`Unreadable::Coding`] if the body does not have the coding or goes on behind it, and
+    /// those of `read`.
+    pub fn decode(
+        self,
+        body: &[u8],
+        max: usize,
+        mut read: impl FnMut(&[u8]) -> Result<(), Unreadable>,
+    ) -> Result<usize, Unreadable> {
+        let (length, rest) = match self {
+            Self::Gzip => {
+                let mut decoder = flate2::bufread::GzDecoder::new(body);
+                (read_content(&mut decoder, max, &mut read)?, decoder.into_inner())
+            }
+            Self::Brotli => {
+                let mut decoder = brotli_decompressor::Decompressor::new(body, MAX_PIECE);
+                let length = read_content(&mut decoder, max, &mut read)?;
+                // Once it has stated its end, it fails if there is more in its buffer.
+                decoder.read(&mut [0]).map_err(|_| Unreadable::Coding)?;
+                (length, decoder.into_inner())
+            }
+            Self::Zstd => {
+                let decoder = StreamingDecoder::new_with_max_window_size(body, MAX_WINDOW);
+                let mut decoder = decoder.map_err(|_| Unreadable::Coding)?;
+                (read_content(&mut decoder, max, &mut read)?, *decoder.get_ref())
+            }
         };
-        let content = content.map_err(|_| Unreadable::Coding)?;
-        if content.len() > max { Err(Unreadable::TooLong) } else { Ok(content) }
+        if rest.is_empty() { Ok(length) } else { Err(Unreadable::Coding) }
     }
 }
 
-fn read_zstd(body: &[u8], max: usize) -> io::Result<Vec<u8>> {
-    let mut decoder = ruzstd::decoding::StreamingDecoder::new_with_max_window_size(body, MAX_WINDOW)
-        .map_err(io::Error::other)?;
-    let content = read(&mut decoder, max)?;
-    // Of several frames, some decoders read the first one only.
-    if content.len() <= max && !decoder.get_ref().is_empty() {
-        return Err(io::ErrorKind::InvalidData.into());
+/// Reads the content in pieces, and returns its length.
+fn read_content(
+    decoder: &mut impl Read,
+    max: usize,
+    read: &mut impl FnMut(&[u8]) -> Result<(), Unreadable>,
+) -> Result<usize, Unreadable> {
+    let (mut piece, mut length) = ([0; MAX_PIECE], 0);
+    loop {
+        let size = decoder.read(&mut piece).map_err(|_| Unreadable::Coding)?;
+        length += size;
+        match size {
+            0 => return Ok(length),
+            _ if length > max => return Err(Unreadable::TooLong),
+            _ => read(&piece[..size])?,
+        }
     }
-    Ok(content)
-}
-
-/// Reads one byte more than `max`, if there is one.
-fn read(decoder: impl Read, max: usize) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    decoder.take(u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1)).read_to_end(&mut content)?;
-    Ok(content)
 }
 
 #[cfg(test)]
@@ -89,11 +115,26 @@ mod tests {
         ruzstd::encoding::compress_to_vec(content, ruzstd::encoding::CompressionLevel::Fastest)
     }
 
+    fn decode(coding: Coding, body: &[u8], max: usize) -> Result<Vec<u8>, Unreadable> {
+        let mut content = Vec::new();
+        let length = coding.decode(body, max, |piece| {
+            content.extend_from_slice(piece);
+            Ok(())
+        })?;
+        assert_eq!(content.len(), length);
+        Ok(content)
+    }
+
     #[test]
     fn bodies_are_decoded() {
-        assert_eq!(Coding::Gzip.decode(&gzip(TEXT), 64).as_deref(), Ok(TEXT));
-        assert_eq!(Coding::Zstd.decode(&zstd(TEXT), 64).as_deref(), Ok(TEXT));
-        assert_eq!(Coding::Brotli.decode(BROTLI, 64).as_deref(), Ok(TEXT));
+        assert_eq!(decode(Coding::Gzip, &gzip(TEXT), 64).as_deref(), Ok(TEXT));
+        assert_eq!(decode(Coding::Zstd, &zstd(TEXT), 64).as_deref(), Ok(TEXT));
+        assert_eq!(decode(Coding::Brotli, BROTLI, 64).as_deref(), Ok(TEXT));
+        let long = [TEXT; 1000].concat();
+        assert_eq!(decode(Coding::Gzip, &gzip(&long), long.len()).as_deref(), Ok(&*long));
+        assert_eq!(decode(Coding::Zstd, &zstd(&long), long.len()).as_deref(), Ok(&*long));
+        let refused = Coding::Gzip.decode(&gzip(TEXT), 64, |_| Err(Unreadable::Invalid));
+        assert_eq!(refused, Err(Unreadable::Invalid), "the reader ends it");
     }
 
     #[test]
@@ -101,23 +142,30 @@ mod tests {
         let bomb = vec![b' '; 10_000_000];
         for (coding, body) in [(Coding::Gzip, gzip(&bomb)), (Coding::Zstd, zstd(&bomb))] {
             assert!(body.len() < 50_000, "{coding:?} takes {} bytes", body.len());
-            assert_eq!(coding.decode(&body, 1000), Err(Unreadable::TooLong), "{coding:?}");
+            assert_eq!(decode(coding, &body, 1000), Err(Unreadable::TooLong), "{coding:?}");
         }
-        assert_eq!(Coding::Gzip.decode(&gzip(TEXT), TEXT.len()).as_deref(), Ok(TEXT));
-        assert_eq!(Coding::Gzip.decode(&gzip(TEXT), TEXT.len() - 1), Err(Unreadable::TooLong));
+        assert_eq!(decode(Coding::Gzip, &gzip(TEXT), TEXT.len()).as_deref(), Ok(TEXT));
+        assert_eq!(decode(Coding::Gzip, &gzip(TEXT), TEXT.len() - 1), Err(Unreadable::TooLong));
     }
 
     #[test]
     fn what_is_not_encoded_is_unreadable() {
         for coding in [Coding::Gzip, Coding::Brotli, Coding::Zstd] {
-            assert_eq!(coding.decode(TEXT, 64), Err(Unreadable::Coding), "{coding:?}");
+            assert_eq!(decode(coding, TEXT, 64), Err(Unreadable::Coding), "{coding:?}");
         }
-        assert_eq!(Coding::Gzip.decode(&gzip(TEXT)[..20], 64), Err(Unreadable::Coding), "truncated");
-        assert_eq!(
-            Coding::Zstd.decode(&[zstd(TEXT), zstd(TEXT)].concat(), 64),
-            Err(Unreadable::Coding),
-            "two frames"
-        );
+        assert_eq!(decode(Coding::Gzip, &gzip(TEXT)[..20], 64), Err(Unreadable::Coding), "truncated");
+    }
+
+    #[test]
+    fn what_follows_the_first_member_is_unreadable() {
+        for (coding, body) in
+            [(Coding::Gzip, gzip(TEXT)), (Coding::Brotli, BROTLI.to_vec()), (Coding::Zstd, zstd(TEXT))]
+        {
+            for behind in [&body[..], b"\0", &[0; 2 * MAX_PIECE], b"\x50\x2a\x4d\x18\0\0\0\0"] {
+                let followed = [&body, behind].concat();
+                assert_eq!(decode(coding, &followed, 64), Err(Unreadable::Coding), "{coding:?}");
+            }
+        }
     }
 
     #[test]

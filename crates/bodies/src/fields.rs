@@ -1,10 +1,12 @@
 //! Sets of fields, and the values that a body has for them.
 
+use std::char::ToLowercase;
 use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::form::names::FormNames;
 use crate::path::{Path, Step};
 
 /// Position of a field in its [`FieldSet`].
@@ -47,7 +49,7 @@ pub struct FieldSet {
     fields: Box<[FieldName]>,
     /// Tree of the keys and indices of JSON fields, with the whole document first.
     nodes: Vec<PathNode>,
-    forms: Vec<(Arc<str>, FieldIndex)>,
+    forms: FormNames,
     /// Positions of the fields of a GraphQL request, if a field is computed from them.
     graphql: Option<[FieldIndex; 3]>,
 }
@@ -83,7 +85,7 @@ pub(crate) enum KeyMatch {
     None,
     /// It is this child of the node.
     Child(usize, PathNodeIndex),
-    /// It differs from a child's key in case only. Some decoders accept it in place of that key (Go's `encoding/json`).
+    /// It differs from a child's key in case only, or in what follows a NUL. Some decoders accept it in place of that key (Go's `encoding/json`).
     Similar,
 }
 
@@ -111,6 +113,12 @@ pub type Record = Box<[Option<Value>]>;
 /// Records of a body: one, or one per element of a batch.
 pub type Records = SmallVec<[Record; 1]>;
 
+/// Returns the bytes that records take.
+pub fn size_of_records(records: &[Record]) -> usize {
+    let values = |record: &Record| record.iter().flatten().map(|value| value.text.len()).sum::<usize>();
+    records.iter().map(|record| size_of_val(&**record).saturating_add(values(record))).sum()
+}
+
 impl FieldSet {
     /// Returns a set of these fields, which differ from each other and are at most [`MAX_FIELDS`]. Their positions are their indices; fields from
     /// which others are computed follow.
@@ -130,14 +138,14 @@ impl FieldSet {
                 },
             )
         });
-        let (nodes, forms) = (vec![PathNode::default()], Vec::new());
+        let (nodes, forms) = (vec![PathNode::default()], FormNames::default());
         let mut set = Self { fields: Box::default(), nodes, forms, graphql };
         for (index, field) in fields.iter().enumerate() {
             match field {
                 FieldName::Json(path) => set.node_at(path).field = Some(index),
                 FieldName::JsonObject(path) => set.node_at(path).object = Some(index),
                 FieldName::JsonCount(path) => set.node_at(path).count = Some(index),
-                FieldName::Form(name) => set.forms.push((Arc::clone(name), index)),
+                FieldName::Form(name) => set.forms.insert(name, index),
                 FieldName::Graphql(_) => {}
             }
         }
@@ -164,11 +172,18 @@ impl FieldSet {
         self.has(mask, |field| matches!(field, FieldName::Graphql(_)))
     }
 
-    /// Returns the fields to be read for those of `mask`.
-    pub(crate) fn sources(&self, mask: FieldMask) -> FieldMask {
-        let read = |index: &FieldIndex| !matches!(self.fields.get(*index), Some(FieldName::Graphql(_)));
+    /// Returns the fields to be read of JSON documents for those of `mask`.
+    pub(crate) fn json_sources(&self, mask: FieldMask) -> FieldMask {
         let of_graphql = self.graphql(mask).into_iter().flatten();
-        (0..self.fields.len()).filter(|index| mask.contains(*index)).filter(read).chain(of_graphql).collect()
+        let is_json = |field: &FieldName| {
+            matches!(field, FieldName::Json(_) | FieldName::JsonObject(_) | FieldName::JsonCount(_))
+        };
+        self.those_of(mask, is_json).chain(of_graphql).collect()
+    }
+
+    /// Returns those of the fields of `mask` that forms have.
+    pub(crate) fn form_sources(&self, mask: FieldMask) -> FieldMask {
+        self.those_of(mask, |field| matches!(field, FieldName::Form(_))).collect()
     }
 
     /// Returns the positions of the fields of a GraphQL request, if a field of `mask` is computed from them.
@@ -182,12 +197,21 @@ impl FieldSet {
     }
 
     fn has(&self, mask: FieldMask, is_meant: impl Fn(&FieldName) -> bool) -> bool {
-        self.fields.iter().enumerate().any(|(index, field)| mask.contains(index) && is_meant(field))
+        self.those_of(mask, is_meant).next().is_some()
     }
 
-    /// Returns the field with this name in forms.
-    pub(crate) fn form_field(&self, name: &str) -> Option<FieldIndex> {
-        self.forms.iter().find(|(known, _)| **known == *name).map(|(_, index)| *index)
+    fn those_of(
+        &self,
+        mask: FieldMask,
+        is_meant: impl Fn(&FieldName) -> bool,
+    ) -> impl Iterator<Item = FieldIndex> {
+        let fields = self.fields.iter().enumerate();
+        fields.filter(move |(index, field)| mask.contains(*index) && is_meant(field)).map(|(index, _)| index)
+    }
+
+    /// Returns the names of fields in forms.
+    pub(crate) const fn forms(&self) -> &FormNames {
+        &self.forms
     }
 
     /// Returns a record without values.
@@ -229,14 +253,14 @@ impl Value {
 }
 
 impl PathNode {
-    /// Whether a scalar here is a field, or counted.
-    pub(crate) const fn is_field(&self) -> bool {
-        self.is_text() || self.count.is_some()
+    /// Returns those of the fields `wanted` that have the value of a scalar here.
+    pub(crate) fn scalars(&self, wanted: FieldMask) -> impl Iterator<Item = FieldIndex> + use<> {
+        [self.field, self.object].into_iter().flatten().filter(move |field| wanted.contains(*field))
     }
 
-    /// Whether the text of a scalar here is a field.
-    pub(crate) const fn is_text(&self) -> bool {
-        self.field.is_some() || self.object.is_some()
+    /// Returns the one of the fields `wanted` that is the number of texts here.
+    pub(crate) fn counted(&self, wanted: FieldMask) -> Option<FieldIndex> {
+        self.count.filter(|field| wanted.contains(*field))
     }
 
     pub(crate) fn by_key(&self, key: &str) -> KeyMatch {
@@ -250,7 +274,9 @@ impl PathNode {
         if let Some((position, _, child)) = keys().find(|(_, name, _)| *name == key) {
             return KeyMatch::Child(position, child);
         }
-        if keys().any(|(_, name, _)| folded(name).eq(folded(key))) {
+        // Strings of C end at a NUL.
+        let ended = key.split('\0').next().unwrap_or_default();
+        if keys().any(|(_, name, _)| letters(name).eq(letters(ended))) {
             KeyMatch::Similar
         } else {
             KeyMatch::None
@@ -270,6 +296,9 @@ impl PathNode {
 }
 
 impl FieldMask {
+    /// The mask of all fields.
+    pub const ALL: Self = Self(u128::MAX);
+
     /// Returns the mask of one field.
     pub const fn of(index: FieldIndex) -> Self {
         Self(if index < u128::BITS as usize { 1 << index } else { 0 })
@@ -310,12 +339,17 @@ impl fmt::Display for FieldName {
     }
 }
 
-/// Returns the letters of a key without their case, as decoders compare them that ignore it. They fold two letters outside ASCII to ASCII:
-/// the Kelvin sign and the long s.
-fn folded(key: &str) -> impl Iterator<Item = char> {
-    key.chars().flat_map(|letter| match letter {
-        '\u{212a}' => 'k'.to_lowercase(),
-        '\u{17f}' => 's'.to_lowercase(),
-        other => other.to_lowercase(),
-    })
+fn letters(key: &str) -> impl Iterator<Item = char> {
+    key.chars().flat_map(folded)
+}
+
+/// Returns a letter without its case, as decoders compare keys that ignore it. They fold two letters outside ASCII to ASCII: the Kelvin sign
+/// and the long s.
+pub(crate) fn folded(letter: char) -> ToLowercase {
+    match letter {
+        '\u{212a}' => 'k',
+        '\u{17f}' => 's',
+        other => other,
+    }
+    .to_lowercase()
 }

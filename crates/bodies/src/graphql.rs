@@ -16,7 +16,7 @@ use apollo_parser::cst::{self, CstNode as _};
 pub(crate) use self::request::GraphqlRequest;
 pub use self::request::UrlParameters;
 use crate::Unreadable;
-use crate::fields::{FieldName, FieldSet, GraphqlComplexity, Kind, MAX_FIELDS, Value};
+use crate::fields::{FieldMask, FieldName, FieldSet, GraphqlComplexity, Kind, MAX_FIELDS, Value};
 use crate::json::JsonReader;
 use crate::path::{Path, Step};
 
@@ -231,7 +231,7 @@ fn numbers_in(object: &str, names: Vec<String>) -> Result<impl Iterator<Item = (
     }
     let path = |name: &String| FieldName::Json(Arc::new(Path::of(Step::Key(name.as_str().into()))));
     let fields = FieldSet::new(names.iter().map(path));
-    let mut reader = JsonReader::default();
+    let mut reader = JsonReader::new(FieldMask::ALL);
     reader.read(&fields, object.as_bytes())?;
     let record = reader.record().cloned().ok_or(Unreadable::Graphql)?;
     reader.finish(&fields)?;

@@ -4,12 +4,13 @@ mod count;
 mod number;
 mod string;
 mod token;
+mod values;
 
 use smallvec::SmallVec;
 
 use self::token::{Escape, JsonLiteral, NumberState};
 use crate::Unreadable;
-use crate::fields::{FieldIndex, FieldSet, KeyMatch, Kind, PathNodeIndex, ROOT, Record, Records, Value};
+use crate::fields::{FieldIndex, FieldMask, FieldSet, KeyMatch, Kind, PathNodeIndex, ROOT, Records};
 use crate::utf8::Utf8;
 
 /// Maximum depth of nested arrays and objects.
@@ -25,6 +26,8 @@ pub const MAX_BATCH: usize = 100;
 #[derive(Debug)]
 pub struct JsonReader {
     state: JsonState,
+    /// The fields whose values are kept. Duplicates of the others are found as well.
+    wanted: FieldMask,
     /// The arrays and objects that are open, the outermost first.
     open: SmallVec<[Container; 8]>,
     /// Position of the value that is next or being read, if it is on the path of a field.
@@ -39,6 +42,8 @@ pub struct JsonReader {
     max_value: usize,
     utf8: Utf8,
     records: Records,
+    /// Bytes of all records, with those that have been taken.
+    records_size: usize,
     is_batch: bool,
     object: Option<Box<OpenObject>>,
     /// Whether each element of a batch has a record. Otherwise, values replace those of the elements before.
@@ -97,10 +102,12 @@ pub(crate) enum JsonPosition {
     Value(FieldIndex),
 }
 
-impl Default for JsonReader {
-    fn default() -> Self {
+impl JsonReader {
+    /// Creates a reader of the fields `wanted`.
+    pub fn new(wanted: FieldMask) -> Self {
         Self {
             state: JsonState::Value,
+            wanted,
             open: SmallVec::new(),
             node: Some(ROOT),
             text: Vec::new(),
@@ -109,18 +116,18 @@ impl Default for JsonReader {
             max_value: usize::MAX,
             utf8: Utf8::default(),
             records: Records::new(),
+            records_size: 0,
             is_batch: false,
             object: None,
             keeps_elements: true,
         }
     }
-}
 
-impl JsonReader {
     /// Creates a reader of the last value of each field, in a document or an array of any number of documents. Values are cut
     /// after `max_value` bytes.
     pub(crate) fn of_last_values(max_value: usize) -> Self {
-        Self { max_value, max_depth: MAX_RESPONSE_DEPTH, keeps_elements: false, ..Self::default() }
+        let all = Self::new(FieldMask::ALL);
+        Self { max_value, max_depth: MAX_RESPONSE_DEPTH, keeps_elements: false, ..all }
     }
 
     /// Reads the next piece of the document.
@@ -163,16 +170,6 @@ impl JsonReader {
             JsonState::Value => fields.node(self.node?).field.map(JsonPosition::Value),
             _ => None,
         }
-    }
-
-    /// Returns the values that have been read so far of a document that is not a batch.
-    pub(crate) fn record(&self) -> Option<&Record> {
-        self.records.first().filter(|_| !self.is_batch)
-    }
-
-    /// Returns the values that have been read so far of the last document.
-    pub(crate) fn last_record(&self) -> Option<&Record> {
-        self.records.last()
     }
 
     /// Whether the document, or the array of documents, has been closed.
@@ -229,8 +226,10 @@ impl JsonReader {
         }
         self.begin_record(fields, !is_object)?;
         self.count_element();
-        let text = self.node.and_then(|node| fields.node(node).object).filter(|_| is_object);
-        let count = self.node.and_then(|node| fields.node(node).count).filter(|_| !is_object);
+        let node = self.node.map(|node| fields.node(node));
+        let text = node.and_then(|node| node.object);
+        let text = text.filter(|field| is_object && self.wanted.contains(*field));
+        let count = node.and_then(|node| node.counted(self.wanted)).filter(|_| !is_object);
         let is_on_path = |node: &PathNodeIndex| {
             let node = fields.node(*node);
             if is_object { node.has_keys } else { node.has_indices }
@@ -244,34 +243,6 @@ impl JsonReader {
         self.state = if is_object { JsonState::KeyOrEnd } else { JsonState::ValueOrEnd };
         if !is_object {
             self.node = self.element(fields);
-        }
-        Ok(())
-    }
-
-    /// Keeps text of the object that is a field, and its value once it has ended.
-    fn keep_object(&mut self, text: &[u8]) -> Result<(), Unreadable> {
-        let Some(object) = &mut self.object else { return Ok(()) };
-        object.text.extend_from_slice(text);
-        if self.open.len() >= object.depth {
-            return Ok(());
-        }
-        let Some(object) = self.object.take() else { return Ok(()) };
-        let text = String::from_utf8(object.text).map_err(|_| Unreadable::Invalid)?;
-        if let Some(record) = self.records.last_mut() {
-            record[object.field] = Some(Value { kind: Kind::Object, text: text.into() });
-        }
-        Ok(())
-    }
-
-    /// Adds a record if a document begins: the body, or an element of a batch.
-    fn begin_record(&mut self, fields: &FieldSet, is_array: bool) -> Result<(), Unreadable> {
-        match self.open.len() {
-            0 if is_array => self.is_batch = true,
-            0 => self.records.push(fields.empty_record()),
-            1 if self.is_batch && !self.keeps_elements && !self.records.is_empty() => {}
-            1 if self.is_batch && self.records.len() == MAX_BATCH => return Err(Unreadable::TooManyElements),
-            1 if self.is_batch => self.records.push(fields.empty_record()),
-            _ => {}
         }
         Ok(())
     }
@@ -314,8 +285,10 @@ impl JsonReader {
         if !matches!(byte, b'-' | b'0'..=b'9') {
             self.count_element();
         }
-        self.node = self.node.filter(|node| fields.node(*node).is_field());
-        let is_kept = self.node.is_some_and(|node| fields.node(node).is_text());
+        let is_text = |node| fields.node(node).scalars(self.wanted).next().is_some();
+        let is_field = |node| is_text(node) || fields.node(node).counted(self.wanted).is_some();
+        self.node = self.node.filter(|node| is_field(*node));
+        let is_kept = self.node.is_some_and(is_text);
         self.begin_text(if is_kept { self.max_value } else { 0 });
         self.state = match byte {
             b'"' => JsonState::String { is_key: false, escape: Escape::None },
@@ -323,17 +296,6 @@ impl JsonReader {
             _ => JsonState::JsonLiteral(JsonLiteral::beginning_with(byte).ok_or(Unreadable::Invalid)?),
         };
         Ok(())
-    }
-
-    fn begin_text(&mut self, max: usize) {
-        self.text.clear();
-        self.max_text = max;
-    }
-
-    /// Keeps text of a key or scalar, up to the maximum.
-    fn keep(&mut self, text: &[u8]) {
-        let room = self.max_text.saturating_sub(self.text.len());
-        self.text.extend_from_slice(&text[..text.len().min(room)]);
     }
 
     fn end_string(&mut self, fields: &FieldSet, is_key: bool) -> Result<(), Unreadable> {
@@ -349,8 +311,14 @@ impl JsonReader {
         self.node = None;
         let Some(object) = self.open.last_mut() else { return Err(Unreadable::Invalid) };
         let Some(node) = object.node else { return Ok(()) };
-        // A key that is longer than any of a field may end within a character here.
-        let Ok(key) = std::str::from_utf8(&self.text) else { return Ok(()) };
+        let key = match std::str::from_utf8(&self.text) {
+            Ok(key) => key,
+            // A key that is longer than any of a field may end within a character here. Only a NUL may end it earlier.
+            Err(error) => match std::str::from_utf8(&self.text[..error.valid_up_to()]) {
+                Ok(beginning) if beginning.contains('\0') => beginning,
+                _ => return Ok(()),
+            },
+        };
         match fields.node(node).by_key(key) {
             KeyMatch::None => Ok(()),
             KeyMatch::Child(position, _) if object.found.contains(&position) => Err(Unreadable::Duplicate),
@@ -363,21 +331,6 @@ impl JsonReader {
             KeyMatch::Similar if !self.keeps_elements => Ok(()),
             KeyMatch::Similar => Err(Unreadable::Duplicate),
         }
-    }
-
-    fn end_scalar(&mut self, fields: &FieldSet, kind: Kind) -> Result<(), Unreadable> {
-        self.end_value();
-        if let (Some(node), Some(record)) = (self.node.map(|node| fields.node(node)), self.records.last_mut())
-        {
-            let text = std::str::from_utf8(&self.text).map_err(|_| Unreadable::Invalid)?;
-            for field in [node.field, node.object].into_iter().flatten() {
-                record[field] = Some(Value { kind, text: text.into() });
-            }
-            if let Some(field) = node.count.filter(|_| kind == Kind::String) {
-                record[field] = Some(Value::count(1));
-            }
-        }
-        Ok(())
     }
 
     /// Reads more of a number, up to the byte that follows it.

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use crate::fields::{FieldIndex, FieldName, FieldSet};
+use crate::fields::{FieldIndex, FieldMask, FieldName, FieldSet};
 use crate::json::{JsonPosition, JsonReader};
 use crate::path::Path;
 
@@ -118,8 +118,8 @@ impl Unchanged {
 
 impl UsageOption {
     fn find(document: &[u8]) -> Option<Self> {
-        let (mut found, mut reader, mut read) = (Self::default(), JsonReader::default(), 0);
-        // What matters follows a colon or a brace.
+        let (mut found, mut reader, mut read) = (Self::default(), JsonReader::new(FieldMask::default()), 0);
+        // What matters follows a colon or a brace, so no value is kept.
         for end in memchr::memchr2_iter(b':', b'{', document).map(|position| position + 1) {
             reader.read(&FIELDS, &document[read..end]).ok()?;
             read = end;

@@ -90,6 +90,18 @@ pub struct WaitingMemory {
     bytes: usize,
 }
 
+impl WaitingMemory {
+    /// Takes more, for `bytes` in all. Returns whether there is memory for them.
+    pub fn try_grow(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let has_room = more == 0 || self.queues.memory.try_take(more);
+        if has_room {
+            self.bytes = self.bytes.max(bytes);
+        }
+        has_room
+    }
+}
+
 impl Drop for WaitingMemory {
     fn drop(&mut self) {
         self.queues.memory.give_back(self.bytes);

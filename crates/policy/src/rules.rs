@@ -36,17 +36,16 @@ pub mod value_list;
 pub mod wait;
 
 mod alternatives;
+mod body_need;
 mod bound_rule;
 mod changing_limits;
 mod index;
 mod planned_checks;
 
 use std::collections::{BTreeSet, HashMap};
-use std::ops::BitOr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use weir_bodies::fields::FieldMask;
 
 use self::alternatives::RuleGroups;
 use self::attribute::IncompleteKey;
@@ -243,17 +242,6 @@ impl RuleSet {
     #[inline]
     pub fn select_into(&self, found: &mut Selection, request: &Attributes<'_>, headroom: Headroom) {
         self.select_among_into(found, &self.index.candidates(request), request, headroom);
-    }
-
-    /// Returns the fields of an unread body without which it is unclear which rules apply to the request, and with which key.
-    pub fn body_fields_needed(&self, request: &Attributes<'_>) -> FieldMask {
-        let candidates = self.index.candidates(request);
-        let needed = candidates.iter().map(|candidate| *candidate as usize).filter_map(|index| {
-            let fields = self.rules[index].body_fields();
-            let may_apply = !fields.is_empty() && self.rules[index].applies_to(request) != Match::No;
-            may_apply.then_some(fields)
-        });
-        needed.fold(FieldMask::default(), BitOr::bitor)
     }
 
     /// Whether any rule is for this Envoy domain.

@@ -13,6 +13,9 @@ use super::{DownstreamBodyError, RequestBody};
 /// Maximum bytes kept for another attempt; a request with a longer body gets no further attempt.
 const MAX_REPLAY_SIZE: usize = 64 * 1024;
 
+/// Maximum number of kept pieces. A client may send each byte as a piece, which takes more memory than the byte.
+const MAX_REPLAY_PIECES: usize = 1024;
+
 /// Body from a client, with what has been read of it so far.
 #[derive(Debug)]
 pub(in crate::proxy) struct ReplayBuffer {
@@ -44,7 +47,7 @@ impl ReplayBuffer {
 
     fn push(&mut self, data: &Bytes) {
         self.size = self.size.saturating_add(data.len());
-        if self.size > MAX_REPLAY_SIZE {
+        if self.size > MAX_REPLAY_SIZE || self.chunks.len() == MAX_REPLAY_PIECES {
             self.discard();
         } else if !self.is_exhausted {
             self.chunks.push(data.clone());

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::Unreadable;
-use crate::fields::{FieldName, FieldSet, Record, Value};
+use crate::fields::{FieldMask, FieldName, FieldSet, Record, Value};
 use crate::form::FormReader;
 
 /// A request with a document.
@@ -30,7 +30,7 @@ impl UrlParameters {
     /// # Errors
     /// [`Unreadable::Duplicate`] if a parameter is stated twice.
     pub fn read(query: &str) -> Result<Option<Self>, Unreadable> {
-        let mut reader = FormReader::default();
+        let mut reader = FormReader::new(FieldMask::ALL);
         reader.read(&PARAMETERS, query.as_bytes())?;
         let record = reader.finish(&PARAMETERS)?;
         Ok(record.iter().any(Option::is_some).then_some(Self(record)))

@@ -130,7 +130,7 @@ fn read_body(body: &str, url: Option<&str>) -> Result<Vec<Option<String>>, Unrea
     ]);
     let url = url.map_or(Ok(None), UrlParameters::read)?;
     let read = |size: usize| {
-        let mut reader = BodyReader::new(&fields, FieldMask::of(1), Some(b"application/json"))?;
+        let mut reader = BodyReader::new(&fields, FieldMask::of(1), [b"application/json".as_slice()])?;
         for piece in body.as_bytes().chunks(size) {
             reader.read(&fields, piece)?;
         }

@@ -13,8 +13,8 @@ impl JsonReader {
 
     /// Keeps the number of texts in an array that has ended.
     pub(super) fn keep_count(&mut self, count: Option<(FieldIndex, u32)>) {
-        if let (Some((field, number)), Some(record)) = (count, self.records.last_mut()) {
-            record[field] = Some(Value::count(number.max(1)));
+        if let Some((field, number)) = count {
+            self.keep_value(field, Value::count(number.max(1)));
         }
     }
 }

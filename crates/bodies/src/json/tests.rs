@@ -7,8 +7,9 @@ use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::fields::FieldName;
+use crate::fields::{FieldName, Value};
 use crate::path::{Path, Step};
+use crate::reader::BodyReader;
 
 fn set(paths: &[&str]) -> FieldSet {
     FieldSet::new(paths.iter().map(|path| FieldName::Json(Arc::new(path.parse().expect("a path")))))
@@ -18,7 +19,7 @@ fn read_in(
     fields: &FieldSet,
     pieces: impl IntoIterator<Item = impl AsRef<[u8]>>,
 ) -> Result<Records, Unreadable> {
-    let mut reader = JsonReader::default();
+    let mut reader = JsonReader::new(FieldMask::ALL);
     for piece in pieces {
         reader.read(fields, piece.as_ref())?;
     }
@@ -76,6 +77,9 @@ fn second_spellings_of_a_field_are_unreadable() {
         r#"{"a": {"b": 1}, "model": 1, "a": {"b": 2}}"#,
     ] {
         assert_eq!(texts(&["model", "a.b"], document), Err(Unreadable::Duplicate), "{document}");
+    }
+    for key in ["model\\u0000", "model\\u0000x", "MODEL\\u0000\u{1f600}\u{1f600}\u{1f600}\u{1f600}"] {
+        assert_eq!(one("model", &format!("{{\"{key}\": 1}}")), Err(Unreadable::Duplicate), "{key}");
     }
     assert_eq!(texts(&["tasks"], "{\"ta\u{17f}ks\": 1}"), Err(Unreadable::Duplicate));
     assert_eq!(texts(&["token"], "{\"to\u{212a}en\": 1}"), Err(Unreadable::Duplicate));
@@ -231,6 +235,24 @@ fn expected(document: &Json, path: &Path) -> Option<Value> {
     Some(Value { kind, text: text.into() })
 }
 
+/// Reads the fields `wanted` as the proxy does: what is known before the end holds if the rest is readable.
+fn read_as_it_arrives<'b>(
+    fields: &FieldSet,
+    wanted: FieldMask,
+    pieces: impl Iterator<Item = &'b [u8]>,
+) -> Result<Records, Unreadable> {
+    let mut reader = BodyReader::new(fields, wanted, [b"application/json".as_slice()])?;
+    let mut known = None;
+    for piece in pieces {
+        reader.read(fields, piece)?;
+        if known.is_none() {
+            known = reader.known(fields, None)?;
+        }
+    }
+    let read = reader.finish(fields, None)?;
+    Ok(known.unwrap_or(read))
+}
+
 fn has_similar_keys(document: &Json) -> bool {
     document.as_object().is_some_and(|object| object.keys().any(|key| ["M", "N"].contains(&&**key)))
 }
@@ -256,6 +278,27 @@ proptest! {
                     prop_assert_eq!(value, &expected(document, &path.parse().expect("a path")), "{} of {}", path, text);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_known_before_the_end_is_what_the_whole_says(
+        document in document(),
+        behind in prop::sample::select(vec!["", ",\"m\":1", ",\"M\":1", ",\"m\\u0000\":1", ",\"x\":[", "}", "\u{feff}"]),
+        size in 1_usize..9,
+    ) {
+        let whole = serde_json::json!({ "m": document, "n": "x" }).to_string();
+        let text = format!("{}{behind}}}", &whole[..whole.len() - 1]);
+        let (fields, wanted) = (set(&["m", "n", "m.n"]), FieldMask::of(1));
+        let at_once = read_as_it_arrives(&fields, wanted, std::iter::once(text.as_bytes()));
+        let in_pieces = read_as_it_arrives(&fields, wanted, text.as_bytes().chunks(size));
+        prop_assert_eq!(&in_pieces, &at_once, "{}", text);
+        if behind.is_empty() && !has_similar_keys(&document) {
+            let records = in_pieces.expect("valid");
+            let expected = expected(&serde_json::from_str(&text).expect("valid"), &"n".parse().expect("a path"));
+            prop_assert_eq!(&*records[0], &[None, expected, None], "{}", text);
+        } else if !behind.is_empty() {
+            prop_assert!(in_pieces.is_err(), "{}", text);
         }
     }
 

@@ -1,5 +1,6 @@
 mod alternatives;
 mod ambiguity;
+mod body_need;
 mod counters;
 mod deferrals;
 

@@ -7,7 +7,7 @@ use super::{ExplainContext, RequestDescription};
 use weir_bodies::Unreadable;
 use weir_bodies::coding::Coding;
 use weir_bodies::computed;
-use weir_bodies::fields::{FieldMask, FieldSet, Records};
+use weir_bodies::fields::{FieldMask, Records};
 use weir_bodies::graphql::UrlParameters;
 use weir_bodies::reader::BodyReader;
 use weir_policy::identify::body::{BodyFields, BodySettings, OnUnreadable};
@@ -53,26 +53,36 @@ fn read_needed(
     let query = query.filter(|_| fields.has_graphql(wanted));
     let url = query.map_or(Ok(None), UrlParameters::read)?;
     let Some(body) = body else { return computed::without_body(fields, wanted, url.as_ref()) };
-    let coding = Coding::from_values(headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes))?;
-    let reader = BodyReader::new(fields, wanted, headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes))?;
-    match coding {
-        Some(coding) => {
-            read_body(reader, fields, url.as_ref(), &coding.decode(body, settings.max)?, settings.max)
-        }
-        None => read_body(reader, fields, url.as_ref(), body, settings.max),
-    }
+    let values = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    let coding = Coding::from_values(values(CONTENT_ENCODING))?;
+    let reader = BodyReader::new(fields, wanted, values(CONTENT_TYPE))?;
+    read_body(reader, settings, coding, url.as_ref(), body)
 }
 
 fn read_body(
     mut reader: BodyReader,
-    fields: &FieldSet,
+    settings: &BodySettings,
+    coding: Option<Coding>,
     url: Option<&UrlParameters>,
     body: &[u8],
-    max: usize,
 ) -> Result<Records, Unreadable> {
-    let (within, beyond) = body.split_at(body.len().min(max));
-    reader.read(fields, within)?;
-    let is_known = reader.known(fields, url)?.is_some();
+    let fields = &settings.fields;
+    let (within, beyond) = body.split_at(body.len().min(settings.max));
+    let known = match coding {
+        Some(_) if !beyond.is_empty() => None,
+        Some(coding) => {
+            coding.decode(within, settings.max, |piece| reader.read(fields, piece))?;
+            None
+        }
+        None => {
+            reader.read(fields, within)?;
+            reader.known(fields, url)?
+        }
+    };
+    if known.is_none() && !beyond.is_empty() {
+        return Err(Unreadable::TooLong);
+    }
     reader.read(fields, beyond)?;
-    if is_known || beyond.is_empty() { reader.finish(fields, url) } else { Err(Unreadable::TooLong) }
+    let read = reader.finish(fields, url)?;
+    Ok(known.unwrap_or(read))
 }
