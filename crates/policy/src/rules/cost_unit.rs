@@ -63,7 +63,7 @@ fn is_of_tokens(field: &FieldName) -> bool {
             Some(Step::Index(_)) | None => false,
         },
         FieldName::Form(name) => names_tokens(name),
-        FieldName::Graphql(_) => false,
+        FieldName::Graphql(_) | FieldName::JsonCount(_) => false,
     }
 }
 
