@@ -89,7 +89,7 @@ impl CollectedNames {
 /// Returns the places of all fields that the rules of a policy read.
 pub(super) fn places_of(policy: &Policy) -> Vec<FieldPlace> {
     let requests = policy.bodies.iter().flat_map(|settings| settings.fields.fields());
-    let responses = policy.response_fields.iter().flat_map(|fields| fields.fields());
+    let responses = policy.response_fields.iter().flat_map(|fields| fields.set().fields());
     let of_responses = responses.filter_map(FieldPlace::of_response);
     requests.filter_map(FieldPlace::of_request).chain(of_responses).collect()
 }
@@ -115,7 +115,7 @@ impl FieldPlace {
         match field {
             FieldName::Json(path) | FieldName::JsonObject(path) => Some(Self::Json(Arc::clone(path))),
             FieldName::Form(name) => Some(Self::Form(Arc::clone(name))),
-            FieldName::Graphql(_) => None,
+            FieldName::JsonCount(_) | FieldName::Graphql(_) => None,
         }
     }
 
@@ -123,7 +123,7 @@ impl FieldPlace {
     pub(super) fn of_response(field: &FieldName) -> Option<Self> {
         match field {
             FieldName::Json(path) | FieldName::JsonObject(path) => Some(Self::Response(Arc::clone(path))),
-            FieldName::Form(_) | FieldName::Graphql(_) => None,
+            FieldName::JsonCount(_) | FieldName::Form(_) | FieldName::Graphql(_) => None,
         }
     }
 

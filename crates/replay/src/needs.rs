@@ -16,7 +16,7 @@ use super::record::{LoggedRequest, LoggedValue, ParsedBlock};
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::identify::forwarded::X_FORWARDED_FOR;
-use weir_policy::rules::cost::{Cost, ResponseFieldsCost};
+use weir_policy::rules::cost::{Cost, CostEstimate, ResponseFieldsCost};
 use weir_policy::rules::matcher::{Condition, Match, Matcher};
 use weir_policy::rules::rule::{Action, LimitAction, OnMissing, Rule};
 
@@ -217,11 +217,10 @@ impl NeedsOfRule {
         for term in &stated.terms {
             self.add(NeededAttribute::of_response(&term.fields), consequence);
         }
-        if !stated.estimate.stated.is_empty() {
-            self.add(NeededAttribute::of_fields(&stated.estimate.stated), Consequence::Estimate);
-        }
-        if let Some(repetitions) = &stated.estimate.repetitions {
-            self.add(NeededAttribute::of_fields(std::slice::from_ref(repetitions)), Consequence::Estimate);
+        let CostEstimate { stated: endpoints, repetitions, .. } = &stated.estimate;
+        let maxima: Vec<_> = endpoints.iter().flat_map(|stated| &stated.fields).cloned().collect();
+        for fields in [maxima.as_slice(), repetitions].into_iter().filter(|fields| !fields.is_empty()) {
+            self.add(NeededAttribute::of_fields(fields), Consequence::Estimate);
         }
         if stated.estimate.bytes_per_unit.is_some() {
             self.add(NeededAttribute::BodySize, Consequence::Prompt);

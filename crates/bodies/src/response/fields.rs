@@ -42,7 +42,8 @@ impl ResponseFields {
         Self { set, event_type, needles }
     }
 
-    pub(super) const fn set(&self) -> &FieldSet {
+    /// Returns all fields.
+    pub const fn set(&self) -> &FieldSet {
         &self.set
     }
 
