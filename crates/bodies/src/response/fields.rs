@@ -72,10 +72,10 @@ impl Eq for ResponseFields {}
 
 /// Returns the last key of a path, if JSON spells it as it is or with [`ESCAPED_ASCII`].
 fn last_key(path: &Path) -> Option<&str> {
-    let keys = path.steps().iter().filter_map(|step| match step {
+    let mut keys = path.steps().iter().filter_map(|step| match step {
         Step::Key(key) => Some(&**key),
         Step::Index(_) => None,
     });
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !b"\"\\/".contains(&byte);
-    keys.last().filter(|key| key.bytes().all(is_plain))
+    keys.next_back().filter(|key| key.bytes().all(is_plain))
 }
