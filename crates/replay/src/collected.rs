@@ -113,9 +113,11 @@ impl FieldPlace {
     /// Returns the place of a field of requests; `None` if it is computed from others.
     pub(super) fn of_request(field: &FieldName) -> Option<Self> {
         match field {
-            FieldName::Json(path) | FieldName::JsonObject(path) => Some(Self::Json(Arc::clone(path))),
+            FieldName::Json(path) | FieldName::JsonObject(path) | FieldName::JsonCount(path) => {
+                Some(Self::Json(Arc::clone(path)))
+            }
             FieldName::Form(name) => Some(Self::Form(Arc::clone(name))),
-            FieldName::JsonCount(_) | FieldName::Graphql(_) => None,
+            FieldName::Graphql(_) => None,
         }
     }
 

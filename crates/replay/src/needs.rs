@@ -219,7 +219,11 @@ impl NeedsOfRule {
         }
         let CostEstimate { stated: endpoints, repetitions, .. } = &stated.estimate;
         let maxima: Vec<_> = endpoints.iter().flat_map(|stated| &stated.fields).cloned().collect();
-        for fields in [maxima.as_slice(), repetitions].into_iter().filter(|fields| !fields.is_empty()) {
+        let of_endpoints: Vec<_> =
+            endpoints.iter().flat_map(|stated| &stated.endpoint.fields).cloned().collect();
+        for fields in
+            [maxima.as_slice(), repetitions, &of_endpoints].into_iter().filter(|fields| !fields.is_empty())
+        {
             self.add(NeededAttribute::of_fields(fields), Consequence::Estimate);
         }
         if stated.estimate.bytes_per_unit.is_some() {

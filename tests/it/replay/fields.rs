@@ -116,17 +116,17 @@ fn logged_fields_make_the_estimate() {
     let rule = format!("{{ name: a, key: [], limit: 100/h, algorithm: fixed_window, cost: {OPENAI} }}");
     // The responses have no tokens, so that what is reserved is charged.
     let usage = "response_json:usage.total_tokens=tokens";
-    let record = |max: Value, n: Value| json!({ "max": max, "n": n, "bytes_received": 20, "tokens": null });
-    let mappings = ["json:max_tokens=max", "json:n=n", usage];
+    let record = |max: Value, n: Value| json!({ "max": max, "n": n, "bytes_received": 20, "tokens": null, "messages": ["hi"] });
+    let mappings = ["json:max_tokens=max", "json:n=n", "json:messages=messages", usage];
     let records =
         [record(json!(20), json!(2)), record(json!(null), json!(null)), record(json!(1), json!(null))];
     let report = rule_with(&rule, &mappings, &records);
     assert_eq!(outcomes(&report), (2, 1), "20 × 2 + 10, 40 + 10, and 1 + 10");
     assert_eq!(report["undecidable"], json!([]));
-    let records = [json!({ "max": 20, "tokens": null })];
+    let records = [json!({ "max": 20, "tokens": null, "messages": ["hi"] })];
     let report = rule_with(&rule, &mappings, &records);
     let missing = |index: usize| report["undecidable"][index]["attribute"].as_str().unwrap();
-    assert_eq!((missing(0), missing(1)), ("n of the body", "the size of the body"));
+    assert_eq!((missing(0), missing(1)), ("n or best_of of the body", "the size of the body"));
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(super) struct ResponseDocuments {
     latest: LatestValues,
     current: Document,
     /// Number of bytes of [`DONE`] that the current document consists of; `None` if it is another one.
-    done: Option<usize>,
+    matched: Option<usize>,
 }
 
 /// A document that is being read.
@@ -37,7 +37,7 @@ impl ResponseDocuments {
     pub(super) fn new(fields: &Arc<ResponseFields>) -> Self {
         let values = vec![None; fields.set().fields().len()].into();
         let latest = LatestValues { values, documents: 0, extent: Extent::Part, is_done: false };
-        Self { fields: Arc::clone(fields), latest, current: Document::Empty, done: Some(0) }
+        Self { fields: Arc::clone(fields), latest, current: Document::Empty, matched: Some(0) }
     }
 
     /// Whether `document` is a whole document that has no values, so that it need not be read.
@@ -50,8 +50,9 @@ impl ResponseDocuments {
         if matches!(self.current, Document::Empty) {
             self.current = Document::Reading(Box::new(JsonReader::of_last_values(MAX_VALUE)));
         }
-        self.done =
-            self.done.and_then(|done| piece.iter().try_fold(done, |done, byte| followed_by(done, *byte)));
+        self.matched = self
+            .matched
+            .and_then(|matched| piece.iter().try_fold(matched, |matched, byte| followed_by(matched, *byte)));
         let read = match &mut self.current {
             Document::Empty => Ok(()),
             Document::Failed(reason) => return Err(*reason),
@@ -62,7 +63,7 @@ impl ResponseDocuments {
 
     /// Ends the current document: its values replace those of earlier ones. Returns whether it is an array of documents.
     pub(super) fn end(&mut self) -> Result<bool, Unreadable> {
-        self.latest.is_done |= self.done.replace(0) == Some(DONE.len());
+        self.latest.is_done |= self.matched.replace(0) == Some(DONE.len());
         match std::mem::take(&mut self.current) {
             Document::Empty => Ok(false),
             Document::Failed(reason) => Err(reason),
@@ -111,10 +112,10 @@ impl ResponseDocuments {
 }
 
 /// Returns how many bytes of [`DONE`], surrounded by white space, there are with the next byte.
-fn followed_by(done: usize, byte: u8) -> Option<usize> {
-    match DONE.get(done) {
-        Some(next) if *next == byte => Some(done + 1),
-        _ if byte.is_ascii_whitespace() && (done == 0 || done == DONE.len()) => Some(done),
+fn followed_by(matched: usize, byte: u8) -> Option<usize> {
+    match DONE.get(matched) {
+        Some(next) if *next == byte => Some(matched + 1),
+        _ if byte.is_ascii_whitespace() && (matched == 0 || matched == DONE.len()) => Some(matched),
         _ => None,
     }
 }

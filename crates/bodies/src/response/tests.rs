@@ -140,8 +140,8 @@ fn end_of_a_series_is_known() {
     let events = |body: &str, close| read("text/event-stream", body.as_bytes(), close);
     assert_eq!(events("data: {}\n\n", false), (Extent::Part, false, Ok((Extent::Series, false))));
     assert_eq!(events("data: {}\n\n", true), (Extent::Part, false, Ok((Extent::Part, false))));
-    for done in ["data: [DONE]\n\n", "data:[DONE] \r\r", "data: {}\n\ndata: [DONE]"] {
-        assert_eq!(events(done, true).2, Ok((Extent::Part, true)), "{done}");
+    for last in ["data: [DONE]\n\n", "data:[DONE] \r\r", "data: {}\n\ndata: [DONE]"] {
+        assert_eq!(events(last, true).2, Ok((Extent::Part, true)), "{last}");
     }
     for other in ["data: [DONE]x\n\n", "data: [DON\n\n", "data: x[DONE]\n\n", "data: [DONE\ndata: ]\n\n"] {
         assert_eq!(events(other, true).2, Ok((Extent::Part, false)), "{other}");
