@@ -7,6 +7,9 @@ use crate::support::{Origin, Request, Weir, config};
 
 const CHAT: &[u8] = br#"{"model":"gpt-4","user":"a"}"#;
 
+/// Encodes a content.
+type Encode = fn(&[u8]) -> Vec<u8>;
+
 fn gzip(content: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(content).unwrap();
@@ -27,8 +30,8 @@ fn zstd(content: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a chat in each coding, with this behind it.
-fn chats(behind: impl Fn(fn(&[u8]) -> Vec<u8>) -> Vec<u8>) -> [(&'static str, Request); 3] {
-    let codings: [(&str, fn(&[u8]) -> Vec<u8>); 3] = [("gzip", gzip), ("br", brotli), ("zstd", zstd)];
+fn chats(behind: impl Fn(Encode) -> Vec<u8>) -> [(&'static str, Request); 3] {
+    let codings: [(&str, Encode); 3] = [("gzip", gzip), ("br", brotli), ("zstd", zstd)];
     codings.map(|(coding, encode)| {
         let body = [encode(CHAT), behind(encode)].concat();
         (coding, json("/chat", body).header("content-encoding", coding))
