@@ -1,7 +1,6 @@
 //! Plans: the plan of each client, the limits of each plan, and members that change while the proxy runs.
 
 use std::fs;
-use std::time::Instant;
 
 use tempfile::TempDir;
 
@@ -85,7 +84,7 @@ fn each_plan_has_its_own_limit() {
 #[test]
 fn pro_plan_is_limited_to_10000_per_hour() {
     let place = PlanProxy::start("alice: pro\n", FREE_AND_PRO);
-    let started = Instant::now();
+    let started = wait::now();
     let passed = place.count_admitted("alice", 10_500);
     // Units that are replenished while the requests are sent are admitted too: three per second.
     let replenished = 3 * (started.elapsed().as_secs() as usize + 1);
