@@ -15,6 +15,7 @@ use std::process::Output;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::support::gzip;
 use crate::support::weir::run;
 
 const SERVICE: &str = "listeners: 127.0.0.1:0\nupstream: echo\n";
@@ -107,11 +108,6 @@ fn several_compressed_logs_are_merged_by_time() {
     let place = Workplace::new();
     let rules =
         place.rules("weir.yaml", "  - { name: all, key: [], limit: 2/min, algorithm: fixed_window }\n");
-    let gzip = |text: String| {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        std::io::Write::write_all(&mut encoder, text.as_bytes()).unwrap();
-        encoder.finish().unwrap()
-    };
     // Each minute has a request of one log and two of the other.
     let one: String = (0..60).map(|minute| line(minute * 60 + 30, "192.0.2.1", "GET /", 200)).collect();
     let two: String = (0..60)

@@ -23,6 +23,7 @@ pub(crate) mod weir;
 pub(crate) mod wire;
 
 use std::fmt::Display;
+use std::io::Write;
 
 pub(crate) use client::{Client, Request, Response, fetch, get};
 pub(crate) use origin::{AfterResponse, Origin};
@@ -43,6 +44,13 @@ pub(crate) fn config_with(listener: &str, upstream: &str, rest: &str) -> String 
     format!(
         "listeners: [{listener}]\nadmin: {{ address: 127.0.0.1:0 }}\nupstream: {upstream}\n{workers}{rest}{rules}"
     )
+}
+
+/// Returns the content as a member of gzip.
+pub(crate) fn gzip(content: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(content.as_ref()).unwrap();
+    encoder.finish().unwrap()
 }
 
 /// Runs `work` on `count` threads concurrently and returns the results.

@@ -1,20 +1,12 @@
 //! Fields of compressed bodies.
 
-use std::io::Write;
-
 use super::{RULES, json, statuses};
-use crate::support::{Origin, Request, Weir, config};
+use crate::support::{Origin, Request, Weir, config, gzip};
 
 const CHAT: &[u8] = br#"{"model":"gpt-4","user":"a"}"#;
 
 /// Encodes a content.
 type Encode = fn(&[u8]) -> Vec<u8>;
-
-fn gzip(content: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    encoder.write_all(content).unwrap();
-    encoder.finish().unwrap()
-}
 
 /// Encodes a content of less than 64 KiB as one block without compression (RFC 7932, section 9).
 fn brotli(content: &[u8]) -> Vec<u8> {
@@ -31,7 +23,7 @@ fn zstd(content: &[u8]) -> Vec<u8> {
 
 /// Returns a chat in each coding, with this behind it.
 fn chats(behind: impl Fn(Encode) -> Vec<u8>) -> [(&'static str, Request); 3] {
-    let codings: [(&str, Encode); 3] = [("gzip", gzip), ("br", brotli), ("zstd", zstd)];
+    let codings: [(&str, Encode); 3] = [("gzip", |content| gzip(content)), ("br", brotli), ("zstd", zstd)];
     codings.map(|(coding, encode)| {
         let body = [encode(CHAT), behind(encode)].concat();
         (coding, json("/chat", body).header("content-encoding", coding))

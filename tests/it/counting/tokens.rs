@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::start_with_rule;
 use crate::support::origin::ScriptedRequest;
-use crate::support::{AfterResponse, Client, Origin, Request, Weir, wait};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, gzip, wait};
 
 /// 1000 tokens a day. A request reserves its `max_tokens`.
 const RULE: &str = "{ name: tokens, key: [], limit: 1000/d, algorithm: fixed_window, cost: { tokens: openai, \
@@ -217,9 +217,7 @@ fn reservation_is_derived_from_the_request() {
     assert_eq!(reserved(post(r#"{"messages":[],"max_tokens":50,"n":3}"#)), 150 + 10, "three choices");
     assert_eq!(reserved(post(r#"{"messages":[],"max_tokens":90000}"#)), 5000, "at most the maximum");
     let text = format!("{{\"prompt\":\"{}\"}}", "x".repeat(4000));
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-    gzip.write_all(text.as_bytes()).expect("in memory");
-    let compressed = Request::post("/", gzip.finish().expect("in memory")).header("content-encoding", "gzip");
+    let compressed = Request::post("/", gzip(&text)).header("content-encoding", "gzip");
     assert_eq!(reserved(compressed), 100 + u64::try_from(text.len().div_ceil(4)).expect("small"));
 }
 

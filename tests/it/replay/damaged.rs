@@ -1,18 +1,12 @@
 //! Logs with damage: cut off, padded, or with unreadable beginnings.
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use super::{Workplace, burst, line, read_json, replay, text};
+use crate::support::gzip;
 
 const RULES: &str = "  - { name: per-ip, key: client_ip, limit: 3/min }\n";
-
-fn gzip(text: &str) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(text.as_bytes()).unwrap();
-    encoder.finish().unwrap()
-}
 
 #[test]
 fn truncated_log_is_reported_up_to_its_end() {
@@ -22,7 +16,7 @@ fn truncated_log_is_reported_up_to_its_end() {
         (0..3000).map(|index| line(index, &format!("192.0.2.{}", index % 250), "GET /", 200)).collect();
     let mut cut = gzip(&lines);
     cut.truncate(cut.len() - 2000);
-    for contents in [cut, gzip(&burst())[..60].to_vec()] {
+    for contents in [cut, gzip(burst())[..60].to_vec()] {
         let log = place.write("access.log.gz", &contents);
         let whole = place.write("whole", burst());
         let json = place.path("report.json");
@@ -64,7 +58,7 @@ fn standard_input_is_read_once() {
     let output = replay(&["-c", &rules, "-", "-"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("only once"), "{}", text(&output.stderr));
-    let padded = [&gzip(&burst())[..], &[0; 5000]].concat();
+    let padded = [&gzip(burst())[..], &[0; 5000]].concat();
     let log = place.write("log.gz", padded);
     let output = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(["replay", "-c", &rules, "-"])

@@ -4,11 +4,11 @@
 //! `WEIR_BLESS=1` writes the reports into `tests/data/replay/`; review the difference before committing it.
 
 use std::fs;
-use std::io::Write as _;
 
 use serde_json::Value;
 
 use super::{Workplace, read_json, replay, text};
+use crate::support::gzip;
 
 const LINES: u32 = 800;
 
@@ -264,9 +264,7 @@ fn reports_of_every_format_are_as_before() {
         let log = place.write(name, log);
         check_report(&place, name, &["-c", &rules, &log]);
     }
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(all[0].1.as_bytes()).unwrap();
-    let compressed = place.write("combined", gzip.finish().unwrap());
+    let compressed = place.write("combined", gzip(&all[0].1));
     check_report(&place, "combined", &["-c", &rules, &compressed]);
     let before = place.rules("before.yaml", "  - { name: per-ip, key: client_ip, limit: 20/min }\n");
     let logs =
