@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::CONTENT_LENGTH;
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::proxy::body::{DownstreamBody, DownstreamBodyError};
@@ -187,11 +187,8 @@ impl HeldBody {
         self.reader = None;
     }
 
-    /// Makes a request for a stream of OpenAI's format ask for its usage, whose head has these `headers`. A compressed body stays as it is.
+    /// Makes a request for a stream of OpenAI's format ask for its usage, whose head has these `headers`. Its body is not compressed.
     pub(in crate::proxy) fn include_usage(&mut self, headers: &mut HeaderMap) {
-        if headers.contains_key(CONTENT_ENCODING) {
-            return;
-        }
         let Some(data) = self.pieces.front() else { return };
         let Some(Edit { range, text }) = usage_option::include_usage(data) else { return };
         let edited = [data.slice(..range.start), text.into(), data.slice(range.end..)];
