@@ -13,25 +13,24 @@ impl RuleSet {
     /// Returns the fields of an unread body without which it is unclear which rules apply to the request, and with which key.
     pub fn body_fields_needed(&self, request: &Attributes<'_>) -> FieldMask {
         let candidates = self.index.candidates(request);
-        let rules = candidates.iter().map(|index| &self.rules[*index as usize]);
-        let needed =
-            rules.map(|rule| fields_needed(rule, request)).fold(FieldMask::default(), |all, of| all | of);
+        let needed = self.fields_needed_by(candidates.iter().map(|index| *index as usize), request);
         if needed.is_empty() || self.all_limit {
             return needed;
         }
-        let applies =
-            |kind| self.of_kind(&candidates, kind).map(|index| self.rules[index].applies_to(request));
-        if applies(ActionKind::Allow).any(|applies| matches!(applies, Match::Yes(_))) {
+        let of_kind = |kind| self.of_kind(&candidates, kind);
+        let applies = |index: usize| matches!(self.rules[index].applies_to(request), Match::Yes(_));
+        if of_kind(ActionKind::Allow).any(applies) {
             return FieldMask::default();
         }
-        if applies(ActionKind::Deny).any(|applies| matches!(applies, Match::Yes(_))) {
+        match of_kind(ActionKind::Deny).any(applies) {
             // Only an `allow` rule that reads the body may still let the request pass.
-            let allowing = self.of_kind(&candidates, ActionKind::Allow).map(|index| &self.rules[index]);
-            return allowing
-                .map(|rule| fields_needed(rule, request))
-                .fold(FieldMask::default(), |all, of| all | of);
+            true => self.fields_needed_by(of_kind(ActionKind::Allow), request),
+            false => needed,
         }
-        needed
+    }
+
+    fn fields_needed_by(&self, rules: impl Iterator<Item = usize>, request: &Attributes<'_>) -> FieldMask {
+        rules.fold(FieldMask::default(), |all, index| all | fields_needed(&self.rules[index], request))
     }
 }
 
