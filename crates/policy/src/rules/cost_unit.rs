@@ -51,8 +51,16 @@ impl CostUnit {
 /// Returns a rate such as `100/s` with its unit, such as `100 tokens/s`. Requests need none.
 pub fn with_unit(rate: &str, unit: &str) -> String {
     match rate.split_once('/') {
-        Some((count, period)) if !matches!(unit, "" | "requests") => format!("{count} {unit}/{period}"),
-        _ => rate.to_owned(),
+        Some((count, period)) => format!("{count}{}/{period}", spaced(unit)),
+        None => rate.to_owned(),
+    }
+}
+
+/// Returns a unit with a space before it, as it follows a number. Requests need none.
+pub fn spaced(unit: &str) -> String {
+    match unit {
+        "" | "requests" => String::new(),
+        unit => format!(" {unit}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::report::{ExplainedClient, ExplainedRule, Explanation, LimitReport, OverrideReport};
-use weir_policy::rules::cost_unit::with_unit;
+use weir_policy::rules::cost_unit::{spaced, with_unit};
 use weir_policy::rules::explain::Mismatch;
 
 /// Maximum number of rules that do not apply and are listed; the others are counted.
@@ -120,14 +120,14 @@ fn limit(text: &mut String, limit: &LimitReport) {
         let _ = write!(shown, " burst {burst}");
     }
     if let (Some(used), Some(remaining)) = (limit.used, limit.remaining) {
-        let unit = spaced_unit(limit);
+        let unit = spaced(&limit.unit);
         let _ = write!(shown, " ({}): used {used}, remaining {remaining}{unit}", limit.algorithm);
     }
     if let Some(reset) = limit.reset_seconds.filter(|reset| *reset > 0.0) {
         let _ = write!(shown, ", reset in {}", duration(reset));
     }
     if limit.cost != 1 {
-        let _ = write!(shown, ", cost {}{}", limit.cost, spaced_unit(limit));
+        let _ = write!(shown, ", cost {}{}", limit.cost, spaced(&limit.unit));
     }
     if let Some(leased) = limit.leased {
         let _ = write!(shown, ", leased here {leased}");
@@ -155,14 +155,6 @@ fn limit(text: &mut String, limit: &LimitReport) {
         (None, None, None) => {}
     }
     line(text, &shown);
-}
-
-/// Returns the unit behind a space, unless it is requests.
-fn spaced_unit(limit: &LimitReport) -> String {
-    match limit.unit.as_str() {
-        "" | "requests" => String::new(),
-        unit => format!(" {unit}"),
-    }
 }
 
 fn override_text(one: &OverrideReport) -> String {
