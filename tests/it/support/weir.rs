@@ -101,10 +101,13 @@ impl Weir {
 
     /// Returns the address of the listener with this name.
     pub(crate) fn listener(&self, name: &str) -> SocketAddr {
-        wait::until("the listener", || {
-            let announced = self.logged_addresses("listening", "listener");
-            announced.iter().find(|(given, _)| given == name).map(|(_, address)| *address)
-        })
+        wait::until("the listener", || self.addresses_of(name).first().copied())
+    }
+
+    /// Returns the addresses that the listener with this name has had so far, in all processes.
+    pub(crate) fn addresses_of(&self, name: &str) -> Vec<SocketAddr> {
+        let announced = self.logged_addresses("listening", "listener");
+        announced.into_iter().filter(|(given, _)| given == name).map(|(_, address)| address).collect()
     }
 
     /// Returns the address of the admin port with `surface`: `full` or `probes`.
