@@ -15,6 +15,7 @@ mod resource_limits;
 mod rls_runtime;
 mod service_manager;
 mod shutdown;
+mod signals;
 mod sockets;
 mod state_saver;
 mod store_thread;
@@ -35,11 +36,10 @@ use self::central::CentralSource;
 use self::deferred_thread::DeferredThread;
 use self::generation::{Generations, PartResources};
 use self::instances::InstanceResolver;
-use self::reload::ReloadSignals;
 pub use self::replacement::supervisor::run as supervise;
-use self::replacement::{Predecessor, Replacer};
+use self::replacement::{Predecessor, Relay, Replacer};
 use self::rls_runtime::{RlsRuntime, RlsSockets};
-use self::shutdown::TerminationSignals;
+use self::signals::SignalThread;
 use self::sockets::Sockets;
 use self::state_saver::StateSaver;
 use crate::proxy::adaptive::run_adaptive_limits;
@@ -120,13 +120,16 @@ pub enum ConfigOrigin<'a> {
 /// request has been served then. Also returns one if a thread has failed while serving.
 pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError> {
     panics::install_hook();
+    let program = replacement::own_program();
+    // First, because threads inherit which signals are blocked.
+    let relay = Arc::new(Relay::default());
+    let (signal_thread, signals) = SignalThread::start(&relay)?;
     let clock = Arc::new(Clock::start());
     let (config, reloader, central) = load_config(origin)?;
     report_start(origin, &config);
     let main = thread::runtime()?;
     let _guard = main.enter();
-    let signals = TerminationSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
-    let reload_signals = ReloadSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
+    signals.handle_end();
     let metrics = Metrics::new(&[]);
     let (mut predecessor, taken) = Predecessor::from_environment()?.unzip();
     let taken = taken.unwrap_or_default();
@@ -144,7 +147,8 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
     // Requests wait from here on, so everything slow is done.
     let taken_over = predecessor.map(|predecessor| predecessor.take_over(&running)).transpose()?;
-    taken_over.map(|taken_over| taken_over.serve(&running)).transpose()?;
+    let served = taken_over.map(|taken_over| taken_over.serve(&running)).transpose()?;
+    let end_notice = served.unwrap_or_default();
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
     let workers = start_workers(updates, grpc_sockets, &running)?;
     let auxiliary = Arc::new(ThreadGroup::default());
@@ -153,27 +157,28 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
         running.start(sockets, options, &auxiliary)?;
     }
     running.sockets.admin.serve(levels, config.workers.get(), &running, &auxiliary)?;
-    let replacer = Replacer::new(&running);
+    let replacer = Replacer::new(&running, &relay, program);
     reload::start(reloader, &running, central_handle, &replacer)?;
     service_manager::ready();
     let ended = main.block_on(async {
         let drain = &running.shared.drain;
         let settings = || running.shared.generation.load().drain;
         let serving =
-            shutdown::serve_and_drain(drain, settings, signals, &workers, &auxiliary, || replacer.stop());
+            shutdown::serve_and_drain(drain, settings, &signals, &workers, &auxiliary, || replacer.stop());
         tokio::select! {
             ended = serving => ended,
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
             () = run_headroom_controller(&running.shared) => Ok(()),
             () = run_adaptive_limits(&running.shared) => Ok(()),
-            () = reload::handle_signals(&running, reload_signals, &replacer) => Ok(()),
+            () = reload::handle_signals(&running, &signals, &replacer) => Ok(()),
             () = table_full_alert::watch(&running.shared) => Ok(()),
             () = key_expiry::run(&running.shared) => Ok(()),
             () = resource_limits::watch_memory(&running.shared.overload) => Ok(()),
             () = instances.run() => Ok(()),
             () = alerts::run(&running) => Ok(()),
             () = service_manager::run_watchdog() => Ok(()),
-            () = running.sockets.release_when_draining(&running.shared.drain) => Ok(()),
+            () = running.sockets.release_when_draining(drain) => Ok(()),
+            () = end_notice.send_when_draining(drain) => Ok(()),
         }
     });
     replacer.finish();
@@ -184,7 +189,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     running.state_saver.iter().for_each(StateSaver::finish);
     running.shared.access_logs.finish();
     running.shared.generation.load().tracer.iter().for_each(|tracer| tracer.finish());
-    replacer.supervise();
+    replacer.supervise(&signal_thread);
     ended.map_err(AppError::Thread)
 }
 

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::central::CentralHandle;
 use super::replacement::Replacer;
+use super::signals::ReceivedSignals;
 use super::{AppError, RunningApp, alerts, resource_limits, service_manager, thread};
 use weir_config::Config;
 use weir_config::reload::{Preparation, Reload, Reloader, UnusableSetting};
@@ -101,39 +101,20 @@ fn take_over(replacer: &Arc<Replacer>, keys: &[&str]) -> Result<Preparation, Unu
     })
 }
 
-/// The signals that request a reload, that the access log is opened again, or that another process replaces this one.
-///
-/// Until the handlers are installed, these signals end the process. So they are installed before anything shows that it
-/// is ready.
-#[derive(Debug)]
-pub(super) struct ReloadSignals {
-    hangup: Signal,
-    user: Signal,
-    replace: Signal,
-}
-
-impl ReloadSignals {
-    /// Installs the signal handlers; must be called within a runtime.
-    pub(super) fn listen() -> std::io::Result<Self> {
-        Ok(Self {
-            hangup: signal(SignalKind::hangup())?,
-            user: signal(SignalKind::user_defined1())?,
-            replace: signal(SignalKind::user_defined2())?,
-        })
-    }
-}
-
 /// Reloads on SIGHUP, reopens the access log on SIGUSR1 and is replaced on SIGUSR2, for as long as it is polled.
-pub(super) async fn handle_signals(running: &RunningApp, signals: ReloadSignals, replacer: &Arc<Replacer>) {
-    let ReloadSignals { mut hangup, mut user, mut replace } = signals;
+pub(super) async fn handle_signals(
+    running: &RunningApp,
+    signals: &ReceivedSignals,
+    replacer: &Arc<Replacer>,
+) {
     loop {
         tokio::select! {
-            _ = hangup.recv() => {
+            () = signals.hangup.notified() => {
                 service_manager::reloading();
                 running.reload.request_reload();
             }
-            _ = user.recv() => running.shared.access_logs.reopen(),
-            _ = replace.recv() => replacer.start(),
+            () = signals.user.notified() => running.shared.access_logs.reopen(),
+            () = signals.replace.notified() => replacer.start(),
         }
     }
 }

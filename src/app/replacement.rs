@@ -7,15 +7,25 @@
 
 mod channel;
 mod predecessor;
+mod relay;
 mod state;
 mod successor;
 pub(super) mod supervisor;
 
+use std::path::PathBuf;
+
 pub(super) use self::predecessor::Predecessor;
+pub(super) use self::relay::Relay;
 pub(super) use self::successor::Replacer;
 
 /// Variable that tells a process that its standard input is the private socket. Its value is the path of the binary.
 const VARIABLE: &str = "WEIR_PREDECESSOR";
+
+/// Returns the path of the binary with which the first process has started. It has to be asked first: the system follows
+/// later renames.
+pub(super) fn own_program() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE).map(PathBuf::from).or_else(|| std::env::current_exe().ok())
+}
 
 /// The file of the running binary, even if another lies at its path by now.
 const OWN_BINARY: &str = "/proc/self/exe";

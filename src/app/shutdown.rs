@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use super::service_manager;
+use super::signals::ReceivedSignals;
 use weir_net::clock::{Clock, ClockComparison};
 use weir_net::drain::{DrainManager, DrainPhase, DrainSettings};
 use weir_net::worker::ThreadGroup;
@@ -19,36 +19,6 @@ const REPLACED: &str = "another process has replaced this one";
 /// Interval between comparisons of the clock with the wall clock.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The signals that end the process.
-#[derive(Debug)]
-pub(super) struct TerminationSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl TerminationSignals {
-    /// Installs the signal handlers; must be called within a runtime.
-    pub(super) fn listen() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    /// Returns the signal that cuts a drain short. The first one of a process that was replaced ends the new process, and
-    /// lets this one drain.
-    async fn recv_to_cut_short(&mut self, was_replaced: bool) -> &'static str {
-        if was_replaced {
-            self.recv().await;
-        }
-        self.recv().await
-    }
-
-    async fn recv(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
-}
-
 /// Serves until shutdown is requested, then drains as `settings` say at that time; returns when all workers have ended or
 /// the time is over. `on_end` is called before the drain if no other process goes on.
 ///
@@ -60,13 +30,13 @@ impl TerminationSignals {
 pub(super) async fn serve_and_drain(
     drain: &DrainManager,
     settings: impl Fn() -> DrainSettings,
-    mut signals: TerminationSignals,
+    signals: &ReceivedSignals,
     workers: &ThreadGroup,
     auxiliary: &ThreadGroup,
     on_end: impl FnOnce(),
 ) -> Result<(), Box<str>> {
     let cause = tokio::select! {
-        signal = signals.recv() => signal,
+        signal = signals.termination() => signal,
         () = drain.wait_for_exit_request() => "the admin port",
         () = drain.wait_for_replacement() => REPLACED,
         thread = workers.wait_for_failure() => log_failed_thread(&thread),
@@ -80,7 +50,7 @@ pub(super) async fn serve_and_drain(
     drain.advance(DrainPhase::NotReady);
     let outcome = tokio::select! {
         outcome = run_drain_phases(drain, settings(), workers) => outcome,
-        signal = signals.recv_to_cut_short(cause == REPLACED) => {
+        signal = cut_short(signals, cause == REPLACED) => {
             tracing::warn!(signal, "exiting immediately");
             "cut short"
         }
@@ -93,6 +63,15 @@ pub(super) async fn serve_and_drain(
     }
     tracing::info!(outcome, "ended");
     workers.first_failure().or_else(|| auxiliary.first_failure()).map_or(Ok(()), Err)
+}
+
+/// Waits for the signal that cuts a drain short. The first one of a process that was replaced ends the new process, and lets
+/// this one drain.
+async fn cut_short(signals: &ReceivedSignals, was_replaced: bool) -> &'static str {
+    if was_replaced {
+        signals.termination().await;
+    }
+    signals.termination().await
 }
 
 fn log_failed_thread(thread: &str) -> &'static str {
@@ -161,9 +140,9 @@ mod tests {
             Ok(())
         };
         workers.spawn("worker-0", last).unwrap();
-        let signals = TerminationSignals::listen().unwrap();
+        let signals = ReceivedSignals::default();
         let settings = DrainSettings::default;
-        let serving = serve_and_drain(&drain, settings, signals, &workers, &auxiliary, || ());
+        let serving = serve_and_drain(&drain, settings, &signals, &workers, &auxiliary, || ());
         let dying = async {
             assert!(drain.is_ready());
             workers.spawn("worker-1", || async { panic!("panic of a test") }).unwrap();
@@ -184,8 +163,8 @@ mod tests {
         };
         workers.spawn("worker-0", work).unwrap();
         drain.request_exit();
-        let signals = TerminationSignals::listen().unwrap();
+        let signals = ReceivedSignals::default();
         let settings = DrainSettings::default;
-        assert_eq!(serve_and_drain(&drain, settings, signals, &workers, &auxiliary, || ()).await, Ok(()));
+        assert_eq!(serve_and_drain(&drain, settings, &signals, &workers, &auxiliary, || ()).await, Ok(()));
     }
 }

@@ -6,6 +6,8 @@ mod load;
 mod reload;
 mod tls;
 
+use std::time::Duration;
+
 use crate::support::h2::H2Client;
 use crate::support::replacement::signal;
 use crate::support::{Client, Origin, Weir, get, wait};
@@ -184,4 +186,44 @@ fn first_process_stays_and_passes_signals_on() {
     weir.terminate();
     assert!(weir.wait_exit().success());
     assert!(std::net::TcpStream::connect(address).is_err(), "no process is left");
+}
+
+/// The first process may be replaced, drain or become the supervisor when the signal arrives.
+#[test]
+fn signal_to_end_is_never_lost() {
+    let random = &mut fastrand::Rng::new();
+    for _ in 0..20 {
+        let mut weir = Weir::start(&config("echo", "rules: []"));
+        let address = weir.address();
+        weir.signal("USR2");
+        wait::pause(Duration::from_millis(random.u64(0..120)));
+        weir.terminate();
+        let status = weir.wait_exit();
+        assert!(status.success(), "{status}");
+        assert!(std::net::TcpStream::connect(address).is_err(), "no process is left");
+    }
+}
+
+#[test]
+fn each_process_drains_after_one_signal_to_end() {
+    let mut weir = Weir::start(&config("echo", "rules: []\ndrain: { timeout: 1h }"));
+    let address = weir.address();
+    let in_flight = || {
+        let client = Client::connect(address);
+        client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+        wait::until_true("the request", || weir.metric("weir_requests_in_flight", &[]) == 1.0);
+        client
+    };
+    let mut old = in_flight();
+    weir.replace();
+    let mut new = in_flight();
+    weir.terminate();
+    wait::until_true("the drain", || std::net::TcpStream::connect(address).is_err());
+    old.send("cd");
+    assert_eq!(old.read_response("POST").status, 200);
+    // The supervisor looks for processes to end once a second.
+    wait::throughout(Duration::from_millis(1500), || assert!(!weir.has_logged("exiting immediately")));
+    new.send("cd");
+    assert_eq!(new.read_response("POST").status, 200);
+    assert!(weir.wait_exit().success());
 }

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use weir_net::fd_channel::{MAX_FDS, receive_with_fds, send_with_fds};
 
 /// Time after which the other process counts as stuck if it reads nothing.
@@ -36,6 +38,8 @@ pub(super) enum MessageKind {
     Stored = 9,
     /// Old to new: the body of a stored response.
     Body = 10,
+    /// New to old: it drains, so the listeners of both have to close.
+    Ending = 11,
 }
 
 /// One end of the private socket.
@@ -47,7 +51,7 @@ pub(super) struct Channel {
 }
 
 impl MessageKind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Hello,
         Self::Descriptors,
         Self::Counters,
@@ -58,6 +62,7 @@ impl MessageKind {
         Self::Late,
         Self::Stored,
         Self::Body,
+        Self::Ending,
     ];
 
     fn from_byte(byte: u8) -> io::Result<Self> {
@@ -72,6 +77,11 @@ impl Channel {
     pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
         Ok(Self { socket, descriptors: Vec::new() })
+    }
+
+    /// Returns another handle of this end.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Self::new(self.socket.try_clone()?)
     }
 
     /// Sends a message.
@@ -105,6 +115,12 @@ impl Channel {
             Some((other, _)) => Err(io::Error::other(format!("expected {kind:?}, received {other:?}"))),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+
+    /// Whether a message has arrived, or the other process has ended.
+    pub(super) fn has_message(&self) -> bool {
+        let mut descriptors = [PollFd::new(&self.socket, PollFlags::IN)];
+        matches!(poll(&mut descriptors, Some(&Timespec::default())), Ok(ready) if ready > 0)
     }
 
     /// Waits for the next message without a limit; `None` if the other process has ended.

@@ -16,6 +16,7 @@ use crate::proxy::{ArrivedConnection, ProxyState, WorkerUpdate};
 use weir_limiter::Limiter;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::transfer::{AbsorbedCounters, LateChargeMessage, TransferredHold};
+use weir_net::drain::{Closing, DrainManager};
 use weir_net::fd_channel::ConnectionReceiver;
 use weir_net::listener::taken_over::TakenSockets;
 use weir_store::state_file::frames;
@@ -30,6 +31,10 @@ pub(in crate::app) struct Predecessor {
     /// Its counters when it has started this process.
     counters: Vec<u8>,
 }
+
+/// The way to tell the process that was replaced that this one ends.
+#[derive(Default)]
+pub(in crate::app) struct EndNotice(Option<Channel>);
 
 /// What was taken over at the last moment.
 pub(in crate::app) struct TakenOver {
@@ -139,16 +144,31 @@ fn cannot_take_over(error: io::Error) -> AppError {
 impl TakenOver {
     /// Reports that this process serves, and goes on with the connections and charges of the old one. Nothing may be decided
     /// before: until then the old process may go on.
-    pub(in crate::app) fn serve(self, running: &RunningApp) -> Result<(), AppError> {
+    pub(in crate::app) fn serve(self, running: &RunningApp) -> Result<EndNotice, AppError> {
         let Self { mut channel, connections, absorbed } = self;
         // Fails only if the old process has ended.
         let _ = channel.send(MessageKind::Serving, &[]);
         running.sockets.claim_files();
         let workers = running.sockets.listeners.workers();
         thread::start("connections", move || receive_connections(&connections, &workers))?;
-        let Some(absorbed) = absorbed else { return Ok(()) };
+        let Some(absorbed) = absorbed else { return Ok(EndNotice(None)) };
+        let notice = channel.try_clone().map_err(cannot_take_over)?;
         let shared = Arc::clone(&running.shared);
-        thread::start("late", move || apply_late_charges(channel, absorbed, &shared)).map(drop)
+        thread::start("late", move || apply_late_charges(channel, absorbed, &shared))?;
+        Ok(EndNotice(Some(notice)))
+    }
+}
+
+impl EndNotice {
+    /// Tells the process that was replaced once listeners close here: it still has them, in case that this process fails.
+    pub(in crate::app) async fn send_when_draining(mut self, drain: &DrainManager) {
+        if drain.wait_for_closing().await == Closing::Close
+            && let Some(channel) = &mut self.0
+        {
+            // Fails only if the other process has ended.
+            let _ = channel.send(MessageKind::Ending, &[]);
+        }
+        std::future::pending().await
     }
 }
 

@@ -8,18 +8,17 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::channel::{Channel, MessageKind, has_ended};
 use super::state::Hello;
-use super::supervisor::{self, Relay};
-use super::{OWN_BINARY, VARIABLE, VERSION};
+use super::{OWN_BINARY, Relay, VARIABLE, VERSION, supervisor};
+use crate::app::signals::SignalThread;
 use crate::app::{RunningApp, service_manager};
 use weir_limiter::transfer::LateChargeMessage;
 use weir_net::fd_channel::{ConnectionSender, connection_channel};
@@ -27,6 +26,8 @@ use weir_net::replacement::ReplacementPhase;
 
 /// Interval at which the old process looks whether the new one still runs.
 const LATE_INTERVAL: Duration = Duration::from_millis(50);
+/// Time for the rest of a message that has begun to arrive.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum processes that are started because the new one has ended at once.
 const MAX_RESTARTS: u32 = 3;
 
@@ -38,13 +39,9 @@ pub(in crate::app) struct Replacer {
     is_active: AtomicBool,
     /// Whether the process ends, so that no further charge comes late.
     is_finished: AtomicBool,
-    /// Whether this process was told to end, and those that replace it.
-    is_stopping: AtomicBool,
-    /// The process that is being started; 0 if there is none.
-    starting: AtomicU32,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Passes signals on to the new process, if no service manager follows it.
-    relay: OnceLock<Relay>,
+    /// Passes signals on to the new process.
+    relay: Arc<Relay>,
 }
 
 /// A new process that serves.
@@ -54,19 +51,24 @@ struct Serving {
     late: Receiver<LateChargeMessage>,
     /// What its sockets are bound for.
     purposes: Vec<Box<str>>,
+    /// Whether it drains.
+    is_ending: bool,
 }
 
 impl Replacer {
-    pub(in crate::app) fn new(running: &Arc<RunningApp>) -> Arc<Self> {
+    /// `program` is the path of the binary.
+    pub(in crate::app) fn new(
+        running: &Arc<RunningApp>,
+        relay: &Arc<Relay>,
+        program: Option<PathBuf>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             running: Arc::clone(running),
-            program: std::env::var_os(VARIABLE).map(PathBuf::from).or_else(|| std::env::current_exe().ok()),
+            program,
             is_active: AtomicBool::new(false),
             is_finished: AtomicBool::new(false),
-            is_stopping: AtomicBool::new(false),
-            starting: AtomicU32::new(0),
             thread: Mutex::default(),
-            relay: OnceLock::new(),
+            relay: Arc::clone(relay),
         })
     }
 
@@ -84,20 +86,13 @@ impl Replacer {
             tracing::warn!("this process is being replaced already");
             return;
         }
-        let replacer = Arc::clone(self);
-        let replace = move || match replacer.replace(&program) {
-            Ok(serving) => {
-                replacer.leave(&serving);
-                replacer.follow(serving);
-            }
-            Err(error) => {
+        let report = |replaced: io::Result<()>| {
+            if let Err(error) = replaced {
                 tracing::error!(%error, "this process is not replaced, and goes on");
-                replacer.is_active.store(false, Ordering::Relaxed);
             }
         };
-        if let Err(error) = self.run_on_thread(replace) {
+        if let Err(error) = self.replace_on_thread(program, report) {
             tracing::error!(%error, "this process is not replaced: cannot start a thread");
-            self.is_active.store(false, Ordering::Relaxed);
         }
     }
 
@@ -110,19 +105,32 @@ impl Replacer {
         if self.is_active.swap(true, Ordering::Relaxed) {
             return Err(io::Error::other("this process is being replaced already"));
         }
-        let replaced = self.replace(Path::new(OWN_BINARY));
-        let serving = replaced.inspect_err(|_| self.is_active.store(false, Ordering::Relaxed))?;
-        self.leave(&serving);
-        let replacer = Arc::clone(self);
-        if let Err(error) = self.run_on_thread(move || replacer.follow(serving)) {
-            tracing::error!(%error, "cannot start a thread: what requests in flight charge is lost");
-        }
-        Ok(())
+        let (sender, outcome) = mpsc::sync_channel(1);
+        self.replace_on_thread(OWN_BINARY.into(), move |replaced| _ = sender.send(replaced))?;
+        outcome.recv().map_err(io::Error::other)?
     }
 
-    fn run_on_thread(&self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    /// Starts `program`, hands over to it and reports to `report`, on a thread of its own: this process ends only after it.
+    fn replace_on_thread(
+        self: &Arc<Self>,
+        program: PathBuf,
+        report: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) -> io::Result<()> {
+        let replacer = Arc::clone(self);
+        let work = move || match replacer.replace(&program) {
+            Ok(serving) => {
+                replacer.leave(&serving);
+                report(Ok(()));
+                replacer.follow(serving);
+            }
+            Err(error) => {
+                replacer.is_active.store(false, Ordering::Relaxed);
+                report(Err(error));
+            }
+        };
         let mut thread = self.thread.lock();
-        *thread = Some(std::thread::Builder::new().name("replacement".to_owned()).spawn(work)?);
+        let started = std::thread::Builder::new().name("replacement".to_owned()).spawn(work);
+        *thread = Some(started.inspect_err(|_| self.is_active.store(false, Ordering::Relaxed))?);
         Ok(())
     }
 
@@ -136,14 +144,14 @@ impl Replacer {
 
     /// Ends a process that is being started: the service is to end.
     pub(in crate::app) fn stop(&self) {
-        self.is_stopping.store(true, Ordering::SeqCst);
-        signal(self.starting.load(Ordering::SeqCst), Signal::KILL);
+        self.relay.terminate();
     }
 
     /// Stays as the parent of the processes that follow, if that is needed.
-    pub(in crate::app) fn supervise(&self) {
-        if let Some(relay) = self.relay.get() {
-            let error = relay.become_supervisor();
+    pub(in crate::app) fn supervise(&self, signals: &SignalThread) {
+        if self.is_replaced() && supervisor::is_needed() {
+            signals.stop();
+            let error = supervisor::become_supervisor(&self.relay);
             tracing::error!(%error, "cannot stay as the parent of the new process");
         }
     }
@@ -164,18 +172,19 @@ impl Replacer {
             supervisor::adopt_successors();
         }
         let (mut child, mut channel) = self.spawn(program)?;
-        self.starting.store(child.id(), Ordering::SeqCst);
-        let handed_over = match self.is_stopping.load(Ordering::SeqCst) {
+        // It gets no other signals yet.
+        self.relay.redirect(child.id(), false);
+        let handed_over = match self.relay.is_terminating() {
             true => Err(io::Error::other("this process ends")),
             false => {
                 let greeted = self.greet(&mut channel);
                 greeted.and_then(|sender| self.hand_over(&mut channel, sender))
             }
         };
-        self.starting.store(0, Ordering::SeqCst);
         match handed_over {
-            Ok((late, purposes)) => Ok(Serving { child, channel, late, purposes }),
+            Ok((late, purposes)) => Ok(Serving { child, channel, late, purposes, is_ending: false }),
             Err(error) => {
+                self.relay.redirect(0, false);
                 let _ = child.kill();
                 let status = child.wait()?;
                 Err(match error.kind() {
@@ -224,8 +233,7 @@ impl Replacer {
     fn follow(&self, mut serving: Serving) {
         let mut restarts = 0;
         while let Err(error) = self.pass_on(&mut serving) {
-            let was_told_to_end = self.relay.get().is_some_and(Relay::is_terminating);
-            if was_told_to_end || self.is_stopping.load(Ordering::SeqCst) {
+            if serving.is_ending || self.relay.is_terminating() {
                 return;
             }
             let status = serving.child.wait().map(|status| status.to_string()).unwrap_or_default();
@@ -250,24 +258,13 @@ impl Replacer {
     /// Lets signals reach the process that serves.
     fn follow_with_signals(&self, process: u32) {
         service_manager::replaced_by(process);
-        if let Some(relay) = self.relay.get() {
-            relay.redirect(process);
-        } else if supervisor::is_needed() {
-            match Relay::start(process) {
-                Ok(relay) => drop(self.relay.set(relay)),
-                Err(error) => tracing::error!(?error, "signals are not passed on to the new process"),
-            }
-        }
+        self.relay.redirect(process, supervisor::is_needed());
     }
 
     /// Ends this process in order.
     fn leave(&self, Serving { child, purposes, .. }: &Serving) {
         let running = &self.running;
         self.follow_with_signals(child.id());
-        if self.is_stopping.load(Ordering::SeqCst) {
-            // The signal has come while the new process took over.
-            signal(child.id(), Signal::TERM);
-        }
         running.sockets.leave(purposes);
         self.set_phase(ReplacementPhase::Replaced);
         running.reload.stop();
@@ -285,6 +282,7 @@ impl Replacer {
         let mut has_reported = false;
         let mut is_lost = self.pass_responses_on(&mut serving.channel).is_err();
         loop {
+            self.notice_end(serving);
             match serving.late.recv_timeout(LATE_INTERVAL) {
                 Ok(charge) if !is_lost => {
                     is_lost = serving.channel.send(MessageKind::Late, &charge.to_bytes()).is_err();
@@ -294,7 +292,8 @@ impl Replacer {
                 Err(_) => match serving.child.try_wait()? {
                     Some(status) if status.success() => {
                         tracing::info!("the new process has ended in order");
-                        self.relay.get().iter().for_each(|relay| relay.redirect(0));
+                        self.relay.redirect(0, false);
+                        self.running.sockets.leave(&[]);
                         return Ok(());
                     }
                     Some(status) => return Err(io::Error::other(status.to_string())),
@@ -309,6 +308,18 @@ impl Replacer {
         }
     }
 
+    /// Closes the listeners once the new process has closed its own: connections would wait in vain in their queues.
+    fn notice_end(&self, serving: &mut Serving) {
+        let channel = &mut serving.channel;
+        if !serving.is_ending
+            && channel.has_message()
+            && channel.expect(MessageKind::Ending, MESSAGE_TIMEOUT).is_ok()
+        {
+            serving.is_ending = true;
+            self.running.sockets.release();
+        }
+    }
+
     /// Passes the stored responses of fallbacks on.
     fn pass_responses_on(&self, channel: &mut Channel) -> io::Result<()> {
         let fallbacks = Arc::clone(&self.running.shared.generation.load().fallbacks);
@@ -317,12 +328,5 @@ impl Replacer {
             channel.send(MessageKind::Body, &body)?;
         }
         Ok(())
-    }
-}
-
-/// Sends a signal to the process, unless it has ended. Zero is no process.
-fn signal(process: u32, signal: Signal) {
-    if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(process, signal);
     }
 }

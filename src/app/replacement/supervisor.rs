@@ -9,20 +9,18 @@ use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal as BlockedSignal};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, set_child_subreaper, wait};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
+use super::relay::Relay;
 use super::{OWN_BINARY, VARIABLE};
-use crate::app::{AppError, thread};
+use crate::app::signals;
 
-/// Variable that tells the program to be the supervisor. Its value is [`TERMINATING`] if processes are to end.
+/// Variable that tells the program to be the supervisor. If processes are to end, its value is the number of the one that
+/// knows it, or zero.
 const SUPERVISES: &str = "WEIR_SUPERVISES";
-const TERMINATING: &str = "until all have ended";
 
 /// Interval at which it looks for processes that have become its children.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -42,69 +40,14 @@ pub(super) fn adopt_successors() {
     }
 }
 
-/// Passes signals on while this process still drains.
-#[derive(Clone, Debug)]
-pub(super) struct Relay(Arc<RelayState>);
-
-#[derive(Debug)]
-struct RelayState {
-    /// The process that serves.
-    target: AtomicU32,
-    /// Whether it was told to end.
-    is_terminating: AtomicBool,
-}
-
-impl Relay {
-    /// Starts to pass signals on to the process with this number.
-    pub(super) fn start(target: u32) -> Result<Self, AppError> {
-        let state = RelayState { target: AtomicU32::new(target), is_terminating: AtomicBool::new(false) };
-        let relay = Self(Arc::new(state));
-        let relayed = relay.clone();
-        let run = move || async move {
-            match PassedSignals::listen() {
-                Ok(signals) => relayed.run(signals).await,
-                Err(error) => tracing::error!(%error, "signals are not passed on to the new process"),
-            }
-        };
-        thread::start_with_runtime("signals", run)?;
-        Ok(relay)
-    }
-
-    /// Passes later signals on to another process.
-    pub(super) fn redirect(&self, target: u32) {
-        self.0.target.store(target, Ordering::Relaxed);
-    }
-
-    /// Whether a signal to end was passed on.
-    pub(super) fn is_terminating(&self) -> bool {
-        self.0.is_terminating.load(Ordering::Relaxed)
-    }
-
-    async fn run(&self, mut signals: PassedSignals) {
-        loop {
-            let signal = signals.recv().await;
-            self.0.is_terminating.fetch_or(is_termination(signal), Ordering::Relaxed);
-            if let Some(target) =
-                i32::try_from(self.0.target.load(Ordering::Relaxed)).ok().and_then(Pid::from_raw)
-            {
-                // Fails only if the process has ended.
-                let _ = kill_process(target, signal);
-            }
-        }
-    }
-
-    /// Replaces the program of this process by the supervisor. Returns only if that fails.
-    pub(super) fn become_supervisor(&self) -> io::Error {
-        // Until the supervisor handles them, they would end it.
-        if let Err(error) = blocked_signals().thread_block() {
-            return error.into();
-        }
-        let value = if self.is_terminating() { TERMINATING } else { "" };
-        let mut arguments = std::env::args_os();
-        let mut command = Command::new(OWN_BINARY);
-        command.arg0(arguments.next().unwrap_or_else(|| "weir".into())).args(arguments);
-        command.env(SUPERVISES, value).exec()
-    }
+/// Replaces the program of this process by the supervisor, with what `relay` knows of the signals so far. Returns only if
+/// that fails.
+pub(super) fn become_supervisor(relay: &Relay) -> io::Error {
+    let told = relay.told().map(|process| process.to_string());
+    let mut arguments = std::env::args_os();
+    let mut command = Command::new(OWN_BINARY);
+    command.arg0(arguments.next().unwrap_or_else(|| "weir".into())).args(arguments);
+    command.env(SUPERVISES, told.unwrap_or_default()).exec()
 }
 
 /// The signals that are passed on.
@@ -142,12 +85,6 @@ fn is_termination(signal: Signal) -> bool {
     matches!(signal, Signal::TERM | Signal::INT)
 }
 
-/// Those of [`PassedSignals`].
-fn blocked_signals() -> SigSet {
-    use BlockedSignal::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-    [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2].into_iter().collect()
-}
-
 /// Runs as the supervisor, if this process is one.
 pub fn run() -> Option<ExitCode> {
     let supervises = std::env::var_os(SUPERVISES);
@@ -155,25 +92,27 @@ pub fn run() -> Option<ExitCode> {
         // A process that was executed from `/proc` would be listed as `exe`. The name is only for people.
         let _ = rustix::thread::set_name(c"weir");
     }
-    let is_terminating = supervises? == TERMINATING;
+    let told = supervises?.to_str().and_then(|told| told.parse().ok());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Some(match runtime.and_then(|runtime| runtime.block_on(supervise(is_terminating))) {
+    Some(match runtime.and_then(|runtime| runtime.block_on(supervise(told))) {
         Ok(code) => ExitCode::from(code),
         Err(_) => ExitCode::FAILURE,
     })
 }
 
-/// Passes signals on until there is no child. Returns the exit code of the last one.
-async fn supervise(mut is_terminating: bool) -> io::Result<u8> {
-    let mut signals = PassedSignals::listen()?;
+/// Passes signals on until there is no child. Returns the exit code of the last one. If processes are to end, `told` is the
+/// one that knows it, or zero.
+async fn supervise(told: Option<i32>) -> io::Result<u8> {
+    let mut passed = PassedSignals::listen()?;
     let mut ended = signal(SignalKind::child())?;
-    blocked_signals().thread_unblock()?;
+    signals::handled().thread_unblock()?;
     let mut last = 0;
+    let mut is_terminating = told.is_some();
     // Those that were told to end. One that was being replaced leaves a child, which has to end too.
-    let mut told = BTreeSet::new();
+    let mut told: BTreeSet<_> = told.into_iter().collect();
     loop {
         let passed_on = tokio::select! {
-            signal = signals.recv() => Some(signal),
+            signal = passed.recv() => Some(signal),
             _ = ended.recv() => None,
             () = tokio::time::sleep(INTERVAL) => None,
         };
