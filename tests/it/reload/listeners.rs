@@ -134,18 +134,30 @@ fn new_settings_apply_to_new_connections_on_the_same_sockets() {
 
 #[test]
 fn listener_moves_between_addresses_of_one_port() {
-    let port = unused_address().port();
+    // Sockets of other tests may have the port on other addresses.
+    assert!((0..20).any(|_| moves_between_addresses(unused_address().port())));
+}
+
+/// Returns false if the port is in use on another address.
+fn moves_between_addresses(port: u16) -> bool {
     let on = |host: &str| format!("{{ address: \"{host}:{port}\", name: moving }}");
     let weir = Weir::start(&listening(&[&on("127.0.0.1"), ANY], "echo", FREE));
     let loopback = SocketAddr::from(([127, 0, 0, 1], port));
     let second = SocketAddr::from(([127, 0, 0, 2], port));
-    assert_eq!((get(loopback, "/").status, refuses(second)), (200, true));
-    weir.reload(&listening(&[&on("0.0.0.0"), ANY], "echo", FREE));
-    wait::until_true("the wider listener", || !refuses(second));
+    assert_eq!(get(loopback, "/").status, 200);
+    if !refuses(second) {
+        return false;
+    }
+    weir.replace_file(&listening(&[&on("0.0.0.0"), ANY], "echo", FREE));
+    wait::until_true("the wider listener", || !refuses(second) || weir.has_logged("Address already in use"));
+    if refuses(second) {
+        return false;
+    }
     assert_eq!((get(loopback, "/").status, get(second, "/").status), (200, 200));
     weir.reload(&listening(&[&on("127.0.0.2"), ANY], "echo", FREE));
     wait::until_true("the end of the wider listener", || refuses(loopback));
     assert_eq!(get(second, "/").status, 200);
+    true
 }
 
 /// Clients that use the listener in force never lose a request, and the counters continue.
