@@ -92,6 +92,21 @@ pub(super) fn compile_conditions(
     map.iter().filter_map(read).collect()
 }
 
+/// Compiles a part of a key that is a field of a body, of either kind if both have a name for it.
+pub(super) fn compile_key_part(
+    json: Option<&str>,
+    form: Option<&str>,
+    at: At<'_>,
+    context: &CompileContext<'_>,
+) -> Option<Attribute> {
+    let json = json.map(|path| register(json_field(path), at.key("json"), context));
+    let form = form.map(|name| register(form_field(name), at.key("form"), context));
+    match (json, form) {
+        (Some(json), Some(form)) => Some(Attribute::EitherBody(Box::new([json?, form?]))),
+        (json, form) => json.or(form)?.map(Attribute::Body),
+    }
+}
+
 /// Registers a field as used.
 pub(super) fn register(
     field: Result<FieldName, ValueError>,

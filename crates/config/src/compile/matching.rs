@@ -3,11 +3,13 @@
 use http::{HeaderName, Method};
 
 use super::context::CompileContext;
-use super::{bodies, descriptors, geo, map_items, nested_networks, networks, patterns, plans, tls};
+use super::{
+    bodies, descriptors, geo, given_keys, map_items, nested_networks, networks, patterns, plans, tls,
+};
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::parse;
-use crate::quoting::{backquoted, quoted};
+use crate::quoting::{backquoted, backquoted_list, quoted};
 use crate::raw;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::key::KeyTemplate;
@@ -208,6 +210,9 @@ pub(super) fn compile_key_part(
         raw::KeyPart::Plain(plain) => return compile_plain_part(*plain, at, context),
         raw::KeyPart::Named(named) => named,
     };
+    if !is_one_part(named, at) {
+        return None;
+    }
     if let Some(client) = &named.client_ip {
         return Some(nested_networks::compile_key_part(client, at.key("client_ip")));
     }
@@ -217,16 +222,37 @@ pub(super) fn compile_key_part(
     if let Some(name) = named.tls {
         return tls::compile_name(name, at.key("tls"), context).map(Attribute::Certificate);
     }
-    if let Some(path) = &named.json {
-        return bodies::register(bodies::json_field(path), at.key("json"), context).map(Attribute::Body);
-    }
-    if let Some(name) = &named.form {
-        return bodies::register(bodies::form_field(name), at.key("form"), context).map(Attribute::Body);
+    if named.json.is_some() || named.form.is_some() {
+        return bodies::compile_key_part(named.json.as_deref(), named.form.as_deref(), at, context);
     }
     if let Some(key) = &named.descriptor {
         return descriptors::compile_key_part(key, at.key("descriptor"), context);
     }
     compile_named_part(&named.header, &named.cookie, &named.query, at)
+}
+
+/// Whether the map is one part of a key. The field of a body has two names, one for each kind of body. Reports others.
+fn is_one_part(named: &raw::NamedKey, at: At<'_>) -> bool {
+    // Without `..`, so that a new key is considered here.
+    let raw::NamedKey { header, cookie, query, jwt, tls, client_ip, json, form, descriptor } = named;
+    let keys = [
+        ("header", header.is_some()),
+        ("cookie", cookie.is_some()),
+        ("query", query.is_some()),
+        ("jwt", jwt.is_some()),
+        ("tls", tls.is_some()),
+        ("client_ip", client_ip.is_some()),
+        ("json", json.is_some()),
+        ("form", form.is_some()),
+        ("descriptor", descriptor.is_some()),
+    ];
+    let given: Vec<_> = given_keys(keys).collect();
+    let is_one = given.len() < 2 || given == ["json", "form"];
+    if !is_one && !at.is_reported() {
+        let known = backquoted_list(keys.map(|(key, _)| key));
+        at.error(format!("expected exactly one of {known}, or `json` with `form`, got {} keys", given.len()));
+    }
+    is_one
 }
 
 /// Compiles a key part that is a claim of a token.

@@ -61,7 +61,7 @@ pub struct Rule {
     pub counter: Option<String>,
     /// Attributes for whose values requests are counted separately: `client_ip`, `country`, `continent`, `asn`,
     /// `plan`, `path`, `route`, `method`, `host`, `listener`, a map with exactly one of `header`, `cookie`, `query`,
-    /// `json`, `form`, `tls`, `jwt`, `descriptor` and `client_ip`, or a list of these. Without it, or with `[]`, all
+    /// `json`, `form`, `tls`, `jwt`, `descriptor` and `client_ip`, or with `json` and `form`, or a list of these. Without it, or with `[]`, all
     /// requests share one counter. Default: one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
     /// Treatment of requests that lack a part of the key: `skip` (the rule does not apply), `shared` (all such
@@ -252,11 +252,13 @@ pub enum PlainKey {
     Listener,
 }
 
-/// Attribute with a name or with settings, as a part of the key; exactly one of these fields.
+/// Attribute with a name or with settings, as a part of the key; exactly one of these fields, or `json` with `form`.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
+#[cfg_attr(test, schemars(extend("minProperties" = 1, "maxProperties" = 2)))]
+#[cfg_attr(test, schemars(extend("if" = serde_json::json!({ "minProperties": 2 }))))]
+#[cfg_attr(test, schemars(extend("then" = serde_json::json!({ "required": ["json", "form"] }))))]
 pub struct NamedKey {
     /// Name of a request header whose value is part of the key. A request with several different values is rejected
     /// with 400, unless the header is a list.
@@ -277,7 +279,8 @@ pub struct NamedKey {
     pub client_ip: Option<ClientNetworks>,
     /// Path of a field in a JSON body whose value is part of the key, such as `params.name` or `items[0].id`. See `bodies`.
     pub json: Option<String>,
-    /// Name of a field in a form (`application/x-www-form-urlencoded`) whose value is part of the key.
+    /// Name of a field in a form (`application/x-www-form-urlencoded`) whose value is part of the key. With `json` in the same map, the
+    /// field of either kind of body counts as one.
     pub form: Option<String>,
     /// Key of descriptor entries whose values are part of the key, all of them in their order. Needs `domain`.
     pub descriptor: Option<String>,

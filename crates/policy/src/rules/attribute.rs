@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http::header::HOST;
 use http::{HeaderName, HeaderValue};
-use weir_bodies::fields::FieldIndex;
+use weir_bodies::fields::FieldMask;
 
 use super::membership::Plans;
 use super::pattern::{HeaderPattern, Route};
@@ -59,6 +59,8 @@ pub enum Attribute {
     Certificate(CertificateName),
     /// A field of the body.
     Body(BodyField),
+    /// A field of JSON documents, or one of forms: that of the kind that the body is.
+    EitherBody(Box<[BodyField; 2]>),
     /// All values of this key in an Envoy descriptor, in order.
     Descriptor(Box<str>),
 }
@@ -87,8 +89,8 @@ pub enum AttributeSource<'a> {
     Listener,
     /// Names of this kind in the client's certificate.
     Certificate(CertificateName),
-    /// The field of the body at this position.
-    Body(FieldIndex),
+    /// These fields of the body.
+    Body(FieldMask),
     /// Entries with this key in an Envoy descriptor.
     Descriptor(&'a str),
 }
@@ -130,6 +132,7 @@ impl Attribute {
             Self::Jwt(claim) => ("jwt", Some(claim.to_string())),
             Self::Certificate(name) => ("tls", Some(name.to_string())),
             Self::Body(body) => (body.word(), Some(body.field.to_string())),
+            Self::EitherBody(fields) => ("body", Some(fields[0].field.to_string())),
             Self::Descriptor(key) => ("descriptor", Some(key.to_string())),
         }
     }
@@ -159,7 +162,10 @@ impl Attribute {
             Self::Header(name) => AttributeSource::Header(name),
             Self::Jwt(_) => AttributeSource::Token,
             Self::Certificate(name) => AttributeSource::Certificate(*name),
-            Self::Body(body) => AttributeSource::Body(body.index),
+            Self::Body(body) => AttributeSource::Body(FieldMask::of(body.index)),
+            Self::EitherBody(fields) => {
+                AttributeSource::Body(fields.iter().map(|field| field.index).collect())
+            }
             Self::Descriptor(key) => AttributeSource::Descriptor(key),
         }
     }
@@ -169,7 +175,12 @@ impl Attribute {
         match self {
             // Required by RFC 9112 section 3.2.
             Self::Header(name) => *name != HOST,
-            Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Certificate(_) | Self::Body(_) => true,
+            Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Jwt(_)
+            | Self::Certificate(_)
+            | Self::Body(_)
+            | Self::EitherBody(_) => true,
             Self::ClientIp
             | Self::ClientNetwork { .. }
             | Self::Country
@@ -221,6 +232,11 @@ impl Attribute {
             Self::Jwt(claim) => then(request.claim(claim)?.ok_or(Missing)?.as_bytes()),
             Self::Certificate(name) => then(names(request, *name).first().ok_or(Missing)?.as_bytes()),
             Self::Body(body) => then(request.body.get().field(body.index)?.ok_or(Missing)?.as_bytes()),
+            Self::EitherBody(fields) => {
+                let [json, form] = &**fields;
+                let body = request.body.get();
+                then(body.field(json.index)?.or(body.field(form.index)?).ok_or(Missing)?.as_bytes())
+            }
             Self::Descriptor(key) => {
                 then(request.descriptor.and_then(|said| said.values(key).next()).ok_or(Missing)?.as_bytes())
             }
@@ -276,6 +292,7 @@ impl Attribute {
             | Self::Jwt(_)
             | Self::Certificate(_)
             | Self::Body(_)
+            | Self::EitherBody(_)
             | Self::Descriptor(_) => false,
         }
     }
@@ -361,6 +378,9 @@ impl Attribute {
 
 impl fmt::Display for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::EitherBody(fields) = self {
+            return write!(f, "{{json: {}, form: {}}}", fields[0].field, fields[1].field);
+        }
         match self.words() {
             (word, None) => f.write_str(word),
             (word, Some(name)) => write!(f, "{{{word}: {name}}}"),
@@ -392,9 +412,9 @@ impl<'a> AttributeSource<'a> {
         if let Self::Plans(plans) = self { Some(plans) } else { None }
     }
 
-    /// Returns the position of the field, if the source is a body.
-    pub const fn body(self) -> Option<FieldIndex> {
-        if let Self::Body(index) = self { Some(index) } else { None }
+    /// Returns the fields, if the source is a body.
+    pub const fn body(self) -> Option<FieldMask> {
+        if let Self::Body(fields) = self { Some(fields) } else { None }
     }
 
     /// Returns the key of the descriptor entries, if the source is a descriptor.
@@ -439,52 +459,4 @@ pub(super) fn write_network(network: IpAddr, bits: u8, all: u8) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
-
-    use super::*;
-    use crate::identify::{IdentifySettings, identify};
-    use weir_limiter::timestamp::Timestamp;
-
-    /// Returns the value of `part` for a client at `peer` whose `x-key` header has these bytes.
-    fn text(part: &Attribute, peer: &str, key: &[u8]) -> Result<String, IncompleteKey> {
-        let (uri, settings) = (Uri::from_static("/a%20b?q=1"), IdentifySettings::default());
-        let headers =
-            HeaderMap::from_iter([(HeaderName::from_static("x-key"), HeaderValue::from_bytes(key).unwrap())]);
-        let now = Timestamp::from_secs(0);
-        let peer = peer.parse().unwrap();
-        let request = identify(&Method::GET, &uri, &headers, peer, &settings, now).unwrap();
-        part.text(&request, Route("/{x}"), settings.ipv6_prefix)
-    }
-
-    #[test]
-    fn client_attribute_text_is_its_counted_network() {
-        let network = |ipv4, ipv6| Attribute::ClientNetwork { ipv4, ipv6 };
-        for (part, peer, written) in [
-            (Attribute::ClientIp, "192.0.2.7", "192.0.2.7"),
-            (Attribute::ClientIp, "2001:db8:1:2:3::7", "2001:db8:1:2::/64"),
-            (network(Some(24), None), "192.0.2.7", "192.0.2.0/24"),
-            (network(Some(24), None), "2001:db8:1:2:3::7", "2001:db8:1:2::/64"),
-            (network(None, Some(48)), "2001:db8:1:2:3::7", "2001:db8:1::/48"),
-            (network(None, Some(128)), "2001:db8::7", "2001:db8::7"),
-        ] {
-            assert_eq!(text(&part, peer, b""), Ok(written.to_owned()), "{part} of {peer}");
-        }
-    }
-
-    #[test]
-    fn attribute_text_is_the_request_value() {
-        let header = Attribute::Header(HeaderName::from_static("x-key"));
-        for (part, key, written) in [
-            (&header, &b"acme"[..], "acme"),
-            (&header, b"\xff", "\u{fffd}"),
-            (&Attribute::Path, b"", "/a b"),
-            (&Attribute::Route, b"", "/{x}"),
-            (&Attribute::Method, b"", "GET"),
-            (&Attribute::Query("q".into()), b"", "1"),
-        ] {
-            assert_eq!(text(part, "192.0.2.1", key), Ok(written.to_owned()), "{part}");
-        }
-        assert_eq!(text(&Attribute::Cookie("none".into()), "192.0.2.1", b""), Err(IncompleteKey::Missing));
-    }
-}
+mod tests;

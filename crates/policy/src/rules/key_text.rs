@@ -95,6 +95,7 @@ impl Attribute {
             | Self::Query(_)
             | Self::Jwt(_)
             | Self::Body(_)
+            | Self::EitherBody(_)
             | Self::Descriptor(_) => true,
             Self::ClientIp
             | Self::ClientNetwork { .. }
@@ -145,6 +146,7 @@ impl Attribute {
             | Self::Jwt(_)
             | Self::Certificate(_)
             | Self::Body(_)
+            | Self::EitherBody(_)
             | Self::Descriptor(_) => text_value(text),
         })
     }

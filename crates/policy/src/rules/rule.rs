@@ -387,9 +387,9 @@ impl Rule {
     pub fn body_fields(&self) -> FieldMask {
         let conditions = self.matchers().flat_map(|matcher| &matcher.conditions);
         let attributes = self.key().iter().chain(conditions.map(|condition| &condition.attribute));
-        let of_attributes: FieldMask = attributes.filter_map(|attribute| attribute.source().body()).collect();
+        let of_attributes = attributes.filter_map(|attribute| attribute.source().body());
         let of_cost = self.action.limiting().map(|limiting| limiting.cost_model.request_fields());
-        of_attributes | of_cost.unwrap_or_default()
+        of_attributes.chain(of_cost).fold(FieldMask::default(), |all, of| all | of)
     }
 
     /// Returns the name of the counter that the rule charges: its own name unless it names another. Clients see it as

@@ -54,7 +54,7 @@ fn missing_part_note(part: &Attribute) -> ValueError {
         "header" => Some("the header"),
         "cookie" => Some("the cookie"),
         "query" => Some("the query parameter"),
-        "json" | "form" => Some("the field"),
+        "json" | "form" | "body" => Some("the field"),
         "jwt" => Some("a valid token with the claim"),
         _ => None,
     };
