@@ -3,6 +3,8 @@
 
 #[path = "fleet/adversary.rs"]
 mod adversary;
+#[path = "fleet/exhaustive.rs"]
+mod exhaustive;
 #[path = "fleet/fairness.rs"]
 mod fairness;
 #[path = "fleet/instance.rs"]

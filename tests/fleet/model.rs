@@ -1,6 +1,8 @@
 //! Model of the store's script in Rust, operation by operation, for simulations. A test compares the two on a real
 //! server.
 
+#[path = "model/fingerprint.rs"]
+mod fingerprint;
 #[path = "model/request.rs"]
 mod request;
 
@@ -273,7 +275,7 @@ impl Call<'_> {
         if s[0] != stop {
             used = (used - count).max(0.0);
         }
-        if self.generation_start > start && (!is_known || s[2] < self.generation_start) {
+        if self.generation_start >= start && (!is_known || s[2] < self.generation_start) {
             used = used.max(count);
         }
         let over = (60.0 * SECOND).min(SECOND.max((stop - start) / 4.0));

@@ -265,7 +265,7 @@ local function window(key, list)
   s = s or { stop, 0, now, 0, 0, 0, 0, 0, 0 }
   local used, out_until = s[2], s[9] or 0
   if s[1] ~= stop then used = math.max(0, used - q.count) end
-  if born > start and (not text or s[3] < born) then used = math.max(used, q.count) end
+  if born >= start and (not text or s[3] < born) then used = math.max(used, q.count) end
   local over = math.min(60 * SECOND, math.max(SECOND, (stop - start) / 4))
   local demand = { s[4], s[5], s[6], s[7], s[8] }
   note_demand(demand, math.max(0, now - s[3]), over, q)
