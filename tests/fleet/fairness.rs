@@ -3,6 +3,7 @@
 use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra};
 use crate::runs::no_faults;
 use crate::world::run;
+use weir_limiter::quota::Quota;
 
 /// Twelve instances that demand twice the limit.
 fn contended() -> Plan {
@@ -103,4 +104,60 @@ fn contended_limit_needs_few_calls_of_a_slow_store() {
     // If waiting requests were granted units beyond the share of their instance, this would be one call for every 20
     // admissions.
     assert!(per_admitted < 0.003, "{per_admitted}");
+}
+
+/// 96 instances, a third of which has most of the demand, until another third has it. Admissions are counted from one second
+/// after that.
+fn shifted(quota: Quota, is_max_min: bool) -> Outcome {
+    let mut plan = Plan {
+        instances: 96,
+        quota,
+        demand: 1.5,
+        pattern: Pattern::ShiftedAt(6000),
+        millis: 10_000,
+        warm_up: 7_000_000,
+        ..contended()
+    };
+    plan.lease_policy.is_max_min = is_max_min;
+    run(plan)
+}
+
+/// Returns the smallest fraction of its fair share that an instance has admitted, and Jain's index of these fractions.
+fn fairness(outcome: &Outcome, fair: impl Fn(u64) -> f64) -> (f64, f64) {
+    let fractions: Vec<_> =
+        outcome.requests_and_admissions.iter().map(|(wanted, got)| *got as f64 / fair(*wanted)).collect();
+    let (sum, squares) =
+        fractions.iter().fold((0.0, 0.0), |(sum, squares), part| (sum + part, squares + part * part));
+    (fractions.iter().copied().fold(f64::INFINITY, f64::min), sum * sum / (fractions.len() as f64 * squares))
+}
+
+/// Returns the share of each instance that is not served in full, if `units` are shared by max-min fairness.
+fn water_level(outcome: &Outcome, units: f64) -> f64 {
+    let mut wanted: Vec<_> =
+        outcome.requests_and_admissions.iter().map(|(wanted, _)| *wanted as f64).collect();
+    wanted.sort_unstable_by(f64::total_cmp);
+    let mut left = units;
+    for (index, demand) in wanted.iter().enumerate() {
+        let level = left / (wanted.len() - index) as f64;
+        if *demand >= level {
+            return level;
+        }
+        left -= demand;
+    }
+    f64::INFINITY
+}
+
+#[test]
+fn every_instance_has_its_share_a_second_after_demand_has_moved() {
+    for limit in [10_000, 300_000] {
+        let units = f64::from(limit) * 3.0;
+        let proportional = shifted(gcra(limit, limit), false);
+        let wanted: u64 = proportional.requests_and_admissions.iter().map(|(wanted, _)| wanted).sum();
+        let (least, index) = fairness(&proportional, |demand| demand as f64 * units / wanted as f64);
+        assert!(least >= 0.8 && index >= 0.98, "proportional, {limit}: {least}, {index}");
+        let max_min = shifted(gcra(limit, limit), true);
+        let level = water_level(&max_min, units);
+        let (least, index) = fairness(&max_min, |demand| level.min(demand as f64));
+        assert!(least >= 0.9 && index >= 0.98, "max_min, {limit}: {least}, {index}");
+    }
 }

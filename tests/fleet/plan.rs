@@ -16,6 +16,8 @@ pub(crate) enum Pattern {
     Zipf,
     /// Most of the demand is at one third of the instances, and moves to another third every second.
     Shifting,
+    /// The same, once, at this millisecond.
+    ShiftedAt(u64),
     /// Each instance has all of its demand within 200 ms of every second.
     Bursts,
     /// Each instance has demand from time to time, which starts and ends at once.
@@ -92,10 +94,8 @@ impl Plan {
                 let sum: f64 = (1..=self.instances).map(|rank| 1.0 / rank as f64).sum();
                 1.0 / (number + 1) as f64 / sum
             }
-            Pattern::Shifting => {
-                let hot = number as u64 % 3 == milli / 1000 % 3;
-                if hot { 0.9 * 3.0 / instances } else { 0.1 * 1.5 / instances }
-            }
+            Pattern::Shifting => third(number, milli / 1000) / instances,
+            Pattern::ShiftedAt(shift) => third(number, u64::from(milli >= shift)) / instances,
             Pattern::Bursts => {
                 let phase = (milli + number as u64 * 1000 / self.instances as u64) % 1000;
                 if phase < 200 { 5.0 / instances } else { 0.0 }
@@ -108,6 +108,11 @@ impl Plan {
         };
         all * part * role.demand
     }
+}
+
+/// Returns the demand of an instance as a multiple of the mean, while most of it is at one third of the instances.
+fn third(number: usize, turn: u64) -> f64 {
+    if number as u64 % 3 == turn % 3 { 0.9 * 3.0 } else { 0.1 * 1.5 }
 }
 
 /// Results of an experiment.
