@@ -224,7 +224,9 @@ fn damaged_database_is_rejected_and_reported() {
     // A valid database is loaded again.
     place.replace("country-moved.mmdb", "places.mmdb");
     place.until_status("192.0.2.1", 403);
-    assert_eq!(place.weir.metric("weir_config_last_reload_successful", &[]), 1.0);
+    wait::until_true("a successful reload", || {
+        place.weir.metric("weir_config_last_reload_successful", &[]) == 1.0
+    });
 }
 
 #[test]

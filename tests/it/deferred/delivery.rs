@@ -129,7 +129,9 @@ fn retry_after_of_the_provider_pauses_the_rule() {
     let weir = Weir::start(&deferring(&store.url(), &upstream, FAST));
     let start = wait::now();
     accept(&weir, "/hooks/first", "x");
-    wait::until_true("the rejection", || !upstream.requests().is_empty());
+    wait::until_true("the rejection", || {
+        weir.metric("weir_deferred_retried_total", &[("rule", "hooks")]) == 1.0
+    });
     accept(&weir, "/hooks/second", "x");
     until_delivered(&upstream, 2);
     assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
