@@ -1,6 +1,7 @@
 //! Shared limits: several proxies and a real Redis.
 
 mod debts;
+mod faults;
 mod quotas;
 mod slow_store;
 mod split;
