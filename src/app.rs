@@ -163,6 +163,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let ended = main.block_on(async {
         let drain = &running.shared.drain;
         let settings = || running.shared.generation.load().drain;
+        let has_failed = || workers.first_failure().or_else(|| auxiliary.first_failure()).is_some();
         let serving =
             shutdown::serve_and_drain(drain, settings, &signals, &workers, &auxiliary, || replacer.stop());
         tokio::select! {
@@ -178,7 +179,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
             () = alerts::run(&running) => Ok(()),
             () = service_manager::run_watchdog() => Ok(()),
             () = running.sockets.release_when_draining(drain) => Ok(()),
-            () = end_notice.send_when_draining(drain) => Ok(()),
+            () = end_notice.send_when_draining(drain, has_failed) => Ok(()),
         }
     });
     replacer.finish();
@@ -189,7 +190,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     running.state_saver.iter().for_each(StateSaver::finish);
     running.shared.access_logs.finish();
     running.shared.generation.load().tracer.iter().for_each(|tracer| tracer.finish());
-    replacer.supervise(&signal_thread);
+    replacer.supervise(&signal_thread)?;
     ended.map_err(AppError::Thread)
 }
 

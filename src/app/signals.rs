@@ -4,7 +4,7 @@
 //! nothing has read yet stays pending instead, and the supervisor gets it. Requests to reload wait during the start as well.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::retry_on_intr;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, getppid, kill_process};
 use tokio::sync::Notify;
 
 use super::AppError;
@@ -33,6 +33,10 @@ pub(super) struct SignalThread {
     stop: Mutex<Option<UnixStream>>,
 }
 
+/// Reads the signals that are blocked in all threads.
+#[derive(Debug)]
+pub(super) struct SignalReader(SignalFd);
+
 /// Signals that were read. Those of one kind are one until they are handled.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedSignals {
@@ -43,6 +47,28 @@ pub(super) struct ReceivedSignals {
     pub(super) replace: Notify,
     /// Whether a signal that ends the process is handled. Until then it has its default effect.
     is_end_handled: AtomicBool,
+    ends: Mutex<EndSignals>,
+}
+
+/// Signals to end, by where they come from. A signal for a whole group of processes also comes from the parent, which passes
+/// it on: both are one.
+#[derive(Debug, Default)]
+struct EndSignals {
+    from_parent: u32,
+    from_others: u32,
+}
+
+/// A signal that was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadSignal {
+    pub(super) signal: Signal,
+    is_from_parent: bool,
+}
+
+/// Returns the signals that Weir handles.
+pub(super) fn handled() -> SigSet {
+    use Signal::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2].into_iter().collect()
 }
 
 /// Whether the signal ends the process.
@@ -50,37 +76,80 @@ pub(super) fn is_termination(signal: Signal) -> bool {
     matches!(signal, Signal::SIGTERM | Signal::SIGINT)
 }
 
-/// Ends this process as if the signal had no handler. Returns only if that fails.
-fn end_by(signal: Signal) {
-    let _ = SigSet::from(signal).thread_unblock().and_then(|()| raise(signal));
+/// Sends a signal. That fails only if the process has ended.
+pub(super) fn send(process: Pid, signal: Signal) {
+    if let Some(signal) = rustix::process::Signal::from_named_raw(signal as i32) {
+        let _ = kill_process(process, signal);
+    }
 }
 
-/// Returns the signals that are read.
-pub(super) fn handled() -> SigSet {
-    use Signal::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-    [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2].into_iter().collect()
+/// Ends this process as if the signal had no handler. Returns if that is without effect, as for process 1.
+fn end_by(signal: Signal) {
+    let mask = SigSet::from(signal);
+    let _ = mask.thread_unblock().and_then(|()| raise(signal)).and_then(|()| mask.thread_block());
+}
+
+impl SignalReader {
+    /// Blocks these signals in this thread and all that start from here on, to read them.
+    ///
+    /// # Errors
+    /// If the system refuses the mask or a descriptor.
+    pub(super) fn open(signals: &SigSet) -> io::Result<Self> {
+        signals.thread_block()?;
+        Ok(Self(SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC)?))
+    }
+
+    /// Waits for a signal, at most for `timeout`; `None` if there is none, or once the other end of `stopped` is closed.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(super) fn read(
+        &self,
+        timeout: Option<Duration>,
+        stopped: Option<&UnixStream>,
+    ) -> io::Result<Option<ReadSignal>> {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let of_reader = PollFd::new(&self.0, PollFlags::IN);
+        let of_stop = stopped.map(|stopped| PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN));
+        let mut descriptors: Vec<_> = [of_reader].into_iter().chain(of_stop).collect();
+        match poll(&mut descriptors, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => return self.read(timeout_left(timeout), stopped),
+            polled => polled?,
+        };
+        let is_stopped = descriptors.get(1).is_some_and(|stop| !stop.revents().is_empty());
+        if is_stopped || descriptors[0].revents().is_empty() {
+            return Ok(None);
+        }
+        let Some(read) = self.0.read_signal()? else { return Ok(None) };
+        let signal = Signal::try_from(i32::try_from(read.ssi_signo).unwrap_or_default())?;
+        let sender = i32::try_from(read.ssi_pid).ok().and_then(Pid::from_raw);
+        Ok(Some(ReadSignal { signal, is_from_parent: sender.is_some() && sender == getppid() }))
+    }
+}
+
+/// An interrupted wait begins again: it is only for looking from time to time.
+fn timeout_left(timeout: Option<Timespec>) -> Option<Duration> {
+    timeout.and_then(|timeout| Duration::try_from(timeout).ok())
 }
 
 impl SignalThread {
-    /// Blocks the signals in this thread and all that start from here on, and starts to read them. Each goes to `relay` first.
+    /// Starts to read the signals that are handled. Each goes to `relay` first.
     ///
     /// # Errors
     /// If the system refuses a mask, a descriptor or a thread.
     pub(super) fn start(relay: &Arc<Relay>) -> Result<(Self, Arc<ReceivedSignals>), AppError> {
-        let open = || -> io::Result<_> {
-            handled().thread_block()?;
-            Ok((SignalFd::with_flags(&handled(), SfdFlags::SFD_CLOEXEC)?, UnixStream::pair()?))
-        };
-        let (signals, (stop, stopped)) = open().map_err(AppError::system("cannot listen for signals"))?;
+        let open = || -> io::Result<_> { Ok((SignalReader::open(&handled())?, UnixStream::pair()?)) };
+        let (reader, (stop, stopped)) = open().map_err(AppError::system("cannot listen for signals"))?;
         let received = Arc::new(ReceivedSignals::default());
         let (relay, notified) = (Arc::clone(relay), Arc::clone(&received));
-        let read = move || {
-            while let Some(signal) = next(&signals, &stopped) {
-                if is_termination(signal) && !notified.is_end_handled.load(Ordering::Relaxed) {
-                    end_by(signal);
+        let read = move || loop {
+            match reader.read(None, Some(&stopped)) {
+                Ok(Some(read)) => notified.handle(read, &relay),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "cannot read signals: only SIGKILL ends this process");
+                    return;
                 }
-                relay.pass(signal);
-                notified.notify(signal);
             }
         };
         let thread = thread::start("signals", read)?;
@@ -94,26 +163,17 @@ impl SignalThread {
     }
 }
 
-/// Waits for a signal; `None` once the other end of `stopped` is closed.
-fn next(signals: &SignalFd, stopped: &UnixStream) -> Option<Signal> {
-    loop {
-        let mut descriptors =
-            [PollFd::new(signals, PollFlags::IN), PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
-        retry_on_intr(|| poll(&mut descriptors, None)).ok()?;
-        if !descriptors[1].revents().is_empty() {
-            return None;
+impl ReceivedSignals {
+    fn handle(&self, read: ReadSignal, relay: &Relay) {
+        if is_termination(read.signal) && !self.is_end_handled.load(Ordering::Relaxed) {
+            end_by(read.signal);
         }
-        // Others cannot arrive.
-        let read = signals.read_signal().ok()??;
-        if let Some(signal) =
-            i32::try_from(read.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())
-        {
-            return Some(signal);
+        if !is_termination(read.signal) || self.ends.lock().is_another(read.is_from_parent) {
+            relay.pass(read.signal);
+            self.notify(read.signal);
         }
     }
-}
 
-impl ReceivedSignals {
     fn notify(&self, signal: Signal) {
         let notify = match signal {
             Signal::SIGTERM => &self.terminate,
@@ -137,5 +197,31 @@ impl ReceivedSignals {
             () = self.terminate.notified() => "SIGTERM",
             () = self.interrupt.notified() => "SIGINT",
         }
+    }
+}
+
+impl EndSignals {
+    /// Counts a signal, and returns whether it is not one that has come the other way already.
+    fn is_another(&mut self, is_from_parent: bool) -> bool {
+        let before = self.from_parent.max(self.from_others);
+        let count = if is_from_parent { &mut self.from_parent } else { &mut self.from_others };
+        *count = count.saturating_add(1);
+        *count > before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signal_that_comes_both_ways_counts_once() {
+        let mut ends = EndSignals::default();
+        assert_eq!(
+            [true, false, false, true].map(|from_parent| ends.is_another(from_parent)),
+            [true, false, true, false]
+        );
+        let mut ends = EndSignals::default();
+        assert_eq!([true, true, false].map(|from_parent| ends.is_another(from_parent)), [true, true, false]);
     }
 }

@@ -227,3 +227,25 @@ fn each_process_drains_after_one_signal_to_end() {
     assert_eq!(new.read_response("POST").status, 200);
     assert!(weir.wait_exit().success());
 }
+
+#[test]
+fn signals_reach_the_process_that_serves_while_its_predecessor_drains() {
+    let drain = "drain: { timeout: 1h }";
+    let mut weir = Weir::start(&config("echo", &format!("rules: []\n{drain}")));
+    let address = weir.address();
+    weir.replace();
+    weir.until_old_has_ended();
+    let mut busy = Client::connect(address);
+    busy.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+    wait::until_true("the request", || weir.metric("weir_requests_in_flight", &[]) == 1.0);
+    weir.signal("USR2");
+    wait::until_true("the next process", || weir.successors().len() == 2);
+    weir.replace_file(&config("echo", &format!("rules: [{{ name: no, action: deny }}]\n{drain}")));
+    weir.signal("HUP");
+    wait::until_true("the reload", || get(address, "/").status == 403);
+    weir.terminate();
+    wait::until_true("the drain", || std::net::TcpStream::connect(address).is_err());
+    busy.send("cd");
+    assert_eq!(busy.read_response("POST").status, 200);
+    assert!(weir.wait_exit().success());
+}

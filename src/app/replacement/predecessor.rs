@@ -161,8 +161,14 @@ impl TakenOver {
 
 impl EndNotice {
     /// Tells the process that was replaced once listeners close here: it still has them, in case that this process fails.
-    pub(in crate::app) async fn send_when_draining(mut self, drain: &DrainManager) {
+    /// `has_failed` returns whether this is such a failure.
+    pub(in crate::app) async fn send_when_draining(
+        mut self,
+        drain: &DrainManager,
+        has_failed: impl Fn() -> bool,
+    ) {
         if drain.wait_for_closing().await == Closing::Close
+            && !has_failed()
             && let Some(channel) = &mut self.0
         {
             // Fails only if the other process has ended.

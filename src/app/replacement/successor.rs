@@ -19,7 +19,7 @@ use super::channel::{Channel, MessageKind, has_ended};
 use super::state::Hello;
 use super::{OWN_BINARY, Relay, VARIABLE, VERSION, supervisor};
 use crate::app::signals::SignalThread;
-use crate::app::{RunningApp, service_manager};
+use crate::app::{AppError, RunningApp, service_manager};
 use weir_limiter::transfer::LateChargeMessage;
 use weir_net::fd_channel::{ConnectionSender, connection_channel};
 use weir_net::replacement::ReplacementPhase;
@@ -42,6 +42,8 @@ pub(in crate::app) struct Replacer {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Passes signals on to the new process.
     relay: Arc<Relay>,
+    /// How the last process has ended, if it has failed.
+    failure: Mutex<Option<String>>,
 }
 
 /// A new process that serves.
@@ -69,6 +71,7 @@ impl Replacer {
             is_finished: AtomicBool::new(false),
             thread: Mutex::default(),
             relay: Arc::clone(relay),
+            failure: Mutex::default(),
         })
     }
 
@@ -86,10 +89,11 @@ impl Replacer {
             tracing::warn!("this process is being replaced already");
             return;
         }
-        let report = |replaced: io::Result<()>| {
-            if let Err(error) = replaced {
-                tracing::error!(%error, "this process is not replaced, and goes on");
-            }
+        let relay = Arc::clone(&self.relay);
+        let report = move |replaced: io::Result<()>| match replaced {
+            Ok(()) => {}
+            Err(error) if relay.is_terminating() => tracing::info!(%error, "this process is not replaced"),
+            Err(error) => tracing::error!(%error, "this process is not replaced, and goes on"),
         };
         if let Err(error) = self.replace_on_thread(program, report) {
             tracing::error!(%error, "this process is not replaced: cannot start a thread");
@@ -137,23 +141,33 @@ impl Replacer {
     /// Passes the last charges on. No request may be in flight.
     pub(in crate::app) fn finish(&self) {
         self.is_finished.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.lock().take().filter(|_| self.is_replaced()) {
+        // A thread that waits for the process before this one would go on waiting.
+        let is_in_use = |_: &_| self.is_replaced() || self.relay.is_starting();
+        if let Some(thread) = self.thread.lock().take().filter(is_in_use) {
             let _ = thread.join();
         }
     }
 
-    /// Ends a process that is being started: the service is to end.
+    /// Ends the service: a process that is being started is killed, and one that serves drains.
     pub(in crate::app) fn stop(&self) {
         self.relay.terminate();
     }
 
     /// Stays as the parent of the processes that follow, if that is needed.
-    pub(in crate::app) fn supervise(&self, signals: &SignalThread) {
-        if self.is_replaced() && supervisor::is_needed() {
+    ///
+    /// # Errors
+    /// If the last process has failed.
+    pub(in crate::app) fn supervise(&self, signals: &SignalThread) -> Result<(), AppError> {
+        if let Some(status) = self.failure.lock().take() {
+            let doing = "the process that replaced this one has failed".to_owned();
+            return Err(AppError::System(doing, io::Error::other(status)));
+        }
+        if self.is_replaced() && supervisor::is_needed() && supervisor::has_children() {
             signals.stop();
             let error = supervisor::become_supervisor(&self.relay);
             tracing::error!(%error, "cannot stay as the parent of the new process");
         }
+        Ok(())
     }
 
     fn is_replaced(&self) -> bool {
@@ -171,22 +185,19 @@ impl Replacer {
         if supervisor::is_needed() {
             supervisor::adopt_successors();
         }
-        let (mut child, mut channel) = self.spawn(program)?;
-        // It gets no other signals yet.
-        self.relay.redirect(child.id(), false);
-        let handed_over = match self.relay.is_terminating() {
-            true => Err(io::Error::other("this process ends")),
-            false => {
-                let greeted = self.greet(&mut channel);
-                greeted.and_then(|sender| self.hand_over(&mut channel, sender))
-            }
-        };
-        match handed_over {
+        if !self.relay.begin() {
+            return Err(this_process_ends());
+        }
+        let (mut child, mut channel) = self.spawn(program).inspect_err(|_| self.relay.has_ended())?;
+        self.relay.prepares(child.id());
+        let greeted = self.greet(&mut channel);
+        match greeted.and_then(|sender| self.hand_over(&mut channel, sender)) {
             Ok((late, purposes)) => Ok(Serving { child, channel, late, purposes, is_ending: false }),
             Err(error) => {
-                self.relay.redirect(0, false);
                 let _ = child.kill();
-                let status = child.wait()?;
+                let status = child.wait();
+                self.relay.has_ended();
+                let status = status?;
                 Err(match error.kind() {
                     _ if has_ended(&error) => {
                         io::Error::other(format!("the new process has ended: {status}"))
@@ -233,15 +244,17 @@ impl Replacer {
     fn follow(&self, mut serving: Serving) {
         let mut restarts = 0;
         while let Err(error) = self.pass_on(&mut serving) {
-            if serving.is_ending || self.relay.is_terminating() {
-                return;
-            }
             let status = serving.child.wait().map(|status| status.to_string()).unwrap_or_default();
-            tracing::error!(%error, status, "the new process has ended: starting another from the binary of this one");
-            if restarts == MAX_RESTARTS {
-                tracing::error!("no process accepts connections any longer");
+            if self.relay.is_terminating() {
                 return;
             }
+            if serving.is_ending || restarts == MAX_RESTARTS {
+                tracing::error!(status, "no process accepts connections any longer");
+                self.running.sockets.leave(&[]);
+                *self.failure.lock() = Some(status);
+                return;
+            }
+            tracing::error!(%error, status, "the new process has ended: starting another from the binary of this one");
             restarts += 1;
             match self.replace(Path::new(OWN_BINARY)) {
                 Ok(next) => serving = next,
@@ -258,7 +271,7 @@ impl Replacer {
     /// Lets signals reach the process that serves.
     fn follow_with_signals(&self, process: u32) {
         service_manager::replaced_by(process);
-        self.relay.redirect(process, supervisor::is_needed());
+        self.relay.serves(process, supervisor::is_needed());
     }
 
     /// Ends this process in order.
@@ -292,7 +305,7 @@ impl Replacer {
                 Err(_) => match serving.child.try_wait()? {
                     Some(status) if status.success() => {
                         tracing::info!("the new process has ended in order");
-                        self.relay.redirect(0, false);
+                        self.relay.has_ended();
                         self.running.sockets.leave(&[]);
                         return Ok(());
                     }
@@ -329,4 +342,9 @@ impl Replacer {
         }
         Ok(())
     }
+}
+
+/// Why no other process is started.
+fn this_process_ends() -> io::Error {
+    io::Error::other("this process ends")
 }

@@ -11,12 +11,12 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, set_child_subreaper, wait};
-use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use nix::sys::signal::Signal;
+use rustix::process::{Pid, WaitOptions, WaitStatus, set_child_subreaper, wait};
 
 use super::relay::Relay;
 use super::{OWN_BINARY, VARIABLE};
-use crate::app::signals;
+use crate::app::signals::{self, SignalReader, is_termination, send};
 
 /// Variable that tells the program to be the supervisor. If processes are to end, its value is the number of the one that
 /// knows it, or zero.
@@ -50,41 +50,6 @@ pub(super) fn become_supervisor(relay: &Relay) -> io::Error {
     command.env(SUPERVISES, told.unwrap_or_default()).exec()
 }
 
-/// The signals that are passed on.
-struct PassedSignals {
-    terminate: Signals,
-    interrupt: Signals,
-    hangup: Signals,
-    first: Signals,
-    second: Signals,
-}
-
-impl PassedSignals {
-    fn listen() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            first: signal(SignalKind::user_defined1())?,
-            second: signal(SignalKind::user_defined2())?,
-        })
-    }
-
-    async fn recv(&mut self) -> Signal {
-        tokio::select! {
-            _ = self.terminate.recv() => Signal::TERM,
-            _ = self.interrupt.recv() => Signal::INT,
-            _ = self.hangup.recv() => Signal::HUP,
-            _ = self.first.recv() => Signal::USR1,
-            _ = self.second.recv() => Signal::USR2,
-        }
-    }
-}
-
-fn is_termination(signal: Signal) -> bool {
-    matches!(signal, Signal::TERM | Signal::INT)
-}
-
 /// Runs as the supervisor, if this process is one.
 pub fn run() -> Option<ExitCode> {
     let supervises = std::env::var_os(SUPERVISES);
@@ -93,41 +58,35 @@ pub fn run() -> Option<ExitCode> {
         let _ = rustix::thread::set_name(c"weir");
     }
     let told = supervises?.to_str().and_then(|told| told.parse().ok());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Some(match runtime.and_then(|runtime| runtime.block_on(supervise(told))) {
-        Ok(code) => ExitCode::from(code),
-        Err(_) => ExitCode::FAILURE,
-    })
+    Some(supervise(told).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// Passes signals on until there is no child. Returns the exit code of the last one. If processes are to end, `told` is the
 /// one that knows it, or zero.
-async fn supervise(told: Option<i32>) -> io::Result<u8> {
-    let mut passed = PassedSignals::listen()?;
-    let mut ended = signal(SignalKind::child())?;
-    signals::handled().thread_unblock()?;
+fn supervise(told: Option<i32>) -> io::Result<u8> {
+    let mut signals = signals::handled();
+    signals.add(Signal::SIGCHLD);
+    let reader = SignalReader::open(&signals)?;
     let mut last = 0;
     let mut is_terminating = told.is_some();
     // Those that were told to end. One that was being replaced leaves a child, which has to end too.
     let mut told: BTreeSet<_> = told.into_iter().collect();
-    loop {
-        let passed_on = tokio::select! {
-            signal = passed.recv() => Some(signal),
-            _ = ended.recv() => None,
-            () = tokio::time::sleep(INTERVAL) => None,
-        };
-        is_terminating |= passed_on.is_some_and(is_termination);
-        if !reap(&mut last) {
-            return Ok(last);
-        }
-        for child in children() {
-            let is_late = is_terminating && told.insert(child.as_raw_pid());
-            if let Some(signal) = passed_on.or_else(|| is_late.then_some(Signal::TERM)) {
-                // Fails only if the process has ended.
-                let _ = kill_process(child, signal);
+    let mut received = None;
+    while reap(&mut last) {
+        is_terminating |= received.is_some_and(is_termination);
+        for process in descendants() {
+            let is_late = is_terminating && told.insert(process.as_raw_pid());
+            if let Some(signal) = received {
+                send(process, signal);
+            }
+            if is_late && !received.is_some_and(is_termination) {
+                send(process, Signal::SIGTERM);
             }
         }
+        let read = reader.read(Some(INTERVAL), None)?;
+        received = read.map(|read| read.signal).filter(|signal| *signal != Signal::SIGCHLD);
     }
+    Ok(last)
 }
 
 /// Takes note of children that have ended, and stores the exit code of the latest. Returns whether there are others.
@@ -148,12 +107,26 @@ fn exit_code(status: WaitStatus) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// Returns the children of this process.
-fn children() -> impl Iterator<Item = Pid> {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+/// Whether a process is left that has replaced this one.
+pub(super) fn has_children() -> bool {
+    !children("self").is_empty()
+}
+
+/// Returns all processes below this one. A process that drains has the one that replaces it as its child.
+fn descendants() -> Vec<Pid> {
+    let mut found = children("self");
+    let mut next = 0;
+    while let Some(process) = found.get(next) {
+        found.extend(children(&process.as_raw_pid().to_string()));
+        next += 1;
+    }
+    found
+}
+
+/// Returns the children of a process, which is named as in `/proc`.
+fn children(process: &str) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let numbers: Vec<_> = lists
-        .flat_map(|list| list.split_whitespace().filter_map(|number| number.parse().ok()).collect::<Vec<_>>())
-        .collect();
-    numbers.into_iter().filter_map(Pid::from_raw)
+    let numbers = lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    numbers.filter_map(|number| number.parse().ok().and_then(Pid::from_raw)).collect()
 }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::super::channel::{Channel, MessageKind};
 use super::super::state::{Learned, Prepared};
-use super::Replacer;
+use super::{Replacer, this_process_ends};
 use crate::proxy::WorkerUpdate;
 use weir_limiter::saved::SaveError;
 use weir_limiter::transfer::{LateChargeMessage, TransferredHold};
@@ -39,6 +39,9 @@ impl Replacer {
         channel.send(MessageKind::Counters, &counters)?;
         let prepared = channel.expect(MessageKind::Prepared, PREPARE_TIMEOUT)?;
         let Prepared { listeners, purposes } = serde_json::from_slice(&prepared)?;
+        if !self.relay.takes_over() {
+            return Err(this_process_ends());
+        }
         let was_replaced = self.is_replaced();
         match self.move_counters(channel) {
             Ok(late) => {
