@@ -69,7 +69,7 @@ impl Diagnostic {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
+        write!(f, "{}:", escape_control_characters(&self.file.to_string_lossy()))?;
         if self.line > 0 {
             write!(f, "{}:{}:", self.line, self.column)?;
         }
@@ -87,15 +87,16 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Escapes control characters. A hint may repeat text from the file, and a problem is printed on one line.
-fn escape_control_characters(hint: &str) -> Cow<'_, str> {
-    if !hint.contains(char::is_control) {
-        return Cow::Borrowed(hint);
+/// Escapes control characters. A hint may repeat text from the file, and so does the name of a file within a manifest; a
+/// problem is printed on one line.
+fn escape_control_characters(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
     }
     let escaped = |letter: char| {
         if letter.is_control() { letter.escape_debug().to_string() } else { letter.to_string() }
     };
-    hint.chars().map(escaped).collect()
+    text.chars().map(escaped).collect()
 }
 
 /// What is wrong with a single value, without its position.
