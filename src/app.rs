@@ -165,7 +165,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
         let settings = || running.shared.generation.load().drain;
         let has_failed = || workers.first_failure().or_else(|| auxiliary.first_failure()).is_some();
         let serving =
-            shutdown::serve_and_drain(drain, settings, &signals, &workers, &auxiliary, || replacer.stop());
+            shutdown::serve_and_drain(drain, settings, &signals, &workers, &auxiliary, || relay.terminate());
         tokio::select! {
             ended = serving => ended,
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
@@ -190,7 +190,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     running.state_saver.iter().for_each(StateSaver::finish);
     running.shared.access_logs.finish();
     running.shared.generation.load().tracer.iter().for_each(|tracer| tracer.finish());
-    replacer.supervise(&signal_thread)?;
+    replacer.supervise(signal_thread)?;
     ended.map_err(AppError::Thread)
 }
 

@@ -14,6 +14,7 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, getppid, kill_process};
 use tokio::sync::Notify;
 
@@ -30,7 +31,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct SignalThread {
     thread: StartedThread,
     /// Closed for the thread to end.
-    stop: Mutex<Option<UnixStream>>,
+    stop: UnixStream,
 }
 
 /// Reads the signals that are blocked in all threads.
@@ -112,10 +113,7 @@ impl SignalReader {
         let of_reader = PollFd::new(&self.0, PollFlags::IN);
         let of_stop = stopped.map(|stopped| PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN));
         let mut descriptors: Vec<_> = [of_reader].into_iter().chain(of_stop).collect();
-        match poll(&mut descriptors, timeout.as_ref()) {
-            Err(rustix::io::Errno::INTR) => return self.read(timeout_left(timeout), stopped),
-            polled => polled?,
-        };
+        retry_on_intr(|| poll(&mut descriptors, timeout.as_ref()))?;
         let is_stopped = descriptors.get(1).is_some_and(|stop| !stop.revents().is_empty());
         if is_stopped || descriptors[0].revents().is_empty() {
             return Ok(None);
@@ -125,11 +123,6 @@ impl SignalReader {
         let sender = i32::try_from(read.ssi_pid).ok().and_then(Pid::from_raw);
         Ok(Some(ReadSignal { signal, is_from_parent: sender.is_some() && sender == getppid() }))
     }
-}
-
-/// An interrupted wait begins again: it is only for looking from time to time.
-fn timeout_left(timeout: Option<Timespec>) -> Option<Duration> {
-    timeout.and_then(|timeout| Duration::try_from(timeout).ok())
 }
 
 impl SignalThread {
@@ -153,12 +146,12 @@ impl SignalThread {
             }
         };
         let thread = thread::start("signals", read)?;
-        Ok((Self { thread, stop: Mutex::new(Some(stop)) }, received))
+        Ok((Self { thread, stop }, received))
     }
 
     /// Stops reading. What was read has been passed on then; what was not stays pending.
-    pub(super) fn stop(&self) {
-        drop(self.stop.lock().take());
+    pub(super) fn stop(self) {
+        drop(self.stop);
         self.thread.wait_for_end(STOP_TIMEOUT);
     }
 }

@@ -103,8 +103,8 @@ impl Relay {
         self.0.lock().stage = SuccessorStage::None;
     }
 
-    /// Ends the service, with the other process.
-    pub(super) fn terminate(&self) {
+    /// Ends the service: a process that is being started is killed, and one that serves drains.
+    pub(in crate::app) fn terminate(&self) {
         self.0.lock().terminate();
     }
 

@@ -148,16 +148,11 @@ impl Replacer {
         }
     }
 
-    /// Ends the service: a process that is being started is killed, and one that serves drains.
-    pub(in crate::app) fn stop(&self) {
-        self.relay.terminate();
-    }
-
     /// Stays as the parent of the processes that follow, if that is needed.
     ///
     /// # Errors
     /// If the last process has failed.
-    pub(in crate::app) fn supervise(&self, signals: &SignalThread) -> Result<(), AppError> {
+    pub(in crate::app) fn supervise(&self, signals: SignalThread) -> Result<(), AppError> {
         if let Some(status) = self.failure.lock().take() {
             let doing = "the process that replaced this one has failed".to_owned();
             return Err(AppError::System(doing, io::Error::other(status)));
