@@ -9,6 +9,8 @@ mod exhaustive;
 mod fairness;
 #[path = "fleet/instance.rs"]
 mod instance;
+#[path = "fleet/limit.rs"]
+mod limit;
 #[path = "fleet/model.rs"]
 mod model;
 #[path = "fleet/permits.rs"]

@@ -5,19 +5,11 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 
+use crate::limit::Limit;
 use crate::model::Model;
 use crate::runs::env_parameter;
 
 const START: u64 = 1_795_248_000_000_000;
-
-/// Limits of each kind that the script supports; times are in microseconds.
-#[derive(Clone, Copy, Debug)]
-enum Limit {
-    Bucket { interval: u64, burst: u64 },
-    Window { count: u64, length: u64 },
-    Sliding { count: u64, length: u64 },
-    Refill { count: u64, every: u64, burst: u64 },
-}
 
 struct Lease {
     units: u64,
@@ -133,14 +125,9 @@ impl Attack {
         }
     }
 
-    /// Two limits in force admit together up to the higher rate and the higher burst.
     fn effective_limit(&self) -> Limit {
-        match self.limits {
-            [Limit::Bucket { interval, burst }, Limit::Bucket { interval: other, burst: of_other }] => {
-                Limit::Bucket { interval: interval.min(other), burst: burst.max(of_other) }
-            }
-            [same, _] => same,
-        }
+        let [first, second] = self.limits;
+        first.combined(second)
     }
 
     /// Returns the maximum excess, and how often the last units were granted.
@@ -230,21 +217,7 @@ impl Attack {
         let least = if needed > 0 { self.rng.u64(1..=needed) } else { 0 };
         let rest = format!("{needed} {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
         let tail = format!("{} {least}", [1, 3, 12][self.rng.usize(0..3)]);
-        let question = match limit {
-            Limit::Bucket { interval, burst } => format!("b {interval} {burst} {valid} 1 0 1 {rest} {tail}"),
-            Limit::Window { count, length } => {
-                let start = self.now - self.now % length;
-                format!(
-                    "w {count} {valid} 1 1 {rest} {start} {} {} {tail}",
-                    start + length,
-                    start + 2 * length
-                )
-            }
-            Limit::Sliding { count, length } => format!("s {count} {length} 100 {valid} 1 1 {rest} {tail}"),
-            Limit::Refill { count, every, burst } => {
-                format!("r {count} {every} {burst} {valid} 1 1 {rest} {tail}")
-            }
-        };
+        let question = limit.question(self.now, valid, &rest, &tail);
         let keys = ["generation".to_owned(), "key".to_owned()];
         let args = [self.known_generation.clone(), self.run.to_string(), self.now.to_string(), question];
         // The validity of a lease starts when the request is sent, so transit time counts.

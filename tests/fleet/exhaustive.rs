@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 
+use crate::limit::Limit;
 use crate::model::Model;
 
 /// Grid of time, in microseconds.
@@ -13,13 +14,6 @@ const START: u64 = 1_795_248_000_000_000;
 const QUERIES_IN_A_STEP: u32 = 2;
 /// Maximum leases that are out at one time.
 const MAX_LEASES: usize = 3;
-
-/// A limit; times are in microseconds.
-#[derive(Clone, Copy, Debug)]
-enum Limit {
-    Bucket { interval: u64, burst: u64 },
-    Window { count: u64, length: u64 },
-}
 
 /// What breaks an assumption of the proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +79,7 @@ struct Found {
 impl Fleet<'_> {
     /// The rate and burst of all limits in force together.
     fn bound(&self) -> Limit {
-        self.limits[1..].iter().fold(self.limits[0], |bound, limit| match (bound, *limit) {
-            (Limit::Bucket { interval, burst }, Limit::Bucket { interval: other, burst: of_other }) => {
-                Limit::Bucket { interval: interval.min(other), burst: burst.max(of_other) }
-            }
-            (bound, _) => bound,
-        })
+        self.limits[1..].iter().fold(self.limits[0], |bound, limit| bound.combined(*limit))
     }
 
     /// Visits every state that can be reached, step by step.
@@ -184,8 +173,10 @@ impl Fleet<'_> {
         };
         let (back, granted_at) = lease.map_or((0, 0), |lease| (lease.units, lease.granted_at));
         let server = now + state.ahead;
-        let question =
-            self.limits[limit].question(server, stated * STEP, (needed, wanted), (back, granted_at));
+        // No demand is reported, so that the store grants as much as it can.
+        let rest = format!("{needed} {wanted} 0 0 {back} {granted_at} 0 {STEP}");
+        let tail = format!("1 {}", needed.min(1));
+        let question = self.limits[limit].question(server, stated * STEP, &rest, &tail);
         let calls = 1 + u32::from(self.breach == Some(Breach::RepeatedCall) && back > 0);
         for _ in 0..calls {
             let known = if state.known == 0 { "-".to_owned() } else { state.known.to_string() };
@@ -221,16 +212,15 @@ impl Fleet<'_> {
         state.leases = kept;
         let expiring: Vec<Lease> = expiring;
         let bound = self.bound();
-        match bound {
+        if let Limit::Bucket { .. } = bound {
             // A microsecond before the next step.
-            Limit::Bucket { .. } => state.used = state.used.saturating_sub(STEP - 1),
-            Limit::Window { .. } => {}
+            state.used = state.used.saturating_sub(STEP - 1);
         }
         expiring.iter().for_each(|lease| self.spend(&mut state, lease.units, found));
         match bound {
             Limit::Bucket { .. } => state.used = state.used.saturating_sub(1),
             Limit::Window { length, .. } if next.is_multiple_of(length) => state.used = 0,
-            Limit::Window { .. } => {}
+            _ => {}
         }
         state.queries = 0;
         state
@@ -246,31 +236,9 @@ impl Fleet<'_> {
                 state.used += units;
                 state.used.saturating_sub(count) * 1000
             }
+            Limit::Sliding { .. } | Limit::Refill { .. } => unreachable!("only others are searched"),
         };
         found.excess = found.excess.max(excess);
-    }
-}
-
-impl Limit {
-    /// Returns the query as the store gets it at `now`. No demand is reported, so that the store grants as much as it can.
-    fn question(
-        self,
-        now: u64,
-        valid: u64,
-        (needed, wanted): (u64, u64),
-        (back, granted_at): (u64, u64),
-    ) -> String {
-        let rest = format!("{needed} {wanted} 0 0 {back} {granted_at} 0 {STEP}");
-        match self {
-            Self::Bucket { interval, burst } => {
-                format!("b {interval} {burst} {valid} 1 0 1 {rest} 1 {}", needed.min(1))
-            }
-            Self::Window { count, length } => {
-                let start = now - now % length;
-                let marks = format!("{start} {} {}", start + length, start + 2 * length);
-                format!("w {count} {valid} 1 1 {rest} {marks} 1 {}", needed.min(1))
-            }
-        }
     }
 }
 
