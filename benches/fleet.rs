@@ -62,6 +62,8 @@ const WARM_UP: Duration = Duration::from_secs(3);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SharingMethod {
     Lease,
+    /// As [`Self::Lease`], with parts for the time without the store.
+    Parts,
     Exact,
     Split,
     Incr,
@@ -69,8 +71,9 @@ enum SharingMethod {
 }
 
 impl SharingMethod {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 6] = [
         ("lease", Self::Lease),
+        ("parts", Self::Parts),
         ("exact", Self::Exact),
         ("split", Self::Split),
         ("incr", Self::Incr),
@@ -83,11 +86,12 @@ impl SharingMethod {
 
     const fn lease_policy(self) -> Option<LeasePolicy> {
         match self {
-            Self::Lease | Self::Exact => Some(LeasePolicy {
+            Self::Lease | Self::Parts | Self::Exact => Some(LeasePolicy {
                 is_exact: matches!(self, Self::Exact),
                 max_wait: Some(Duration::from_millis(5)),
                 priority: 0,
                 is_max_min: false,
+                has_parts: matches!(self, Self::Parts),
             }),
             Self::Split | Self::Incr | Self::Pipeline => None,
         }
@@ -139,7 +143,7 @@ impl BenchCase {
         let limit = leases::fleet_limit(self.limit, self.method.lease_policy(), self.keys);
         let address = ([127, 0, 0, 1], server.port()).into();
         let fleet = match self.method {
-            SharingMethod::Lease | SharingMethod::Exact | SharingMethod::Split => {
+            SharingMethod::Lease | SharingMethod::Parts | SharingMethod::Exact | SharingMethod::Split => {
                 let place = ServerAddress::Tcp("127.0.0.1".into(), server.port());
                 let store =
                     leases::store_settings(Topology::Single(StoreServer { address: place, db: 0 }), "bench");

@@ -13,6 +13,10 @@ mod instance;
 mod limit;
 #[path = "fleet/model.rs"]
 mod model;
+#[path = "fleet/partitions.rs"]
+mod partitions;
+#[path = "fleet/parts_attack.rs"]
+mod parts_attack;
 #[path = "fleet/permits.rs"]
 mod permits;
 #[path = "fleet/plan.rs"]

@@ -55,6 +55,8 @@ pub(crate) struct LeaseInstance {
     kill: Option<oneshot::Sender<()>>,
     /// Check of the divided limit, used while the store is unreachable.
     fallback_check: Check,
+    /// Whether its part is used then.
+    has_parts: bool,
 }
 
 /// Returns a limit of `count` units per second, with a burst of `count`, for each of `keys` keys.
@@ -72,6 +74,7 @@ pub(crate) fn store_settings(topology: Topology, prefix: &str) -> settings::Stor
         tls: None,
         prefix: prefix.into(),
         timeout: Duration::from_millis(50),
+        registration: Duration::from_secs(60),
         weight: std::num::NonZeroU16::MIN,
         instance: None,
     }
@@ -159,6 +162,7 @@ pub(crate) fn start_fleet(
             keys,
             kill: Some(kill),
             fallback_check: away,
+            has_parts: limit.lease_policy.is_some_and(|policy| policy.has_parts),
         });
     }
     instances
@@ -206,7 +210,7 @@ impl LeaseInstance {
             if !verdict.awaits_lease() {
                 return RequestOutcome::Rejected;
             }
-            if self.handle.is_unreachable() {
+            if self.handle.is_unreachable() && !self.has_parts {
                 let away = Check { key: check.key, ..self.fallback_check };
                 let passes = !self.limiter.check(&[away], now).verdicts()[0].exceeds();
                 return if passes { RequestOutcome::Admitted } else { RequestOutcome::Rejected };
@@ -215,7 +219,7 @@ impl LeaseInstance {
             let mut waits = LeaseWaits::default();
             let left = Some(wait).filter(|wait| !wait.is_zero());
             let acquire = |source| self.limiter.acquire_units_from(source, &check, now);
-            match self.handle.decide_lease(WaitGroup::Documents, counter, left, &mut waits, acquire) {
+            match self.handle.decide_lease(WaitGroup::Documents, counter, left, now, &mut waits, acquire) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Pending => return RequestOutcome::Waits(waits),
                 LeaseDecision::Rejected(_) | LeaseDecision::Unavailable => return RequestOutcome::Rejected,

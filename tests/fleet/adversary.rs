@@ -1,11 +1,9 @@
 //! Adversarial use of leases against the model of the store's script. Leases are spent at the worst moments of their
 //! validity. The limit must hold for any sequence of requested, returned, lost and expired units.
 
-use std::collections::VecDeque;
-
 use fastrand::Rng;
 
-use crate::limit::Limit;
+use crate::limit::{ExactCounter, Limit};
 use crate::model::Model;
 use crate::runs::env_parameter;
 
@@ -16,55 +14,6 @@ struct Lease {
     until: u64,
     granted_at: u64,
     limit_index: usize,
-}
-
-/// Admissions as the limit counts them.
-#[derive(Default)]
-struct ExactCounter {
-    level: f64,
-    at: u64,
-    spent: VecDeque<(u64, u64)>,
-}
-
-impl ExactCounter {
-    /// Records the admission of `units` at `now`. Returns the units beyond the limit.
-    fn admit(&mut self, limit: Limit, units: u64, now: u64) -> f64 {
-        match limit {
-            Limit::Bucket { interval, burst } => {
-                let drained = (now - self.at) as f64 / interval as f64;
-                (self.level, self.at) = ((self.level - drained).max(0.0) + units as f64, now);
-                self.level - burst as f64
-            }
-            Limit::Window { count, length } => {
-                self.record_spent(units, now, now - now % length);
-                self.spent_units() - count as f64
-            }
-            Limit::Sliding { count, length } => {
-                self.record_spent(units, now, now - length + 1);
-                self.spent_units() - count as f64
-            }
-            Limit::Refill { count, every, burst } => {
-                self.record_spent(units, now, now - 20 * every);
-                let mut sum = 0;
-                let spans = self.spent.iter().rev().map(|(at, units)| {
-                    sum += units;
-                    sum as f64 - (burst + count * ((now - at) / every + 1)) as f64
-                });
-                spans.fold(f64::MIN, f64::max)
-            }
-        }
-    }
-
-    fn record_spent(&mut self, units: u64, now: u64, from: u64) {
-        self.spent.push_back((now, units));
-        while self.spent.front().is_some_and(|(at, _)| *at < from) {
-            self.spent.pop_front();
-        }
-    }
-
-    fn spent_units(&self) -> f64 {
-        self.spent.iter().map(|(_, units)| *units).sum::<u64>() as f64
-    }
 }
 
 struct Attack {
@@ -218,14 +167,13 @@ impl Attack {
         let rest = format!("{needed} {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
         let tail = format!("{} {least}", [1, 3, 12][self.rng.usize(0..3)]);
         let question = limit.question(self.now, valid, &rest, &tail);
-        let keys = ["generation".to_owned(), "key".to_owned()];
-        let args = [self.known_generation.clone(), self.run.to_string(), self.now.to_string(), question];
+        let (known, run, new) = (self.known_generation.clone(), self.run.to_string(), self.now.to_string());
         // The validity of a lease starts when the request is sent, so transit time counts.
         let sent = self.now;
         self.now += self.rng.u64(0..500);
-        let (generation, grants) = self.store.call(&keys, &args, self.now);
+        let (generation, reply) = self.store.ask("key", [&known, &run, &new], &question, self.now);
         self.known_generation = generation;
-        let [granted, valid, ..] = grants[0];
+        let [granted, valid, ..] = reply;
         self.last_units += u32::from(granted > 0 && (granted as u64) < needed);
         let is_lost = self.rng.u32(0..10) == 0;
         if granted > 0 && valid > 0 && !is_lost {
@@ -258,9 +206,7 @@ fn returned_units_that_have_drained_already_are_not_credited_again() {
         let granted_at = START + granted * 1000;
         let question =
             format!("b 10000 100 490000 1 0 1 0 {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
-        let keys = ["generation".to_owned(), "key".to_owned()];
-        let args = ["-".to_owned(), "1".to_owned(), "1".to_owned(), question];
-        store.call(&keys, &args, START + millis * 1000).1[0]
+        store.ask("key", ["-", "1", "1"], &question, START + millis * 1000).1
     };
     assert_eq!(ask(0, 40, (0, 0))[0], 40);
     for millis in [130, 260, 385] {

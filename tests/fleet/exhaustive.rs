@@ -181,11 +181,9 @@ impl Fleet<'_> {
         for _ in 0..calls {
             let known = if state.known == 0 { "-".to_owned() } else { state.known.to_string() };
             let new = (state.losses + 1).to_string();
-            let keys = ["generation".to_owned(), "key".to_owned()];
-            let (generation, replies) =
-                state.store.call(&keys, &[known, "1".into(), new, question.clone()], server);
+            let (generation, reply) = state.store.ask("key", [&known, "1", &new], &question, server);
             state.known = generation.parse().unwrap();
-            let [granted, valid, ..] = replies[0];
+            let [granted, valid, ..] = reply;
             if granted > 0 {
                 let valid = valid as u64 + (steps - stated) * STEP + self.lateness();
                 let (units, until) = (granted as u64, now + valid);

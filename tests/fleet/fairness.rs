@@ -21,6 +21,7 @@ fn contended() -> Plan {
         faults: no_faults(),
         second_tier: None,
         change: None,
+        partitions: None,
         seed: 1,
     }
 }

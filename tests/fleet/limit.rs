@@ -1,4 +1,6 @@
-//! Limits as the script gets them.
+//! Limits as the script gets them, and what one instance would admit by them.
+
+use std::collections::VecDeque;
 
 /// Limits of each kind that the script supports; times are in microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -35,5 +37,54 @@ impl Limit {
                 format!("r {count} {every} {burst} {valid} 1 1 {rest} {tail}")
             }
         }
+    }
+}
+
+/// Admissions as the limit counts them.
+#[derive(Default)]
+pub(crate) struct ExactCounter {
+    level: f64,
+    pub(crate) at: u64,
+    spent: VecDeque<(u64, u64)>,
+}
+
+impl ExactCounter {
+    /// Records the admission of `units` at `now`. Returns the units beyond the limit.
+    pub(crate) fn admit(&mut self, limit: Limit, units: u64, now: u64) -> f64 {
+        match limit {
+            Limit::Bucket { interval, burst } => {
+                let drained = (now - self.at) as f64 / interval as f64;
+                (self.level, self.at) = ((self.level - drained).max(0.0) + units as f64, now);
+                self.level - burst as f64
+            }
+            Limit::Window { count, length } => {
+                self.record_spent(units, now, now - now % length);
+                self.spent_units() - count as f64
+            }
+            Limit::Sliding { count, length } => {
+                self.record_spent(units, now, now - length + 1);
+                self.spent_units() - count as f64
+            }
+            Limit::Refill { count, every, burst } => {
+                self.record_spent(units, now, now - 20 * every);
+                let mut sum = 0;
+                let spans = self.spent.iter().rev().map(|(at, units)| {
+                    sum += units;
+                    sum as f64 - (burst + count * ((now - at) / every + 1)) as f64
+                });
+                spans.fold(f64::MIN, f64::max)
+            }
+        }
+    }
+
+    fn record_spent(&mut self, units: u64, now: u64, from: u64) {
+        self.spent.push_back((now, units));
+        while self.spent.front().is_some_and(|(at, _)| *at < from) {
+            self.spent.pop_front();
+        }
+    }
+
+    fn spent_units(&self) -> f64 {
+        self.spent.iter().map(|(_, units)| *units).sum::<u64>() as f64
     }
 }

@@ -3,11 +3,16 @@
 
 #[path = "model/fingerprint.rs"]
 mod fingerprint;
+#[path = "model/instances.rs"]
+mod instances;
+#[path = "model/parts.rs"]
+mod parts;
 #[path = "model/request.rs"]
 mod request;
 
 use std::collections::HashMap;
 
+use self::parts::Parts;
 pub(crate) use self::request::UnitFlow;
 use self::request::{
     Demand, PRIORITIES, SECOND, StoreRequest, max_min_share, prefetch_fraction, record_demand, reserved,
@@ -24,6 +29,8 @@ pub(crate) struct Model {
     /// Values, with the millisecond at which they expire.
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
+    /// Parts by their key. Those that expire do not matter any more.
+    parts: HashMap<String, Parts>,
     /// Number of times that each group has started with full limits.
     pub(crate) full_starts: HashMap<String, u32>,
     /// Statistics of the buckets.
@@ -33,13 +40,22 @@ pub(crate) struct Model {
 /// One call, at `now` in microseconds.
 struct Call<'a> {
     model: &'a mut Model,
+    /// Key of the parts of its group.
+    group: &'a str,
+    /// Units of the limit of the current request, if parts of it are held back.
+    whole: Option<f64>,
     now: f64,
     generation_start: f64,
 }
 
 impl Model {
-    /// Runs the script at `now`, in microseconds. Returns the generation and a reply to each request.
-    pub(crate) fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
+    /// Runs the script at `now`, in microseconds. Returns the generation, the renewed part, and a reply to each request.
+    pub(crate) fn call(
+        &mut self,
+        keys: &[String],
+        args: &[String],
+        now: u64,
+    ) -> (String, i64, Vec<[i64; 6]>) {
         let now = now as f64;
         let [known, run, new] = [&args[0], &args[1], &args[2]];
         let lost = |id: &str| known != "-" && known != id;
@@ -56,19 +72,28 @@ impl Model {
         }
         let (id, born) = (generation.0.clone(), generation.2);
         self.generations.insert(keys[0].clone(), generation);
-        let mut call = Call { model: self, now, generation_start: born };
-        let replies = keys[1..].iter().zip(&args[3..]).map(|(key, question)| {
-            let list: Vec<f64> = question[2..].split(' ').map(|word| word.parse().unwrap()).collect();
-            match &question[..1] {
-                "b" => call.bucket(key, &list),
-                "w" => call.window(key, &list),
-                "s" => call.sliding(key, &list),
-                "r" => call.refill(key, &list),
-                "x" => call.ban(key, &list),
-                _ => call.permits(key, &list),
-            }
-        });
-        (id, replies.collect())
+        let mut call = Call { model: self, group: &keys[1], whole: None, now, generation_start: born };
+        let numbers = |text: &str| text.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<f64>>();
+        let renewed = if args[3] == "-" { -1 } else { call.renew(&numbers(&args[3])) };
+        let replies = keys[2..].iter().zip(&args[4..]);
+        let replies =
+            replies.map(|(key, question)| call.decide(key, &question[..1], &mut numbers(&question[2..])));
+        (id, renewed, replies.collect())
+    }
+
+    /// Asks `question` about a counter, with the known generation, the server's run and a new generation. Returns the
+    /// generation and the reply.
+    pub(crate) fn ask(
+        &mut self,
+        counter: &str,
+        [known, run, new]: [&str; 3],
+        question: &str,
+        now: u64,
+    ) -> (String, [i64; 6]) {
+        let keys = ["generation", "parts", counter].map(str::to_owned);
+        let args = [known, run, new, "-", question].map(str::to_owned);
+        let (generation, _, replies) = self.call(&keys, &args, now);
+        (generation, replies[0])
     }
 
     /// Leaves the buckets as an instance of an earlier version would write them, which does not know the last number.
@@ -79,7 +104,7 @@ impl Model {
 
     /// Deletes all data of the server.
     pub(crate) fn flush(&mut self) {
-        (self.values, self.generations) = Default::default();
+        (self.values, self.generations, self.parts) = Default::default();
     }
 }
 
@@ -116,6 +141,17 @@ fn full_bucket(now: f64, interval: f64, rate: f64) -> Vec<f64> {
 }
 
 impl Call<'_> {
+    fn count(&mut self, key: &str, kind: &str, list: &[f64]) -> [i64; 6] {
+        match kind {
+            "b" => self.bucket(key, list),
+            "w" => self.window(key, list),
+            "s" => self.sliding(key, list),
+            "r" => self.refill(key, list),
+            "x" => self.ban(key, list),
+            _ => self.permits(key, list),
+        }
+    }
+
     fn returned_by(&self, before: f64, granted: f64, valid: f64) -> f64 {
         if granted == 0.0 {
             return before;
@@ -140,9 +176,9 @@ impl Call<'_> {
     }
 
     /// Whether units of a bucket that is full for this time may have been lost with the data of the store.
-    fn may_have_lost(&self, full: f64) -> bool {
+    fn may_have_lost(&self, lost: f64, full: f64) -> bool {
         let since_loss = self.now - self.generation_start;
-        self.generation_start > 0.0 && since_loss < full + (0.6 * full).min(SECOND)
+        self.generation_start > 0.0 && since_loss < lost + (0.6 * full).min(SECOND)
     }
 
     fn bucket(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
@@ -166,8 +202,9 @@ impl Call<'_> {
             slices = [now, 0.0].repeat(SLICES);
             used = UNKNOWN;
         }
-        if (known.is_none() || s[0] < self.generation_start) && self.may_have_lost(full) {
-            (backlog, used) = (backlog.max(full - (now - self.generation_start)), UNKNOWN);
+        let lost = self.whole.unwrap_or(burst) * interval;
+        if (known.is_none() || s[0] < self.generation_start) && self.may_have_lost(lost, full) {
+            (backlog, used) = (backlog.max(lost - (now - self.generation_start)), UNKNOWN);
             longest = longest.max((0.6 * full).min(SECOND));
         }
         slices[1] = slices[1].min(backlog);
@@ -276,7 +313,7 @@ impl Call<'_> {
             used = (used - count).max(0.0);
         }
         if self.generation_start >= start && (!is_known || s[2] < self.generation_start) {
-            used = used.max(count);
+            used = used.max(self.whole.unwrap_or(count));
         }
         let over = (60.0 * SECOND).min(SECOND.max((stop - start) / 4.0));
         let mut demand = demand_of(&s[3..]);
@@ -326,8 +363,9 @@ impl Call<'_> {
         if self.generation_start > 0.0 && (!is_known || s[0] < self.generation_start) {
             let lost = (self.generation_start / part_length).floor();
             if lost >= oldest {
-                counts.insert(0, (lost, (count - used).max(0.0)));
-                used = used.max(count);
+                let whole = self.whole.unwrap_or(count);
+                counts.insert(0, (lost, (whole - used).max(0.0)));
+                used = used.max(whole);
             }
         }
         let mut demand = demand_of(&s[1..]);
@@ -397,7 +435,7 @@ impl Call<'_> {
         let s = text.unwrap_or_else(|| vec![now, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         let (mut since, mut missing, mut out_until) = (s[0], s[1], s[8]);
         if self.generation_start > 0.0 && (!is_known || s[2] < self.generation_start) {
-            (since, missing) = (self.generation_start, burst);
+            (since, missing) = (self.generation_start, self.whole.unwrap_or(burst));
         }
         let refills = ((now - since) / every).floor().max(0.0);
         missing = (missing - refills * count).max(0.0);
@@ -412,7 +450,7 @@ impl Call<'_> {
             missing = (missing - q.returned).max(0.0);
         }
         missing += q.owed.min((2.0 * burst - missing).max(0.0));
-        let room = (burst - missing).max(0.0);
+        let room = (burst - missing + 0.000001).floor().max(0.0);
         let (mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0);
         let granted;
         if q.needed > room {
@@ -438,57 +476,7 @@ impl Call<'_> {
         saved.push(out_until);
         self.save(key, saved, (missing / count).ceil() * every + over);
         let valid = claim_valid.min(since + every - now);
-        reply([granted, valid, wait.ceil(), spread, pause, (burst - missing).max(0.0)])
-    }
-
-    fn ban(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
-        let &[first, most, began] = list else { panic!() };
-        let (now, known) = (self.now, self.load(key));
-        let (mut ends, mut doubled) = known.as_ref().map_or((0.0, 0.0), |state| (state[0], state[1]));
-        if began >= 0.0 && ends <= now {
-            let is_again = known.is_some() && now <= ends + most;
-            doubled = if is_again { (doubled + 1.0_f64).min(63.0) } else { 0.0 };
-            ends = now - began + most.min(first * doubled.exp2());
-            self.save(key, vec![ends, doubled], (ends - now).max(0.0) + most);
-        }
-        reply([doubled, 0.0, (ends - now).ceil().max(0.0), 0.0, 0.0, 0.0])
-    }
-
-    fn permits(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
-        let &[count, valid, instance, used, wanted, held, sent] = list else { panic!() };
-        let now = self.now;
-        let text = self.load(key);
-        let is_known = text.is_some();
-        let (mut kept, mut mine, mut others, mut last) = (Vec::new(), 0.0, 0.0, now + valid);
-        for holder in text.unwrap_or_default().chunks(4) {
-            let is_valid = holder[2] > now;
-            if holder[0] == instance {
-                if holder[3] > sent {
-                    return [0; 6];
-                }
-                mine = if is_valid { holder[1] } else { 0.0 };
-            } else if is_valid {
-                kept.extend(holder);
-                others += holder[1];
-                last = last.max(holder[2]);
-            }
-        }
-        if self.generation_start > 0.0 && now < self.generation_start + valid && !is_known {
-            others = others.max(count - used);
-        }
-        let free = (count - others).max(0.0);
-        let ahead = used.max(wanted.min(used + ((free - used).max(0.0) / 2.0 + 0.5).floor()));
-        let granted = free.min(ahead);
-        let out = granted.max(mine.min(held));
-        if out > 0.0 {
-            kept.extend([instance, out, now + valid, sent]);
-        }
-        if kept.is_empty() {
-            self.model.values.remove(key);
-        } else {
-            self.save(key, kept, last - now);
-        }
-        let wait = if granted < wanted { valid / 40.0 } else { 0.0 };
-        reply([granted, valid, wait, wait, 0.0, (free - out).max(0.0)])
+        let remaining = (burst - missing + 0.000001).floor().max(0.0);
+        reply([granted, valid, wait.ceil(), spread, pause, remaining])
     }
 }

@@ -187,9 +187,9 @@ impl PermitSimulation {
             Message::Request(place, number, batch) => {
                 let args = batch.arguments(1, format!("{number}.{}", self.serial));
                 let at = (START + self.now) * 1000;
-                let (generation, grants) = self.store.call(&batch.keys("weir"), &args, at);
+                let (generation, part, grants) = self.store.call(&batch.keys("weir"), &args, at);
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
-                let reply = BatchReply { generation: generation.into(), store_time: at, grants };
+                let reply = BatchReply { generation: generation.into(), store_time: at, part, grants };
                 let delay = self.rng.u64(1..=self.plan.delay);
                 if self.is_lost() {
                     self.schedule(50, Message::Lost(place, number, batch));

@@ -54,6 +54,35 @@ impl Role {
     pub(crate) const USUAL: Self = Self { weight: 1.0, priority: None, demand: 1.0, from: 0 };
 }
 
+/// Partitions between instances and the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Partitions {
+    pub(crate) schedule: Schedule,
+    /// Time for which the store holds parts back.
+    pub(crate) valid: Duration,
+    pub(crate) breach: Option<PartBreach>,
+}
+
+/// When instances do not reach the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Schedule {
+    /// At random, each instance alone.
+    Random,
+    /// One instance in `every`, between two milliseconds.
+    Once { from: u64, until: u64, every: usize },
+}
+
+/// What breaks an assumption about parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartBreach {
+    /// Instances spend their parts before the store holds them back.
+    SpentAtOnce,
+    /// Instances spend their parts after the store has granted them to others.
+    SpentForever,
+    /// Each instance spends the whole limit.
+    Whole,
+}
+
 /// Parameters of one experiment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -76,6 +105,7 @@ pub(crate) struct Plan {
     pub(crate) second_tier: Option<u64>,
     /// A new limit, which instances apply within 300 ms of this millisecond.
     pub(crate) change: Option<(Quota, u64)>,
+    pub(crate) partitions: Option<Partitions>,
     pub(crate) seed: u64,
 }
 
@@ -144,5 +174,10 @@ pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
     Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
 }
 
-pub(crate) const LEASE: LeasePolicy =
-    LeasePolicy { is_exact: false, max_wait: Some(Duration::from_millis(5)), priority: 1, is_max_min: false };
+pub(crate) const LEASE: LeasePolicy = LeasePolicy {
+    is_exact: false,
+    max_wait: Some(Duration::from_millis(5)),
+    priority: 1,
+    is_max_min: false,
+    has_parts: false,
+};

@@ -59,6 +59,7 @@ fn table() {
                     faults: no_faults(),
                     second_tier: None,
                     change: None,
+                    partitions: None,
                     seed: 1,
                 };
                 let Outcome {
@@ -102,6 +103,7 @@ fn random_plan(seed: u64) -> Plan {
             max_wait: Some(Duration::ZERO),
             priority: rng.u8(0..3),
             is_max_min: rng.bool(),
+            has_parts: false,
         },
         wait: [0, 2000, 10_000, 100_000, 1_000_000][rng.usize(0..5)],
         millis: 2500,
@@ -114,6 +116,7 @@ fn random_plan(seed: u64) -> Plan {
         },
         second_tier: None,
         change,
+        partitions: None,
         seed,
     }
 }

@@ -55,15 +55,43 @@ fn text(value: &RespValue) -> &str {
     if let RespValue::Text(text) = value { text } else { panic!("{value:?}") }
 }
 
-fn numbers(value: &RespValue) -> Vec<i64> {
-    let RespValue::List(list) = value else { panic!("{value:?}") };
-    list.iter()
-        .map(|value| if let RespValue::Number(number) = value { *number } else { panic!("{value:?}") })
-        .collect()
+fn number(value: &RespValue) -> i64 {
+    if let RespValue::Number(number) = value { *number } else { panic!("{value:?}") }
 }
 
-/// Generates a request of a random kind; about half of them concern counters that are nearly used up.
+fn numbers(value: &RespValue) -> Vec<i64> {
+    let RespValue::List(list) = value else { panic!("{value:?}") };
+    list.iter().map(number).collect()
+}
+
+/// Generates a renewal of the part of one of four instances, or none.
+fn random_renewal(rng: &mut Rng, now: u64) -> String {
+    if rng.bool() {
+        return "-".to_owned();
+    }
+    let (id, demand, claimed) = (rng.u8(1..5), rng.u32(0..5000), rng.u32(0..600_000));
+    let valid = [0, 30_000, 60_000, 60_000][rng.usize(0..4)];
+    let (absent, spent) = ([500, 4000][rng.usize(0..2)], u8::from(rng.u8(0..8) == 0));
+    let deadline = now.saturating_add_signed(rng.i64(-200..2000));
+    let sent = now - rng.u64(0..300);
+    format!(
+        "{id} {}.{:03} {valid} {absent} {claimed} {spent} {deadline} {sent}",
+        demand / 1000,
+        demand % 1000
+    )
+}
+
+/// Generates a request of a random kind; about half of them concern counters that are nearly used up. Parts of some limits
+/// are held back.
 fn random_request(rng: &mut Rng, now: u64, granted: u64) -> String {
+    let request = request_of_kind(rng, now, granted);
+    match &request[..1] {
+        kind @ ("b" | "w" | "s" | "r") if rng.bool() => format!("{}{}", kind.to_uppercase(), &request[1..]),
+        _ => request,
+    }
+}
+
+fn request_of_kind(rng: &mut Rng, now: u64, granted: u64) -> String {
     let needed = [0, 1, 1, 3][rng.usize(0..4)];
     let wanted = needed + [0, 0, 5, 60][rng.usize(0..4)];
     let returned = [0, 0, 1, 7][rng.usize(0..4)];
@@ -75,7 +103,7 @@ fn random_request(rng: &mut Rng, now: u64, granted: u64) -> String {
     match rng.u8(0..6) {
         0 => format!(
             "b {} 40 {} {priority} {fair} {weight} {demand} {tail}",
-            [10_000, 100_000][rng.usize(0..2)],
+            [1000, 10_000, 100_000][rng.usize(0..3)],
             [0, 150_000, 195_000][rng.usize(0..3)]
         ),
         1 => {
@@ -83,9 +111,14 @@ fn random_request(rng: &mut Rng, now: u64, granted: u64) -> String {
             let marks = [start, start + 2_000_000, start + 4_000_000].map(|mark| mark.to_string());
             format!("w 60 400000 {priority} {weight} {demand} {} {tail}", marks.join(" "))
         }
-        2 => format!("s 50 3000000 100 30000 {priority} {weight} {demand} {tail}"),
+        2 => {
+            let length = [30_000, 3_000_000][rng.usize(0..2)];
+            format!("s 50 {length} 100 {} {priority} {weight} {demand} {tail}", length / 100)
+        }
         3 => format!("x 20000 90000 {}", [-1, 0, 5000][rng.usize(0..3)]),
-        4 => format!("r 5 400000 30 1000000 {priority} {weight} {demand} {tail}"),
+        4 => {
+            format!("r 5 {} 30 1000000 {priority} {weight} {demand} {tail}", [1000, 400_000][rng.usize(0..2)])
+        }
         _ => {
             let (instance, used, held, sent) =
                 (rng.u8(1..5), rng.u8(0..9), rng.u8(0..15), rng.u64(..1 << 40));
@@ -109,13 +142,15 @@ fn compare_with_model(server: &Server) {
     let mut model = Model::default();
     let mut rng = Rng::with_seed(7);
     let (mut known, mut run, mut granted, mut replies) = ("-".to_owned(), 1_u32, 0, 0);
+    let (mut parts, mut held) = (0, 0);
     for call in 0..4000 {
         let counters = rng.usize(1..5);
         let kinds: Vec<_> =
             (0..counters).map(|_| random_request(&mut rng, server_time(&mut connection), granted)).collect();
-        let mut keys = vec!["{weir.0}:generation".to_owned()];
+        let mut keys = vec!["{weir.0}:generation".to_owned(), "{weir.0}:parts".to_owned()];
         // Each kind has its own counters, as each limit has.
-        keys.extend(kinds.iter().map(|kind| format!("{{weir.0}}:{}{}", &kind[..1], rng.u8(0..3))));
+        let counters = kinds.iter().map(|kind| (kind[..1].to_lowercase(), rng.u8(0..3)));
+        keys.extend(counters.map(|(kind, number)| format!("{{weir.0}}:{kind}{number}")));
         match rng.u32(0..400) {
             0 => run += 1,
             1 => {
@@ -125,31 +160,38 @@ fn compare_with_model(server: &Server) {
             2 => known = "-".to_owned(),
             _ => {}
         }
-        let mut args = vec![known.clone(), run.to_string(), format!("g{call}")];
+        let renewal = random_renewal(&mut rng, server_time(&mut connection));
+        let mut args = vec![known.clone(), run.to_string(), format!("g{call}"), renewal];
         args.extend(kinds);
         let count = keys.len().to_string();
         let mut words = vec!["EVAL", SCRIPT, &count];
         words.extend(keys.iter().chain(&args).map(String::as_str));
         let RespValue::List(reply) = connection.call(&words) else { panic!("expected a list") };
         let at: u64 = text(&reply[1]).parse().unwrap();
-        let (generation, expected) = model.call(&keys, &args, at);
+        let (generation, part, expected) = model.call(&keys, &args, at);
         assert_eq!(text(&reply[0]), generation, "call {call}");
-        for ((reply, expected), question) in reply[2..].iter().zip(&expected).zip(&args[3..]) {
+        assert_eq!(number(&reply[2]), part, "call {call}: {}", args[3]);
+        parts += u32::from(part > 0);
+        for ((reply, expected), question) in reply[3..].iter().zip(&expected).zip(&args[4..]) {
             assert_eq!(numbers(reply), expected, "call {call}: {question}");
             replies += 1;
+            held +=
+                u32::from(question.starts_with(['B', 'W', 'S', 'R']) && expected[2..4] == [250_000, 62_500]);
         }
         (known, granted) = (generation, if rng.bool() { at } else { granted });
     }
-    assert!(replies > 8000);
+    assert!(
+        replies > 8000 && parts > 100 && held > 100,
+        "{replies} replies, {parts} parts, {held} held back"
+    );
 }
 
 #[test]
 fn ban_duration_doubles_across_the_fleet() {
     let mut model = Model::default();
-    let keys = ["{weir.0}:generation", "{weir.0}:a:ban"].map(str::to_owned);
     let mut ask = |began: i64, second: u64| {
-        let args = ["-", "1", "g", &format!("x 10000000 60000000 {began}")].map(str::to_owned);
-        let reply = model.call(&keys, &args, second * 1_000_000).1[0];
+        let question = format!("x 10000000 60000000 {began}");
+        let reply = model.ask("a:ban", ["-", "1", "g"], &question, second * 1_000_000).1;
         (reply[0], reply[2] / 1_000_000)
     };
     assert_eq!(ask(-1, 1_000), (0, 0));

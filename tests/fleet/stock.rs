@@ -31,6 +31,7 @@ fn burst(quota: Quota, instances: usize, a_second: f64, pattern: Pattern) -> Pla
         faults: no_faults(),
         second_tier: None,
         change: None,
+        partitions: None,
         seed: 1,
     }
 }
@@ -82,9 +83,7 @@ fn ask_of_generation(
     (generation, key): (&str, &str),
     question: &str,
 ) -> [i64; 6] {
-    let keys = ["generation".to_owned(), key.to_owned()];
-    let args = [generation.to_owned(), "1".to_owned(), "1".to_owned(), question.to_owned()];
-    store.call(&keys, &args, START + micros).1[0]
+    store.ask(key, [generation, "1", "1"], question, START + micros).1
 }
 
 /// A bucket of 5 units, each of which takes 2 s; `rest` begins with the needed units.

@@ -7,9 +7,12 @@
 
 #[path = "world/backlog.rs"]
 mod backlog;
+#[path = "world/partition.rs"]
+mod partition;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -20,7 +23,8 @@ use weir_limiter::{Check, Limiter, LimiterSettings};
 use weir_store::protocol::{self, InstanceInfo};
 use weir_store::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
 
-use crate::instance::{check, decide, spec};
+use self::partition::Connection;
+use crate::instance::{check, spec};
 use crate::model::Model;
 use crate::plan::{Outcome, Plan, rate};
 
@@ -53,6 +57,8 @@ struct Instance {
     review: Option<Timestamp>,
     /// Millisecond at which the instance applies the changed limit.
     changes_at: u64,
+    connection: Connection,
+    check_has_parts: bool,
 }
 
 /// Units that an instance may spend, by the store's clock.
@@ -110,10 +116,16 @@ impl Instance {
         let sharing = lease_policy(number, plan);
         let check = check(&limiter, (plan.quota, sharing), ChargeTiming::OnArrival);
         let (weight, instances) = ((plan.role)(number).weight, plan.instances as u32);
-        let asker = InstanceInfo { id: number as u32, weight, instances, clock_lead: 0 };
+        let id = number as u32 + (epoch / 1_000_000) as u32 * 1000;
+        let asker = InstanceInfo { id, weight, instances, clock_lead: 0 };
+        let connection = Connection::default();
+        let parts = Arc::clone(&connection.parts);
+        let valid = plan.partitions.map_or(Duration::from_secs(60), |partitions| partitions.valid);
         Self {
             limiter,
-            scheduler: LeaseScheduler::new(asker, GROUPS),
+            scheduler: LeaseScheduler::new(asker, GROUPS).with_parts(parts, valid),
+            connection,
+            check_has_parts: sharing.has_parts,
             check,
             calls: HashMap::new(),
             waiting: Vec::new(),
@@ -188,6 +200,7 @@ impl FleetSimulation {
     fn run(mut self) -> Outcome {
         for milli in 0..self.plan.millis {
             let end = START + (milli + 1) * 1000;
+            self.partition(milli);
             for number in 0..self.plan.instances {
                 if self.instances[number].changes_at <= milli {
                     let now = self.instances[number].local_time(self.now);
@@ -283,9 +296,9 @@ impl FleetSimulation {
 
     /// Decides a request. Returns `false` if it has to wait for the store.
     fn attempt(&mut self, number: usize, key: u64) -> bool {
+        let breach = self.plan.partitions.and_then(|partitions| partitions.breach);
         let instance = &mut self.instances[number];
-        let (check, now) = (instance.check(key), instance.local_time(self.now));
-        let decided = decide(&instance.limiter, &mut instance.scheduler, &check, now);
+        let decided = instance.decide(breach, key, instance.local_time(self.now));
         if decided == Some(true) {
             self.admit(number, key);
         }
@@ -335,7 +348,10 @@ impl FleetSimulation {
     }
 
     fn admit(&mut self, number: usize, key: u64) {
-        self.spend(number, key);
+        // Units of parts are not granted.
+        if self.plan.partitions.is_none() {
+            self.spend(number, key);
+        }
         let is_warm = u64::from(self.is_measured());
         self.outcome.admitted += is_warm;
         self.requests_and_admissions[number].1 += is_warm;
@@ -366,6 +382,7 @@ impl FleetSimulation {
             let is_warm = self.is_measured();
             let instance = &mut self.instances[number];
             let now = instance.local_time(self.now);
+            instance.scheduler.renews_parts = instance.renews_parts();
             let Some(batch) = instance.scheduler.next_batch(&instance.limiter, now, &mut |_| false) else {
                 break;
             };
@@ -378,7 +395,7 @@ impl FleetSimulation {
             self.sent.insert((number, id), self.now);
             questions.iter().for_each(|question| self.return_units(number, question));
             let (there, lost) = (self.delay(), self.plan.faults.lost_one_in);
-            let is_lost = lost.is_some_and(|of| self.rng.u32(0..of) == 0);
+            let is_lost = lost.is_some_and(|of| self.rng.u32(0..of) == 0) || self.is_cut(number, true);
             if !is_lost {
                 self.schedule(self.now + there, Event::CallArrived(number, id, keys.clone(), args.clone()));
             }
@@ -407,11 +424,12 @@ impl FleetSimulation {
     fn handle(&mut self, event: Event) {
         match event {
             Event::CallArrived(number, id, keys, args) => {
-                let (generation, grants) = self.store.call(&keys, &args, self.now);
+                let (generation, part, grants) = self.store.call(&keys, &args, self.now);
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
-                let reply = BatchReply { generation: generation.into(), store_time: self.now, grants };
+                let store_time = self.now;
+                let reply = BatchReply { generation: generation.into(), store_time, part, grants };
                 let lost = self.plan.faults.lost_one_in;
-                if lost.is_none_or(|of| self.rng.u32(0..of) != 0) {
+                if lost.is_none_or(|of| self.rng.u32(0..of) != 0) && !self.is_cut(number, false) {
                     let back = self.delay();
                     self.schedule(self.now + back, Event::ReplyArrived(number, id, reply));
                 }
@@ -433,6 +451,7 @@ impl FleetSimulation {
                 let now = instance.local_time(self.now);
                 let Some(batch) = instance.calls.remove(&id) else { return };
                 instance.scheduler.apply_failure(&batch, &instance.limiter, now);
+                instance.lose_store();
                 self.send_calls(number);
             }
             Event::Review(number) => {

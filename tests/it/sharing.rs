@@ -2,6 +2,7 @@
 
 mod debts;
 mod faults;
+mod partitions;
 mod quotas;
 mod slow_store;
 mod split;

@@ -135,6 +135,7 @@ pub(crate) fn settings(topology: Topology) -> StoreSettings {
         tls: None,
         prefix: "weir".into(),
         timeout: Duration::from_secs(2),
+        registration: Duration::from_secs(60),
         weight: 1.try_into().unwrap(),
         instance: None,
     }

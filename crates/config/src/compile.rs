@@ -103,15 +103,14 @@ pub(super) fn compile(
     let mut identify = compile_identify(raw, files, report);
     let response = limit_headers::compile(raw, report);
     let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files);
-    let given = |of: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| of(geo).is_some());
     let mut context = CompileContext {
         files,
         limit_headers: response.clone(),
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
         listeners: listeners.all.iter().map(|listener| listener.settings.name.clone()).collect(),
         deciding_listeners: decisions::listener_names(&listeners.all),
-        has_geo_database: given(|geo| &geo.database) || root.key("geo").is_reported(),
-        has_asn_database: given(|geo| &geo.asn_database) || root.key("geo").is_reported(),
+        has_geo_database: names_geo_file(raw, |geo| &geo.database, root),
+        has_asn_database: names_geo_file(raw, |geo| &geo.asn_database, root),
         has_plans: raw.plans.is_some() || root.key("plans").is_reported(),
         plans: None,
         plan_names: None,
@@ -122,6 +121,7 @@ pub(super) fn compile(
         matcher_owner: MatcherOwner::default(),
         ipv6_prefix: identify.ipv6_prefix,
         has_store: raw.store.is_some() || root.key("store").is_reported(),
+        registration: store.as_ref().map_or(defaults::STORE_REGISTRATION, |store| store.registration),
         needs_store: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
         remote_services: Vec::new(),
         used_claims: RefCell::default(),
@@ -134,8 +134,8 @@ pub(super) fn compile(
     let upstreams = upstreams::compile(raw, &listeners.used_addresses, &mut context, report);
     diversion::check_names(raw, upstreams.as_ref().map(|compiled| &*compiled.all), root.key("rules"));
     note_unused_store(store.is_some() && !context.needs_store, report);
-    let bodies =
-        bodies::compile(raw.bodies.as_ref(), root.key("bodies"), context.used_fields.requests.take());
+    let fields = context.used_fields.requests.take();
+    let bodies = bodies::compile(raw.bodies.as_ref(), root.key("bodies"), fields);
     let response_fields = response_cost::fields(&context.used_fields);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context).map(Arc::new);
@@ -162,6 +162,11 @@ pub(super) fn compile(
         notices: Vec::new(),
         content_hashes: ContentHashes::default(),
     })
+}
+
+/// Whether the configuration names a database of this kind, or may do so if its problems are solved.
+fn names_geo_file(raw: &raw::Root, file: fn(&raw::Geo) -> &Option<String>, root: At<'_>) -> bool {
+    raw.geo.as_ref().is_some_and(|geo| file(geo).is_some()) || root.key("geo").is_reported()
 }
 
 fn compile_rules(raw: &raw::Root, context: &mut CompileContext<'_>, report: &Diagnostics<'_>) -> Arc<[Rule]> {

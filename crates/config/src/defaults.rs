@@ -243,6 +243,12 @@ pub const CENTRAL_TIMEOUT: Duration = Duration::from_secs(5);
 pub const STORE_PREFIX: &str = "weir";
 /// Timeout of a call to the store.
 pub const STORE_TIMEOUT: Duration = Duration::from_millis(50);
+/// Time for which the store holds back the part of an instance that it does not hear of.
+pub const STORE_REGISTRATION: Duration = Duration::from_secs(60);
+/// Minimum of that time, which has to cover several renewals.
+pub const MIN_STORE_REGISTRATION: Duration = Duration::from_secs(10);
+/// Maximum of that time.
+pub const MAX_STORE_REGISTRATION: Duration = Duration::from_secs(24 * 60 * 60);
 /// Priority of a rule with a shared limit.
 pub const SHARED_PRIORITY: u8 = 1;
 /// Upper bound of `scope.wait`, whose default follows the latency of the store.

@@ -13,6 +13,7 @@ mod bans;
 mod debts;
 mod giving_up;
 mod lease_request;
+mod parts;
 mod status;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,10 @@ pub(super) use self::account::LeaseAccount;
 use self::account::LeaseTerms;
 pub(super) use self::bans::SharedBans;
 use self::lease_request::MIN_ARRIVAL;
-pub use self::lease_request::{LeaseGrant, LeaseRequest, ReturnedUnits, StoreCounterKind, excess};
+pub use self::lease_request::{
+    LeaseGrant, LeaseRequest, ReturnedUnits, StoreCounterKind, excess, settle_time,
+};
+pub use self::parts::StorePart;
 pub use self::status::{SharedCounterStatus, SharedLimitStatus};
 use super::algorithm::lease::{self, LeaseState};
 use super::decision::Verdict;
@@ -44,6 +48,8 @@ pub struct LeasePolicy {
     pub priority: u8,
     /// Under contention all instances get equal shares, instead of shares in proportion to their demand.
     pub is_max_min: bool,
+    /// The store holds back the parts of instances that it does not hear of, which may spend them.
+    pub has_parts: bool,
 }
 
 /// Measured latency of the store.
@@ -85,10 +91,13 @@ pub enum LeaseOutcome {
 }
 
 /// Where a request whose counter is out of units may get some.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnitSource {
     /// From the reserve, or from the store, which is queried.
     Store,
+    /// From the reserve, or from this instance's part, because the store is unreachable. [`LeaseOutcome::Unavailable`] means
+    /// that the limit has no parts, or that they may not be spent any more.
+    Part(StorePart),
     /// From the reserve only. [`LeaseOutcome::Requested`] then means that there are none, and starts no query.
     Held,
 }
@@ -164,6 +173,19 @@ impl Limiter {
         let units = held.units(now);
         if u64::from(units) < needed {
             account.pause_after_partial_grant(now);
+        }
+        if let UnitSource::Part(part) = source {
+            let missing = u32::try_from(needed.saturating_sub(units.into())).unwrap_or(u32::MAX);
+            let kind = StoreCounterKind::from_quota(&quota, 0);
+            let taken =
+                policy.has_parts.then(|| account.take_part(&part, &kind, held, missing, now)).flatten();
+            let (outcome, held) = match taken {
+                Some(Ok(held)) => (LeaseOutcome::Ready(false), held),
+                Some(Err(wait)) => (LeaseOutcome::Rejected(wait), held),
+                None => (LeaseOutcome::Unavailable, held),
+            };
+            write_lease(&mut shard, key, limit, held, now);
+            return outcome;
         }
         let outcome = if u64::from(units) >= needed {
             LeaseOutcome::Ready(account.start_renewal(now))

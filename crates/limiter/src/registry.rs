@@ -363,6 +363,7 @@ mod tests {
             max_wait: Some(std::time::Duration::ZERO),
             priority: 0,
             is_max_min: false,
+            has_parts: false,
         };
         let limit = |period| {
             let limit = Limit::new(NonZeroU32::new(10).unwrap(), period);

@@ -78,6 +78,12 @@ impl QuotaTable {
         self.transition(limit).lease_policy
     }
 
+    /// Yields how the limits in force are shared that are counted in the store.
+    pub(super) fn lease_policies(&self) -> impl Iterator<Item = LeasePolicy> {
+        let in_force = self.0.iter().zip(&*self.1).filter(|(quota, _)| quota.is_some());
+        in_force.filter_map(|(_, transition)| transition.lease_policy)
+    }
+
     fn transition(&self, limit: LimitId) -> QuotaTransition {
         self.1.get(limit.0 as usize).copied().unwrap_or_default()
     }

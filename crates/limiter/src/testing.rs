@@ -26,6 +26,7 @@ pub fn shared_limit(rule: &str) -> LimitSpec {
         max_wait: Some(Duration::from_millis(5)),
         priority: 0,
         is_max_min: false,
+        has_parts: false,
     });
     let identity = LimitIdentity { rule: rule.into(), key: "key".into() };
     LimitSpec { identity, quota, on_change: OnChange::Keep, lease_policy }

@@ -158,9 +158,8 @@ impl LeasedRequest for UnenforcedCheck<'_> {
 
 fn acquire_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize) -> LeaseDecision {
     let (selected, now) = (&limits.selected[position], limits.decided_at);
-    let store = view.store.as_ref().filter(|store| !store.is_unreachable());
     let shared = view.policy.rules.get(selected.rule).and_then(Rule::shared);
-    let (Some(store), Some(shared)) = (store, shared) else {
+    let (Some(store), Some(shared)) = (view.store.as_ref(), shared) else {
         return LeaseDecision::Unavailable;
     };
     let max_wait = shared.max_wait(view.policy.rules.is_deferral(selected.rule));
@@ -171,7 +170,7 @@ fn acquire_lease(view: &LimitsView, limits: &mut AppliedLimits, position: usize)
     // No request waits for a check that does not reject it, or for a rule without a wait. Its queue decides it again.
     let waits = limits.decision.verdicts()[position].rejects() && !max_wait.is_zero();
     let left = waits.then_some(left.max(in_queue));
-    store.decide_lease(group, counter, left, &mut limits.lease_waits, |source| {
+    store.decide_lease(group, counter, left, now, &mut limits.lease_waits, |source| {
         view.limiter.acquire_units_from(source, &selected.check, now)
     })
 }

@@ -149,7 +149,7 @@ impl RlsHandler {
         now: Timestamp,
         lease_waits: &mut LeaseWaits,
     ) -> LeaseDecision {
-        let Some(store) = self.store.as_ref().filter(|store| !store.is_unreachable()) else {
+        let Some(store) = &self.store else {
             return LeaseDecision::Unavailable;
         };
         let limiter = &self.limiter;
@@ -168,7 +168,7 @@ impl RlsHandler {
             LeaseNeed::Check(check, ..) => limiter.acquire_units_from(source, check, now),
         };
         let left = Some(left).filter(|_| !max_wait.is_zero());
-        store.decide_lease(group, counter, left, lease_waits, acquire)
+        store.decide_lease(group, counter, left, now, lease_waits, acquire)
     }
 
     fn record_stats(&self, request: &RlsRequest, response: &RlsResponse) {

@@ -68,7 +68,7 @@ impl SharedDocumentLimits {
         smoothing: Smoothing,
     ) -> Option<CountOperation> {
         let limit = match self.settings.on_store_loss {
-            OnStoreLoss::Deny => return None,
+            OnStoreLoss::StrictSplit | OnStoreLoss::Deny => return None,
             OnStoreLoss::Local => operation.limit,
             OnStoreLoss::Split => instance_share(operation.limit, self.fleet.instances),
             OnStoreLoss::Allow => u32::MAX,

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::call_latency::MIN_WAIT;
+use super::parts::StoreParts;
 use weir_limiter::leases::{LeaseResponse, SharedCounter};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{LimitId, Limiter};
@@ -52,6 +53,7 @@ impl LeaseWaiter {
 pub struct StoreHandle {
     sender: mpsc::Sender<QueuedCounter>,
     state: Arc<StoreStatus>,
+    parts: Arc<StoreParts>,
     limiter: Arc<Limiter>,
 }
 
@@ -109,7 +111,8 @@ impl StoreHandle {
     /// [`Self::set_unreachable`] is called.
     pub fn new(limiter: &Arc<Limiter>) -> (Self, mpsc::Receiver<QueuedCounter>) {
         let (sender, queue) = mpsc::channel(MAX_QUEUED);
-        (Self { sender, state: Arc::new(StoreStatus::default()), limiter: Arc::clone(limiter) }, queue)
+        let (state, parts) = (Arc::default(), Arc::default());
+        (Self { sender, state, parts, limiter: Arc::clone(limiter) }, queue)
     }
 
     /// Returns whether the store is unreachable, in which case the configured fallback applies.
@@ -123,6 +126,11 @@ impl StoreHandle {
             *self.state.was_reached.lock() = true;
             self.state.reached.notify_all();
         }
+    }
+
+    /// Returns this instance's parts of the limits.
+    pub(super) fn parts(&self) -> &Arc<StoreParts> {
+        &self.parts
     }
 
     /// Blocks the thread until the store has been reached, at most for this time. Returns whether it has been.

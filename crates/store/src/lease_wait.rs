@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use super::handle::StoreHandle;
 use weir_limiter::leases::acquisition::LeaseDecision;
 use weir_limiter::leases::{LeaseOutcome, LeaseResponse, SharedCounter, UnitSource};
+use weir_limiter::timestamp::Timestamp;
 use weir_policy::rules::RuleIndex;
 use weir_telemetry::metrics::Unanswered;
 
@@ -85,9 +86,13 @@ impl StoreHandle {
         group: WaitGroup,
         counter: SharedCounter,
         left: Option<Duration>,
+        now: Timestamp,
         waits: &mut LeaseWaits,
         acquire: impl FnOnce(UnitSource) -> LeaseOutcome,
     ) -> LeaseDecision {
+        if self.is_unreachable() {
+            return self.decide_by_part(counter, now, acquire);
+        }
         let left = left.filter(|left| !left.is_zero() || !waits.waited(group).is_zero());
         let response = left.map_or(StoreResponse::None, |left| waits.take_response(group, counter, left));
         // A query for which no request waits would add to the load of a store that is too slow already.
@@ -114,6 +119,21 @@ impl StoreHandle {
             },
             (LeaseOutcome::Rejected(wait), _) => LeaseDecision::Rejected(wait),
             (LeaseOutcome::Unavailable, _) => LeaseDecision::Unavailable,
+        }
+    }
+
+    /// Decides by this instance's part of the limit, if it has one.
+    fn decide_by_part(
+        &self,
+        counter: SharedCounter,
+        now: Timestamp,
+        acquire: impl FnOnce(UnitSource) -> LeaseOutcome,
+    ) -> LeaseDecision {
+        let Some(part) = self.parts().part_of(counter, now) else { return LeaseDecision::Unavailable };
+        match acquire(UnitSource::Part(part)) {
+            LeaseOutcome::Ready(_) => LeaseDecision::Available,
+            LeaseOutcome::Rejected(wait) => LeaseDecision::Rejected(wait),
+            LeaseOutcome::Requested(_) | LeaseOutcome::Unavailable => LeaseDecision::Unavailable,
         }
     }
 

@@ -10,6 +10,7 @@ pub mod deferred;
 mod feedback;
 pub mod handle;
 pub mod lease_wait;
+pub mod parts;
 pub mod protocol;
 pub mod redis;
 pub mod remote;

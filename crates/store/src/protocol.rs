@@ -9,7 +9,7 @@ use weir_limiter::quota::Ban;
 use weir_limiter::timestamp::Timestamp;
 
 /// The script that the store runs.
-pub const SCRIPT: &str = include_str!("script.lua");
+pub const SCRIPT: &str = concat!(include_str!("parts.lua"), include_str!("script.lua"));
 
 /// Version of the keys and their values. Instances with different versions count separately.
 const VERSION: u32 = 2;
@@ -35,6 +35,11 @@ pub fn group_index(counter: SharedCounter, groups: u16) -> u16 {
 /// Returns the key of a group's generation.
 pub fn generation_key(prefix: &str, group: u16) -> String {
     format!("{prefix}:{VERSION}:{{{prefix}.{group}}}:generation")
+}
+
+/// Returns the key of the parts of a group's limits that instances may spend without the store.
+pub fn parts_key(prefix: &str, group: u16) -> String {
+    format!("{prefix}:{VERSION}:{{{prefix}.{group}}}:parts")
 }
 
 pub fn counter_key(prefix: &str, group: u16, counter: SharedCounter) -> String {
@@ -86,12 +91,14 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
     let instances = instance.instances;
     let (priority, fair, weight) = (policy.priority, u8::from(policy.is_max_min), instance.weight);
     let demand = format!("{needed} {requested} {demanded} {elapsed} {returned} {granted_at} {owed} {period}");
+    // In upper case if parts of the limit are held back.
+    let [b, w, s, r] = if request.has_parts() { ["B", "W", "S", "R"] } else { ["b", "w", "s", "r"] };
     match request.kind {
         StoreCounterKind::Bucket { interval, burst } => {
-            format!("b {interval} {burst} {valid} {priority} {fair} {weight} {demand} {instances} {least}")
+            format!("{b} {interval} {burst} {valid} {priority} {fair} {weight} {demand} {instances} {least}")
         }
         StoreCounterKind::Window { count, quota } => {
-            let mut text = format!("w {count} {valid} {priority} {weight} {demand}");
+            let mut text = format!("{w} {count} {valid} {priority} {weight} {demand}");
             let store_now = to_store_time(now, instance.clock_lead);
             for bound in LeaseRequest::window_bounds(&quota, store_now) {
                 // The last boundary of all exceeds the precision of a double.
@@ -102,13 +109,13 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
         }
         StoreCounterKind::Sliding { count, length, sub_windows: parts } => {
             format!(
-                "s {count} {} {parts} {valid} {priority} {weight} {demand} {instances} {least}",
+                "{s} {count} {} {parts} {valid} {priority} {weight} {demand} {instances} {least}",
                 micros(length)
             )
         }
         StoreCounterKind::Refill { count, every, burst } => {
             format!(
-                "r {count} {} {burst} {valid} {priority} {weight} {demand} {instances} {least}",
+                "{r} {count} {} {burst} {valid} {priority} {weight} {demand} {instances} {least}",
                 micros(every)
             )
         }

@@ -6,9 +6,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::call_latency::CallLatency;
+use super::parts::{PartRenewal, StoreParts};
 use super::protocol::{self, InstanceInfo};
 use weir_limiter::Limiter;
 use weir_limiter::leases::{
@@ -34,6 +36,9 @@ pub struct LeaseScheduler {
     latency: CallLatency,
     /// This instance, as the store sees it.
     pub instance: InstanceInfo,
+    parts: Arc<StoreParts>,
+    /// Whether calls renew this instance's parts of the limits.
+    pub renews_parts: bool,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +61,8 @@ pub struct LeaseBatch {
     pub bans: Vec<(SharedCounter, bool)>,
     /// All queries, encoded for the script.
     pub encoded: Vec<String>,
+    /// The renewal of this instance's part of the limits, encoded for the script.
+    pub renewal: Option<String>,
     /// The last known generation of the group's data.
     pub generation: Option<Box<str>>,
     /// When the call was sent.
@@ -69,24 +76,29 @@ pub struct BatchReply {
     pub generation: Box<str>,
     /// The store's time, in microseconds.
     pub store_time: u64,
+    /// The renewed part of the limits; negative if none was renewed.
+    pub part: i64,
     /// The result of each query.
     pub grants: Vec<Vec<i64>>,
 }
 
 impl LeaseBatch {
-    /// Returns the keys of the call: of the group's generation, of the counters, and of the bans.
+    /// Returns the keys of the call: of the group's generation and parts, of the counters, and of the bans.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
-        let generation = protocol::generation_key(prefix, self.group);
+        let of_group =
+            [protocol::generation_key(prefix, self.group), protocol::parts_key(prefix, self.group)];
         let counters = self.requests.iter().map(|it| protocol::counter_key(prefix, self.group, it.counter));
         let bans = self.bans.iter().map(|(counter, _)| protocol::ban_key(prefix, self.group, *counter));
-        std::iter::once(generation).chain(counters).chain(bans).collect()
+        of_group.into_iter().chain(counters).chain(bans).collect()
     }
 
     /// Returns the arguments of the call: the known generation, the server's `run_id`, the `new_generation`
-    /// in case the data belongs to another run, and the queries.
+    /// in case the data belongs to another run, the renewal, and the queries.
     pub fn arguments(&self, run_id: impl fmt::Display, new_generation: String) -> Vec<String> {
         let known = self.generation.as_deref().unwrap_or("-").to_owned();
-        [known, run_id.to_string(), new_generation].into_iter().chain(self.encoded.iter().cloned()).collect()
+        let renewal = self.renewal.as_deref().unwrap_or("-").to_owned();
+        let of_call = [known, run_id.to_string(), new_generation, renewal];
+        of_call.into_iter().chain(self.encoded.iter().cloned()).collect()
     }
 }
 
@@ -138,7 +150,32 @@ impl LeaseScheduler {
             removed: Vec::new(),
             latency: CallLatency::default(),
             instance,
+            parts: Arc::default(),
+            renews_parts: false,
         }
+    }
+
+    /// Renews these parts, which the store holds back for the time `valid` after a renewal.
+    pub fn with_parts(self, parts: Arc<StoreParts>, valid: Duration) -> Self {
+        parts.configure(self.groups.len() as u16, valid);
+        Self { parts, ..self }
+    }
+
+    /// Sets the number of instances that share limits.
+    pub fn set_instances(&mut self, instances: u32) {
+        self.instance.instances = instances;
+        self.parts.set_instances(instances);
+    }
+
+    /// Time at which the next part has to be renewed, of the groups without a call in flight.
+    pub fn next_renewal(&self) -> Option<Timestamp> {
+        let idle = (0..).zip(&self.groups).filter(|(_, group)| !group.is_call_in_flight);
+        idle.filter_map(|(index, _)| self.parts.due(index)).min().filter(|_| self.renews_parts)
+    }
+
+    /// Gives the parts up with the next calls; returns whether there are any.
+    pub fn give_up_parts(&self, now: Timestamp) -> bool {
+        self.parts.give_up(now)
     }
 
     /// Queries `counter` with the next call of its group.
@@ -209,8 +246,11 @@ impl LeaseScheduler {
         is_abandoned: &mut impl FnMut(SharedCounter) -> bool,
     ) -> Option<LeaseBatch> {
         loop {
-            let index =
-                self.groups.iter().position(|group| !group.is_call_in_flight && group.has_queued())?;
+            let has_renewal = |index| self.renews_parts && self.parts.is_due(index as u16, now);
+            let mut groups = self.groups.iter().enumerate();
+            let (index, _) = groups.find(|(index, group)| {
+                !group.is_call_in_flight && (group.has_queued() || has_renewal(*index))
+            })?;
             if let Some(batch) = self.batch_of_group(index, limiter, now, is_abandoned) {
                 return Some(batch);
             }
@@ -246,13 +286,26 @@ impl LeaseScheduler {
                 bans.push((counter, is_new));
             }
         }
-        group.is_call_in_flight = !encoded.is_empty();
-        let generation = group.generation.clone();
+        let (renewal, is_due) = self.renew_parts(index as u16, &requests, now);
+        let group = &mut self.groups[index];
+        group.is_call_in_flight = !encoded.is_empty() || is_due;
+        let (generation, is_sent) = (group.generation.clone(), group.is_call_in_flight);
         for counter in skipped {
             self.schedule_review(counter, now.saturating_add(GIVE_BACK_DELAY));
         }
-        let batch = LeaseBatch { group: index as u16, requests, bans, encoded, generation, sent_at: now };
-        Some(batch).filter(|batch| !batch.encoded.is_empty())
+        let group = index as u16;
+        is_sent.then_some(LeaseBatch { group, requests, bans, encoded, renewal, generation, sent_at: now })
+    }
+
+    /// Returns the renewal of a group's part in a call with these requests, and whether it is due. It is due without a
+    /// renewal if the time of the store is not known, which every reply has.
+    fn renew_parts(&self, group: u16, requests: &[LeaseRequest], now: Timestamp) -> (Option<String>, bool) {
+        for request in requests.iter().filter(|request| request.has_parts()) {
+            self.parts.record_demand(group, request.demanded_time(), now);
+        }
+        let is_due = self.renews_parts && self.parts.is_due(group, now);
+        let renewal = is_due.then(|| self.parts.renew(group, now)).flatten();
+        (renewal.map(|renewal: PartRenewal| renewal.encode(self.instance.id)), is_due)
     }
 
     /// Takes the counters that were to be queried since the last call, but whose limits are gone.
@@ -275,8 +328,12 @@ impl LeaseScheduler {
         group.is_call_in_flight = false;
         group.generation = Some(reply.generation.clone());
         let store_nanos = i64::try_from(reply.store_time.saturating_mul(1000)).unwrap_or(i64::MAX);
-        self.instance.clock_lead =
-            store_nanos.saturating_sub(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
+        let clock_lead = store_nanos.saturating_sub(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
+        self.instance.clock_lead = clock_lead;
+        self.parts.record_clock_lead(clock_lead, now);
+        if batch.renewal.is_some() {
+            self.parts.apply(batch.group, reply.part, batch.sent_at);
+        }
         for (request, grant) in batch.requests.iter().zip(&reply.grants) {
             let Some(grant) = protocol::decode_grant(grant, reply.store_time) else {
                 limiter.repeat_request(request);

@@ -1,13 +1,16 @@
--- Script of the shared store: counts shared limits and grants leases.
+-- Script of the shared store: counts shared limits and grants leases. parts.lua precedes it.
 --
 -- The keys of a call belong to one group, which is in one slot of a Redis Cluster:
 --   KEYS[1]            generation of the group
---   KEYS[2..]          counters and bans
+--   KEYS[2]            parts of the limits that instances may spend without the store
+--   KEYS[3..]          counters and bans
 --   ARGV[1]            generation that the instance knows, or "-"
 --   ARGV[2]            run_id of the server, which the instance has read from INFO
 --   ARGV[3]            ID of a new generation, used if the group has none
---   ARGV[4..]          a request for each counter: its kind and numbers, separated by spaces
--- Returns the generation, the time of the store in microseconds, and for each request
+--   ARGV[4]            renewal of the instance's part: its numbers, separated by spaces, or "-"
+--   ARGV[5..]          a request for each counter: its kind and numbers, separated by spaces. The kind is in upper case if
+--                      parts of the limit are held back
+-- Returns the generation, the time of the store in microseconds, the renewed part or -1, and for each request
 --   { granted, valid for, wait, spread, pause, remaining }, with times in microseconds.
 --
 -- Times are in microseconds: a double holds them exactly until the year 2255. docs/design/023-shared-limits.md has the
@@ -135,7 +138,7 @@ local function last_units(room, q) return q.least <= room and room or 0 end
 local function bucket(key, list)
   local q = { interval = list[1], burst = list[2], valid = list[3], priority = list[4], fair = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
-    owed = list[13], period = list[14], instances = list[15] or 1, least = list[16] or list[7] }
+    owed = list[13], period = list[14], instances = list[15] or 1, least = list[16] or list[7], whole = list.whole or list[2] }
   local full = q.burst * q.interval
   local rate = SECOND / q.interval
   local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
@@ -160,8 +163,10 @@ local function bucket(key, list)
     begins, lows = { now }, { 0 }
     used = UNKNOWN
   end
-  if born > 0 and (not text or s[1] < born) and now - born < full + math.min(0.6 * full, SECOND) then
-    backlog, used = math.max(backlog, full - (now - born)), UNKNOWN
+  -- All of the limit may have been used, whatever is held back now.
+  local lost = q.whole * q.interval
+  if born > 0 and (not text or s[1] < born) and now - born < lost + math.min(0.6 * full, SECOND) then
+    backlog, used = math.max(backlog, lost - (now - born)), UNKNOWN
     -- Leases that the store does not know any more may be spent late, too.
     longest = math.max(longest, math.min(0.6 * full, SECOND))
   end
@@ -265,7 +270,7 @@ local function window(key, list)
   s = s or { stop, 0, now, 0, 0, 0, 0, 0, 0 }
   local used, out_until = s[2], s[9] or 0
   if s[1] ~= stop then used = math.max(0, used - q.count) end
-  if born >= start and (not text or s[3] < born) then used = math.max(used, q.count) end
+  if born >= start and (not text or s[3] < born) then used = math.max(used, list.whole or q.count) end
   local over = math.min(60 * SECOND, math.max(SECOND, (stop - start) / 4))
   local demand = { s[4], s[5], s[6], s[7], s[8] }
   note_demand(demand, math.max(0, now - s[3]), over, q)
@@ -318,8 +323,9 @@ local function sliding(key, list)
   if born > 0 and (not text or s[1] < born) then
     local lost = math.floor(born / part_length)
     if lost >= oldest then
-      table.insert(counts, 1, { lost, math.max(0, q.count - used) })
-      used = math.max(used, q.count)
+      local whole = list.whole or q.count
+      table.insert(counts, 1, { lost, math.max(0, whole - used) })
+      used = math.max(used, whole)
     end
   end
   local demand = { s[2], s[3], s[4], s[5], s[6] }
@@ -390,7 +396,7 @@ local function refill(key, list)
   local text = s
   s = s or { now, 0, now, 0, 0, 0, 0, 0, 0 }
   local since, missing, out_until = s[1], s[2], s[9] or 0
-  if born > 0 and (not text or s[3] < born) then since, missing = born, q.burst end
+  if born > 0 and (not text or s[3] < born) then since, missing = born, list.whole or q.burst end
   local refills = math.max(0, math.floor((now - since) / q.every))
   missing = math.max(0, missing - refills * q.count)
   since = since + refills * q.every
@@ -400,7 +406,8 @@ local function refill(key, list)
   note_demand(demand, math.max(0, now - s[3]), over, q)
   if q.granted_at >= since then missing = math.max(0, missing - q.returned) end
   missing = missing + math.min(q.owed, math.max(0, 2 * q.burst - missing))
-  local room = math.max(0, q.burst - missing)
+  -- While parts are held back, refills are fractions.
+  local room = math.max(0, math.floor(q.burst - missing + 0.000001))
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then
     wait = since + math.ceil((missing + q.needed - q.burst) / q.count) * q.every - now
@@ -419,7 +426,7 @@ local function refill(key, list)
   save(key, { since, missing, now, demand[1], demand[2], demand[3], demand[4], demand[5], out_until },
     math.ceil(missing / q.count) * q.every + over)
   return { granted, math.floor(math.min(q.valid, since + q.every - now)), math.ceil(wait), math.floor(spread),
-    math.floor(pause), math.max(0, q.burst - missing) }
+    math.floor(pause), math.max(0, math.floor(q.burst - missing + 0.000001)) }
 end
 
 -- A concurrency limit. An instance holds permits until they expire; it renews them as long as it runs. `held` is the
@@ -477,9 +484,43 @@ end
 local kinds = { b = bucket, w = window, s = sliding, r = refill, p = permits, x = ban }
 
 load_generation()
-local replies = { generation, string.format('%.0f', now) }
-for index = 2, #KEYS do
-  local question = ARGV[index + 2]
-  replies[#replies + 1] = kinds[question:sub(1, 1)](KEYS[index], numbers(question:sub(3)))
+local held_back, renew = open_parts(KEYS[2], now, born)
+
+-- Time after which nothing matters that was spent under the limit of a request.
+local settle_times = {
+  b = function(list) return list[1] * list[2] end,
+  w = function(list) return list[14] - list[13] end,
+  s = function(list) return list[2] * (1 + 1 / list[3]) end,
+  r = function(list) return (math.ceil(list[3] / list[1]) + 1) * list[2] end,
+}
+
+-- Reduces the limit of a request to the fraction `left`; returns its whole units.
+local function reduce(kind, list, left)
+  if kind == 'b' then list[1] = list[1] / left end
+  if kind == 'r' then list[1] = list[1] * left end
+  local place = kind == 'b' and 2 or kind == 'r' and 3 or 1
+  list.whole = list[place]
+  list[place] = math.floor(list[place] * left)
+  return list[place]
+end
+
+-- Time after which instances ask again while parts are held back, which may end at any time.
+local HELD_POLL = SECOND / 4
+
+local function decide(key, question)
+  local kind, list = question:sub(1, 1), numbers(question:sub(3))
+  local counted_as = kind:lower()
+  local held = kind == counted_as and 0 or held_back(settle_times[counted_as](list))
+  if held == 0 then return kinds[counted_as](key, list) end
+  if held == WHOLE or reduce(counted_as, list, 1 - held / WHOLE) < 1 then return { 0, 0, HELD_POLL, HELD_POLL / 4, 0, 0 } end
+  local reply = kinds[counted_as](key, list)
+  for place = 3, 5 do reply[place] = math.min(reply[place], HELD_POLL) end
+  return reply
+end
+
+local renewed = ARGV[4] == '-' and -1 or renew(unpack(numbers(ARGV[4])))
+local replies = { generation, string.format('%.0f', now), renewed }
+for index = 3, #KEYS do
+  replies[#replies + 1] = decide(KEYS[index], ARGV[index + 2])
 end
 return replies

@@ -19,6 +19,8 @@ pub struct StoreSettings {
     pub prefix: Box<str>,
     /// Maximum time of one call, including the time to connect.
     pub timeout: Duration,
+    /// Time for which the store holds back the part of an instance that it does not hear of.
+    pub registration: Duration,
     /// Weight of this instance's share when demand exceeds the limit.
     pub weight: NonZeroU16,
     /// Name of this instance; random if `None`.

@@ -115,6 +115,7 @@ pub async fn run(
         }
     };
     let weight = f64::from(settings.weight.get());
+    let parts = Arc::clone(handle.parts());
     let task = StoreTask {
         store,
         limiter,
@@ -124,7 +125,8 @@ pub async fn run(
         scheduler: LeaseScheduler::new(
             InstanceInfo { id: instance_id, weight, instances: 1, clock_lead: 0 },
             protocol::group_count(&settings.topology),
-        ),
+        )
+        .with_parts(parts, settings.registration),
         waiters: BTreeMap::new(),
         sent_waiters: BTreeMap::new(),
         in_flight: JoinSet::new(),
@@ -160,9 +162,12 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                     .into_iter()
                     .for_each(|counter| self.scheduler.schedule_review(counter, now));
             }
+            // A renewal of a call that may not arrive would put off when the part may be spent.
+            self.scheduler.renews_parts = !self.handle.is_unreachable() && self.limiter.has_parts();
             self.continue_to_give_up();
             self.start_calls();
             self.report_unanswered();
+            let due = due.into_iter().chain(self.scheduler.next_renewal()).min();
             let after = due.map_or(MIN_HEARTBEAT_INTERVAL, |due| due.since(self.clock.now()));
             let after = if self.limiter.has_shared_bans() { after.min(MAX_BAN_REPORT_DELAY) } else { after };
             let wake = self.next_heartbeat.min(Instant::now() + after);
@@ -189,11 +194,12 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             return;
         }
         self.give_up_rounds -= 1;
+        let has_parts = self.scheduler.renews_parts && self.scheduler.give_up_parts(self.clock.now());
         let counters = match self.give_up_rounds == 0 || self.handle.is_unreachable() {
             true => Vec::new(),
             false => self.limiter.give_up_leases(self.clock.now()),
         };
-        if counters.is_empty() {
+        if counters.is_empty() && !has_parts {
             self.give_up_rounds = 0;
             self.handle.set_given_up();
         }
@@ -433,7 +439,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         let has_changed = fleet.instances != instances
             && (self.reported_instances == instances.get() || self.reported_instances == 0);
         self.reported_instances = instances.get();
-        self.scheduler.instance.instances = instances.get();
+        self.scheduler.set_instances(instances.get());
         if is_new || has_changed {
             (self.on_fleet_change)(Fleet { hasher: KeyHasher::new(secret), instances });
         }
@@ -442,6 +448,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             self.handle.set_unreachable(false);
             self.metrics.set_up(true);
         }
+        self.metrics.set_part(self.handle.parts().least_fraction(self.clock.now()));
         self.metrics.set_sizes(self.limiter.fleet().instances.get(), self.limiter.shared_counter_count());
     }
 }

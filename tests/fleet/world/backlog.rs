@@ -29,6 +29,7 @@ fn plan(count: u32, burst: u32, instances: usize) -> Plan {
         faults: no_faults(),
         second_tier: None,
         change: None,
+        partitions: None,
         seed: 1,
     }
 }

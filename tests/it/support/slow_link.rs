@@ -1,8 +1,9 @@
-//! Network link with a delay: it forwards bytes in both directions, each after the same time.
+//! Network links: with a delay, by which bytes arrive later in both directions, or with a cut, during which none do.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,15 +24,39 @@ pub(crate) fn start(backend: SocketAddr, delay: Duration) -> SocketAddr {
     address
 }
 
+/// Starts a link to `backend` that forwards nothing while the returned value is true.
+pub(crate) fn start_with_cut(backend: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, is_cut) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+    let cut = Arc::clone(&is_cut);
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            if connect_with_cut(client, backend, Duration::ZERO, &cut).is_err() {
+                return;
+            }
+        }
+    });
+    (address, is_cut)
+}
+
 /// Connects `client` to `backend`.
 pub(super) fn connect(client: TcpStream, backend: SocketAddr, delay: Duration) -> std::io::Result<()> {
+    connect_with_cut(client, backend, delay, &Arc::default())
+}
+
+fn connect_with_cut(
+    client: TcpStream,
+    backend: SocketAddr,
+    delay: Duration,
+    is_cut: &Arc<AtomicBool>,
+) -> std::io::Result<()> {
     let server = TcpStream::connect(backend)?;
-    forward(client.try_clone()?, server.try_clone()?, delay);
-    forward(server, client, delay);
+    forward(client.try_clone()?, server.try_clone()?, delay, Arc::clone(is_cut));
+    forward(server, client, delay, Arc::clone(is_cut));
     Ok(())
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration, is_cut: Arc<AtomicBool>) {
     let (delayed, arriving) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
@@ -44,6 +69,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     thread::spawn(move || {
         for (at, bytes) in arriving {
             wait::pause(at.saturating_duration_since(wait::now()));
+            wait::until_true("the end of the cut", || !is_cut.load(Ordering::SeqCst));
             if to.write_all(&bytes).is_err() {
                 return;
             }

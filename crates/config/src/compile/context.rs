@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::data_files::DataFiles;
 use crate::raw::TrailingSlash;
@@ -48,6 +49,8 @@ pub(super) struct CompileContext<'f> {
     pub(super) ipv6_prefix: u8,
     /// Whether `store` is given; its problems are reported separately.
     pub(super) has_store: bool,
+    /// Time for which the store holds back the part of an instance that it does not hear of.
+    pub(super) registration: Duration,
     /// Whether any rule so far needs the store.
     pub(super) needs_store: bool,
     /// Remote rate limit services that rules have used so far.

@@ -9,9 +9,10 @@ use crate::diagnostic::ValueError;
 use crate::parse::{self};
 use crate::quoting::backquoted_list;
 use crate::{defaults, raw};
+use weir_limiter::leases;
 use weir_policy::rules::key::KeyTemplate;
-use weir_policy::rules::rule::LimitSource;
-use weir_policy::rules::shared_limit::{InstanceSource, Mode, SharedLimit};
+use weir_policy::rules::rule::{LimitAction, LimitSource};
+use weir_policy::rules::shared_limit::{InstanceSource, Mode, OnStoreLoss, SharedLimit};
 
 /// A key that belongs to one kind of scope, and whether it is given.
 type KeyPresence = (&'static str, bool);
@@ -171,6 +172,21 @@ fn compile_shared_limit(map: &raw::ScopeMap, at: At<'_>) -> Option<SharedLimit> 
         priority: map.priority.unwrap_or(defaults::SHARED_PRIORITY),
         instances,
     })
+}
+
+/// Adds a note if limits have no parts, although their instances are to spend them without the store.
+pub(super) fn note_undivided_limits(action: &LimitAction, at: At<'_>, context: &CompileContext<'_>) {
+    if action.shared().is_none_or(|shared| shared.on_store_loss != OnStoreLoss::StrictSplit) {
+        return;
+    }
+    let times = action.limits.iter().filter_map(|limit| leases::settle_time(&limit.quota.leased()?));
+    let Some(time) = times.max().filter(|time| *time > context.registration) else { return };
+    let [time, registration] = [time, context.registration].map(parse::format_duration);
+    let note = ValueError::new(format!(
+        "nothing is admitted without the store: only limits that are whole again within {registration} have parts, and \
+         this one takes {time}"
+    ));
+    at.key("on_store_loss").note(note.with_hint("`store.registration` is that time, at most 1d"));
 }
 
 fn read_wait(map: &raw::ScopeMap, at: At<'_>) -> Option<Duration> {

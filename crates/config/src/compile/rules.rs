@@ -182,6 +182,7 @@ fn compile_limit_action(
         source,
         deferral: respond::compile(raw, at, context),
     };
+    limit_scope::note_undivided_limits(&action, at.key("scope"), context);
     wait::check(raw, &action, at);
     stated_limit::check(raw, &action, at);
     action

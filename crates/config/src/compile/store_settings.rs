@@ -1,6 +1,7 @@
 //! The store that instances share: its servers, credentials and timeout.
 
 use std::num::NonZeroU16;
+use std::time::Duration;
 
 use super::map_items;
 use super::rules::check_name;
@@ -30,6 +31,7 @@ pub(super) fn compile(raw: Option<&raw::Store>, at: At<'_>, files: &mut DataFile
     let prefix = raw.prefix.as_deref().unwrap_or(defaults::STORE_PREFIX);
     at.key("prefix").ok(check_prefix(prefix));
     let timeout = at.key("timeout").timeout(&raw.timeout, defaults::STORE_TIMEOUT);
+    let registration = read_registration(raw, at.key("registration"));
     if let Some(instance) = &raw.instance {
         at.key("instance").ok(check_name(instance));
     }
@@ -54,9 +56,22 @@ pub(super) fn compile(raw: Option<&raw::Store>, at: At<'_>, files: &mut DataFile
         tls,
         prefix: prefix.into(),
         timeout,
+        registration,
         weight: raw.weight.unwrap_or(NonZeroU16::MIN),
         instance: raw.instance.as_deref().map(Into::into),
     })
+}
+
+fn read_registration(raw: &raw::Store, at: At<'_>) -> Duration {
+    let Some(registration) = at.single_item().duration(raw.registration.as_ref()) else {
+        return defaults::STORE_REGISTRATION;
+    };
+    let range = defaults::MIN_STORE_REGISTRATION..=defaults::MAX_STORE_REGISTRATION;
+    if !range.contains(&registration) {
+        let [min, max, got] = [*range.start(), *range.end(), registration].map(parse::format_duration);
+        at.error(format!("must be from {min} to {max}, got {got}"));
+    }
+    registration
 }
 
 /// Checks the prefix, which every key begins with. Braces are not allowed, because they mark the part of a

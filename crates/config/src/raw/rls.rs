@@ -186,8 +186,9 @@ pub struct RlsScopeMap {
     /// Maximum time for which a call may wait for the store, at most `1s`; with `0s` it never waits. Default: four times
     /// the highest latency of late, from `50ms` to `500ms`.
     pub wait: Option<Duration>,
-    /// Behaviour without a connection to the store: an instance admits its part of the limit (`split`), nothing
-    /// (`deny`), everything (`allow`), or the whole limit (`local`).
+    /// Behaviour without a connection to the store: an instance admits its part of the limit (`split`), its part by
+    /// demand, which the store holds back (`strict_split`), nothing (`deny`), everything (`allow`), or the whole limit
+    /// (`local`).
     #[cfg_attr(test, schemars(extend("default" = "split")))]
     pub on_store_loss: Option<OnStoreLoss>,
     /// Distribution of units if instances demand more than there are: in proportion to demand (`proportional`), or

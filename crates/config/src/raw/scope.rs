@@ -72,8 +72,8 @@ pub struct ScopeMap {
     /// Maximum time that a request waits for the store, up to `1s`; `0s` for never. Valid with `lease` and `exact`.
     /// Default: four times the highest latency of late, from `50ms` to `500ms`.
     pub wait: Option<Duration>,
-    /// Limit of an instance while it has no connection to the store: its part (`split`), nothing (`deny`), everything
-    /// (`allow`), or the whole limit (`local`).
+    /// Limit of an instance while it has no connection to the store: its part (`split`), its part by demand, which the
+    /// store holds back (`strict_split`), nothing (`deny`), everything (`allow`), or the whole limit (`local`).
     #[cfg_attr(test, schemars(extend("default" = "split")))]
     pub on_store_loss: Option<OnStoreLoss>,
     /// Distribution of units if instances demand more than there are: in proportion to demand (`proportional`), or

@@ -35,6 +35,10 @@ pub struct Store {
     /// Maximum time for one call to the store.
     #[cfg_attr(test, schemars(extend("default" = shown(defaults::STORE_TIMEOUT))))]
     pub timeout: Option<Duration>,
+    /// Time for which the store holds back the part of an instance that it does not hear of, from `10s` to `1d`, for limits
+    /// with `on_store_loss: strict_split`. Such limits are divided if they are whole again within this time.
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::STORE_REGISTRATION))))]
+    pub registration: Option<Duration>,
     /// Weight of this instance among those that share out units because they demand more than there are, from 1 to
     /// 1000.
     #[cfg_attr(test, schemars(range(min = 1, max = 1000), extend("default" = 1)))]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use self::covered::Covered;
 use super::lease_request::{LeaseGrant, LeaseRequest, MAX_VALID, ReturnedUnits, StoreCounterKind};
+use super::parts::PartBucket;
 use super::{AfterGrant, LeasePolicy, SharedCounter};
 use crate::algorithm::lease::{LeaseState, MAX_UNITS};
 use crate::quota::Quota;
@@ -42,12 +43,12 @@ const WORTH_REMEMBERING: f64 = 100.0;
 
 /// Units granted at one time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lease {
+pub(super) struct Lease {
     units: u32,
     /// Deadline for spending them.
-    until: Timestamp,
+    pub(super) until: Timestamp,
     /// Time of the grant by the store's clock, in microseconds.
-    granted_at: u64,
+    pub(super) granted_at: u64,
 }
 
 /// What a query to the store depends on besides the lease account.
@@ -71,7 +72,7 @@ pub(crate) struct LeaseAccount {
     /// Units left for all instances at the last response of the store, in addition to those granted to this one.
     pub(super) remaining: Option<u32>,
     /// The lease in the slot. Its units here are those held back.
-    current: Lease,
+    pub(super) current: Lease,
     /// A later lease.
     next: Lease,
     /// Units that have expired and were not given back yet.
@@ -127,6 +128,8 @@ pub(crate) struct LeaseAccount {
     lead: Duration,
     /// Interval of the looks at unspent units.
     look: Duration,
+    /// What is spent of this instance's part.
+    pub(super) part: PartBucket,
 }
 
 impl LeaseAccount {
@@ -163,6 +166,7 @@ impl LeaseAccount {
             forfeits_until: Timestamp::EPOCH,
             lead: MAX_LEAD,
             look: MAX_LEAD,
+            part: PartBucket::default(),
         }
     }
 

@@ -244,9 +244,42 @@ impl StoreCounterKind {
         }
     }
 
+    /// Time after which nothing matters any more that was spent; `None` for permits. Days of a calendar differ in length.
+    pub fn settle_time(&self) -> Option<Duration> {
+        Some(match *self {
+            Self::Bucket { interval, burst } => {
+                Duration::try_from_secs_f64(interval * f64::from(burst) / 1e6).unwrap_or(Duration::MAX)
+            }
+            Self::Window { quota, .. } => quota.window().duration().saturating_mul(9) / 8,
+            Self::Sliding { length, sub_windows: parts, .. } => length.saturating_add(length / parts),
+            Self::Refill { count, every, burst } => {
+                every.saturating_mul(burst.div_ceil(count).saturating_add(1))
+            }
+            Self::Permits { .. } => return None,
+        })
+    }
+
+    /// Returns the time in which as many units are admitted under the limit as it has.
+    fn period(&self) -> Duration {
+        match *self {
+            Self::Bucket { interval, burst } => {
+                Duration::try_from_secs_f64(interval * f64::from(burst) / 1e6).unwrap_or(Duration::MAX)
+            }
+            Self::Window { quota, .. } => quota.window().duration(),
+            Self::Sliding { length, .. } => length,
+            Self::Refill { count, every, burst } => every.mul_f64(f64::from(burst) / f64::from(count)),
+            Self::Permits { .. } => Duration::ZERO,
+        }
+    }
+
     pub(super) const fn is_permits(&self) -> bool {
         matches!(self, Self::Permits { .. })
     }
+}
+
+/// Returns the time after which nothing matters that was spent of a limit with this quota; `None` for permits.
+pub fn settle_time(quota: &Quota) -> Option<Duration> {
+    StoreCounterKind::from_quota(quota, 0).settle_time()
 }
 
 /// Maximum excess of all instances over one instance, in units, in any window.
@@ -271,6 +304,16 @@ pub fn excess(quota: &Quota, cost: u32, policy: &LeasePolicy) -> f64 {
 }
 
 impl LeaseRequest {
+    /// Whether parts of the limit are held back for instances that do not reach the store.
+    pub const fn has_parts(&self) -> bool {
+        self.lease_policy.has_parts && !self.kind.is_permits()
+    }
+
+    /// Demand since the last query, as the time in which the limit admits as much.
+    pub fn demanded_time(&self) -> Duration {
+        self.kind.period().mul_f64(f64::from(self.demanded) / f64::from(self.kind.capacity().max(1)))
+    }
+
     /// A number from 0 to 1 that differs between instances, so that not all of them query at the same moment.
     pub(super) fn spread_fraction(&self) -> f64 {
         let (name, nanos) = (self.counter.name() as u64, self.elapsed.as_nanos() as u64);

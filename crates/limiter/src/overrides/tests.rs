@@ -138,8 +138,13 @@ fn boosted_counters_are_saved_in_units_of_the_limit() {
 fn boosted_limit_of_the_store_is_counted_here() {
     let leased = quota(Algorithm::Gcra, 10).leased().unwrap();
     let (limiter, check) = limiter(leased);
-    let policy =
-        LeasePolicy { is_exact: false, max_wait: Some(Duration::ZERO), priority: 0, is_max_min: false };
+    let policy = LeasePolicy {
+        is_exact: false,
+        max_wait: Some(Duration::ZERO),
+        priority: 0,
+        is_max_min: false,
+        has_parts: false,
+    };
     limiter.install(&[LimitSpec { lease_policy: Some(policy), ..spec(leased) }], NOW);
     limiter.boost(&check, factor(2), NOW);
     assert_eq!(admitted(&limiter, &check, NOW), 20);

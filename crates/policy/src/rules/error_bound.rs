@@ -94,7 +94,7 @@ impl SharedLimit {
             OnStoreLoss::Split => limit,
             OnStoreLoss::Local => limit * f64::from(fleet.instance_counts.members.get() - 1),
             OnStoreLoss::Allow => f64::INFINITY,
-            OnStoreLoss::Deny => 0.0,
+            OnStoreLoss::StrictSplit | OnStoreLoss::Deny => 0.0,
         }
     }
 }

@@ -270,7 +270,8 @@ fn count_location(limiting: &LimitAction, quota: Quota, divisors: &InstanceCount
     let away = match shared.on_store_loss {
         OnStoreLoss::Split => Some(quota.split_among(divisors.members)),
         OnStoreLoss::Local | OnStoreLoss::Allow => Some(quota),
-        OnStoreLoss::Deny => None,
+        // Parts are spent from the lease account.
+        OnStoreLoss::StrictSplit | OnStoreLoss::Deny => None,
     };
     CountLocation::Store(claimed, sharing, away)
 }
@@ -278,9 +279,7 @@ fn count_location(limiting: &LimitAction, quota: Quota, divisors: &InstanceCount
 fn store_loss_fallback(limiting: &LimitAction, handle: Option<&LimitHandle>) -> Option<StoreLossFallback> {
     Some(match (limiting.shared()?.on_store_loss, handle) {
         (OnStoreLoss::Allow, Some(handle)) => StoreLossFallback::Marked(*handle),
-        (OnStoreLoss::Split | OnStoreLoss::Local | OnStoreLoss::Deny, Some(handle)) => {
-            StoreLossFallback::Counted(*handle)
-        }
+        (_, Some(handle)) => StoreLossFallback::Counted(*handle),
         (_, None) => StoreLossFallback::Denied,
     })
 }

@@ -51,11 +51,13 @@ pub enum Mode {
 /// What an instance admits while the store is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum OnStoreLoss {
     /// The limit divided by the last known number of instances.
     #[default]
     Split,
+    /// Its part by the last known demand, which the store holds back meanwhile.
+    StrictSplit,
     /// Nothing.
     Deny,
     /// Everything; requests that exceed the limit are marked.
@@ -94,6 +96,7 @@ impl SharedLimit {
             max_wait: self.max_wait(sends_stored),
             priority: self.priority,
             is_max_min: self.fairness == Fairness::MaxMin,
+            has_parts: self.on_store_loss == OnStoreLoss::StrictSplit,
         }
     }
 
@@ -141,6 +144,7 @@ impl OnStoreLoss {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Split => "split",
+            Self::StrictSplit => "strict_split",
             Self::Deny => "deny",
             Self::Allow => "allow",
             Self::Local => "local",

@@ -19,6 +19,7 @@ fn handle() -> (StoreHandle, mpsc::Receiver<QueuedCounter>, [SharedCounter; 2]) 
     let other = weir_limiter::Check { key: weir_limiter::key::KeyHasher::new([3, 4]).hash(b"b"), ..check };
     let counters = [check, other].map(|check| limiter.shared_counter(&check));
     let (handle, queue) = StoreHandle::new(&Arc::new(limiter));
+    handle.set_unreachable(false);
     (handle, queue, counters)
 }
 
@@ -30,7 +31,7 @@ fn decide(
     waits: &mut LeaseWaits,
 ) -> LeaseDecision {
     let left = max_wait.saturating_sub(waits.waited(group));
-    handle.decide_lease(group, counter, Some(left), waits, |source| {
+    handle.decide_lease(group, counter, Some(left), NOW, waits, |source| {
         LeaseOutcome::Requested(source == UnitSource::Store)
     })
 }
@@ -122,7 +123,7 @@ async fn grant_that_cannot_be_spent_says_nothing_about_the_limit() {
         assert_eq!(decide(&handle, (RULE, counter), LONG, &mut waits), LeaseDecision::Pending);
         queue.recv().await.unwrap().waiter.unwrap().wake(LeaseResponse::Unusable);
         waits.wait().await;
-        let decided = handle.decide_lease(RULE, counter, Some(LONG), &mut waits, |_| outcome);
+        let decided = handle.decide_lease(RULE, counter, Some(LONG), NOW, &mut waits, |_| outcome);
         assert_eq!(decided, LeaseDecision::Unavailable, "{outcome:?}");
         assert_eq!(handle.take_unanswered(Unanswered::Late), 1);
     }
@@ -181,6 +182,7 @@ async fn limits_without_a_response_are_reported_separately() {
     let [counter, other] =
         [limits[0], limits[1]].map(|handle| limiter.shared_counter(&weir_limiter::Check { handle, ..check }));
     let (handle, queue) = StoreHandle::new(&Arc::new(limiter));
+    handle.set_unreachable(false);
     drop(queue);
     let now = |seconds| Timestamp::from_secs(seconds);
     let unavailable = |counter| {
@@ -195,4 +197,21 @@ async fn limits_without_a_response_are_reported_separately() {
     assert_eq!([last(&[counter.limit]), last(&[other.limit])], [Some(now(1)), Some(now(2))]);
     assert_eq!(last(&[counter.limit, other.limit]), Some(now(2)));
     assert_eq!(last(&[]), None);
+}
+
+#[tokio::test]
+async fn unreachable_store_leaves_the_part_if_there_is_one() {
+    let (handle, _queue, [counter, _]) = handle();
+    handle.set_unreachable(true);
+    let decided = |outcome| {
+        handle.decide_lease(RULE, counter, Some(LONG), NOW, &mut LeaseWaits::default(), |_| outcome)
+    };
+    assert_eq!(decided(LeaseOutcome::Ready(false)), LeaseDecision::Unavailable, "it has no part");
+    handle.parts().configure(1, Duration::from_secs(60));
+    handle.parts().record_clock_lead(0, NOW);
+    handle.parts().renew(0, NOW).unwrap();
+    handle.parts().apply(0, 1000, NOW);
+    assert_eq!(decided(LeaseOutcome::Ready(false)), LeaseDecision::Available);
+    assert_eq!(decided(LeaseOutcome::Rejected(LONG)), LeaseDecision::Rejected(LONG));
+    assert_eq!(decided(LeaseOutcome::Unavailable), LeaseDecision::Unavailable);
 }

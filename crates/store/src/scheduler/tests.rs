@@ -19,7 +19,7 @@ fn lease(scheduler: &mut LeaseScheduler) -> Limiter {
     scheduler.enqueue(limiter.shared_counter(&check));
     let batch = scheduler.next_batch(&limiter, at(0), &mut |_| false).unwrap();
     let grants = vec![vec![10, 1_000_000, 0, 0, 0, 50]];
-    let reply = BatchReply { generation: "1".into(), store_time: 1, grants };
+    let reply = BatchReply { generation: "1".into(), store_time: 1, part: -1, grants };
     scheduler.apply_reply(&batch, &reply, &limiter, at(1), |_, _, _| {});
     limiter
 }
@@ -56,6 +56,7 @@ fn request_that_arrives_during_a_query_is_in_the_next_one() {
     let reply = |granted| BatchReply {
         generation: "1".into(),
         store_time: 1,
+        part: -1,
         grants: vec![vec![granted, 20_000, 0, 0, 0, 50]],
     };
     scheduler.apply_reply(&first, &reply(1), &limiter, at(2), |_, _, _| {});

@@ -95,13 +95,14 @@ fn parse_reply(value: Value) -> Option<BatchReply> {
     let mut values = values.into_iter();
     let generation = parse_text(values.next()?)?.into();
     let store_time = parse_text(values.next()?)?.parse().ok()?;
+    let Value::Int(part) = values.next()? else { return None };
     let numbers = |value| {
         let Value::Array(list) = value else { return None };
         let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
         list.into_iter().map(number).collect::<Option<Vec<_>>>()
     };
     let grants = values.map(numbers).collect::<Option<Vec<_>>>()?;
-    Some(BatchReply { generation, store_time, grants })
+    Some(BatchReply { generation, store_time, part, grants })
 }
 
 fn parse_text(value: Value) -> Option<String> {

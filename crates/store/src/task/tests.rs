@@ -58,6 +58,7 @@ impl FakeServer {
             tls: None,
             prefix: "weir".into(),
             timeout: Duration::from_secs(30),
+            registration: Duration::from_secs(60),
             weight: 1.try_into().unwrap(),
             instance: None,
         };
@@ -138,7 +139,7 @@ async fn reply_without_a_grant_for_each_query_closes_the_connection() {
         .run(limiter, async |limiter, handle| {
             let response = query(limiter, &check, &handle);
             assert_eq!(queries.recv().await, Some(0));
-            server.replies.send("*2\r\n$1\r\n1\r\n$1\r\n1\r\n").unwrap();
+            server.replies.send("*3\r\n$1\r\n1\r\n$1\r\n1\r\n:-1\r\n").unwrap();
             assert!(response.await.is_err(), "it is no response");
             until_reachable(&handle).await;
             let _response = query(limiter, &check, &handle);
@@ -158,7 +159,8 @@ async fn requests_that_wait_for_a_limit_which_is_removed_are_decided_again() {
             assert_eq!(queries.recv().await, Some(0));
             let queued = query(limiter, &other, &handle);
             limiter.retire_others(&[], NOW);
-            let grant = "*3\r\n$1\r\n1\r\n$1\r\n1\r\n*6\r\n:1\r\n:1000000\r\n:0\r\n:0\r\n:0\r\n:50\r\n";
+            let grant =
+                "*4\r\n$1\r\n1\r\n$1\r\n1\r\n:-1\r\n*6\r\n:1\r\n:1000000\r\n:0\r\n:0\r\n:0\r\n:50\r\n";
             server.replies.send(grant).unwrap();
             assert_eq!(sent.await, Ok(LeaseResponse::Units));
             assert_eq!(queued.await, Ok(LeaseResponse::Units));

@@ -364,6 +364,10 @@ pub(super) static STORE_UNANSWERED: Family = counter(
 );
 pub(super) static STORE_WAIT_SECONDS: Family =
     gauge("weir_store_wait_seconds", "Time that a request waits for the store, unless its rule sets `wait`.");
+pub(super) static STORE_PART: Family = gauge(
+    "weir_store_part",
+    "Fraction of limits with `on_store_loss: strict_split` that this instance may spend without the store.",
+);
 pub(super) static STORE_LEASE_REQUESTS: Family = counter(
     "weir_store_questions_total",
     "Requests for units of one counter to which the store has responded.",

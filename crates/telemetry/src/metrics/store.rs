@@ -61,6 +61,7 @@ pub struct StoreMetrics {
     call_seconds: Gauge,
     unanswered: [Counter; Unanswered::ALL.len()],
     wait_seconds: Gauge,
+    part: Gauge,
     lease_requests: Counter,
     granted_units: Counter,
     returned_units: Counter,
@@ -82,6 +83,7 @@ impl StoreMetrics {
             unanswered: Unanswered::ALL
                 .map(|reason| counter(&families::STORE_UNANSWERED, &[("reason", reason.as_str())])),
             wait_seconds: gauge(&families::STORE_WAIT_SECONDS),
+            part: gauge(&families::STORE_PART),
             lease_requests: counter(&families::STORE_LEASE_REQUESTS, &[]),
             granted_units: counter(&families::STORE_GRANTED, &[]),
             returned_units: counter(&families::STORE_RETURNED, &[]),
@@ -118,6 +120,11 @@ impl StoreMetrics {
     /// Sets the time that requests wait by default.
     pub fn set_default_wait(&self, wait: Duration) {
         self.wait_seconds.set(wait.as_secs_f64());
+    }
+
+    /// Sets the fraction of the limits that this instance may spend without the store.
+    pub fn set_part(&self, fraction: f64) {
+        self.part.set(fraction);
     }
 
     /// Records a request for a lease: the units granted and the units returned.

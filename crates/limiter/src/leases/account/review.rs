@@ -101,6 +101,7 @@ impl LeaseAccount {
         let holds = self.next.units > 0
             || self.lapsed.units > 0
             || self.covered() > 0
+            || !self.part.is_empty(now)
             || now < self.current.until
             || self.owed > 0;
         !holds && !remembers && !self.is_requesting && self.needed == 0 && now >= self.pauses_until

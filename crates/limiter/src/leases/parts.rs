@@ -1,0 +1,162 @@
+//! Parts of shared limits: what an instance may spend while it does not reach the store.
+//!
+//! The store holds the part of an absent instance back, so that all instances together admit no more than the limit. A part
+//! begins as an empty bucket, because the units of before count for the others. docs/design/053-partitions.md has the protocol
+//! and its proof.
+
+use std::time::Duration;
+
+use super::account::LeaseAccount;
+use super::lease_request::StoreCounterKind;
+use crate::Limiter;
+use crate::algorithm::lease::LeaseState;
+use crate::timestamp::Timestamp;
+
+/// Time for which units of a part may be spent once they are taken: a request takes them when it is decided again.
+const PART_VALID: Duration = Duration::from_millis(20);
+
+/// An instance's part of all shared limits of a group of counters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StorePart {
+    /// Fraction of each limit, from 0 to 1.
+    pub fraction: f64,
+    /// Time from which it may be spent.
+    pub from: Timestamp,
+    /// Time until which it may be spent.
+    pub until: Timestamp,
+    /// Time for which the store holds a part back after its last renewal. Limits that take longer to be whole again have no
+    /// parts.
+    pub max_settle_time: Duration,
+}
+
+/// What an instance has spent of its part of one limit: a bucket that drains continuously.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PartBucket {
+    /// Start of the part.
+    start: Timestamp,
+    /// Time in which a unit of it drains.
+    interval: Duration,
+    /// Time at which the bucket is empty.
+    empty_at: Timestamp,
+}
+
+/// A bucket with which no window of the limit is exceeded, whatever its algorithm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct PartLimit {
+    /// Time in which a unit drains.
+    interval: Duration,
+    /// Units.
+    burst: u32,
+}
+
+impl Limiter {
+    /// Whether any limit has parts that the store holds back.
+    pub fn has_parts(&self) -> bool {
+        self.table.lock(0).quotas().lease_policies().any(|policy| policy.has_parts)
+    }
+}
+
+impl StorePart {
+    /// Returns this part of a limit; `None` if the limit has no parts, or if it is less than a unit.
+    fn of(&self, kind: &StoreCounterKind) -> Option<PartLimit> {
+        let part = |units: u32| (f64::from(units) * self.fraction) as u32;
+        let (micros, burst) = match *kind {
+            StoreCounterKind::Bucket { interval, burst } => (interval / self.fraction, part(burst)),
+            StoreCounterKind::Window { count, quota } => {
+                half_as_fast(quota.window().duration(), part(count), part(count))
+            }
+            StoreCounterKind::Sliding { count, length, .. } => half_as_fast(length, part(count), part(count)),
+            StoreCounterKind::Refill { count, every, burst } => half_as_fast(every, part(count), part(burst)),
+            StoreCounterKind::Permits { .. } => return None,
+        };
+        let is_whole_in_time = kind.settle_time()? <= self.max_settle_time;
+        let interval = Duration::try_from_secs_f64(micros / 1e6).ok()?;
+        (is_whole_in_time && burst > 0).then_some(PartLimit { interval, burst })
+    }
+
+    /// Time from which the part of a limit may be spent. Units of a bucket drain, so that a part of it begins empty. What
+    /// the others have spent of a window counts until it has ended.
+    fn start(&self, kind: &StoreCounterKind) -> Timestamp {
+        match kind {
+            StoreCounterKind::Bucket { .. } => self.from,
+            _ => self.from.saturating_add(kind.settle_time().unwrap_or(Duration::MAX)),
+        }
+    }
+}
+
+/// Returns the interval in microseconds and the burst of a bucket that admits at most `burst` units in a span of less than
+/// `length`, and `count` more for each `length`: its rate is half of the limit's, and its burst is smaller by the other half.
+fn half_as_fast(length: Duration, count: u32, burst: u32) -> (f64, u32) {
+    (2e6 * length.as_secs_f64() / f64::from(count), burst.saturating_sub(count.div_ceil(2)))
+}
+
+impl PartLimit {
+    fn full(&self) -> Duration {
+        // Units may be spent this much later than they are taken.
+        self.interval.saturating_mul(self.burst).saturating_sub(PART_VALID)
+    }
+}
+
+impl PartBucket {
+    pub(super) fn is_empty(&self, now: Timestamp) -> bool {
+        now >= self.empty_at
+    }
+
+    /// Takes `units`; returns the time until there are as many if there are too few.
+    fn take(
+        &mut self,
+        units: u32,
+        limit: PartLimit,
+        start: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), Duration> {
+        if self.start != start {
+            *self = Self { start, interval: limit.interval, empty_at: start.saturating_add(limit.full()) };
+        } else if self.interval != limit.interval {
+            // The limit has changed.
+            (self.interval, self.empty_at) = (limit.interval, now.saturating_add(limit.full()));
+        }
+        let after = self.empty_at.max(now).saturating_add(limit.interval.saturating_mul(units));
+        let full_at = now.saturating_add(limit.full());
+        if after > full_at {
+            return Err(after.since(full_at));
+        }
+        self.empty_at = after;
+        Ok(())
+    }
+}
+
+impl LeaseAccount {
+    /// Takes `units` of this instance's part of a limit. Returns the slot with them, or the time until there are as many.
+    /// `None` if the part may not be spent any more.
+    pub(super) fn take_part(
+        &mut self,
+        part: &StorePart,
+        kind: &StoreCounterKind,
+        held: LeaseState,
+        units: u32,
+        now: Timestamp,
+    ) -> Option<Result<LeaseState, Duration>> {
+        let (limit, start) = (part.of(kind)?, part.start(kind));
+        if now >= part.until {
+            return None;
+        }
+        if now < start {
+            return Some(Err(start.since(now)));
+        }
+        Some(self.part.take(units, limit, start, now).map(|()| self.add_part(held, units, now)))
+    }
+
+    /// Adds units to the slot that the store has not granted. It must not get them back.
+    fn add_part(&mut self, held: LeaseState, units: u32, now: Timestamp) -> LeaseState {
+        let left = held.units(now);
+        self.current.granted_at = 0;
+        if left == 0 {
+            self.current.until = now.saturating_add(PART_VALID);
+        }
+        LeaseState::Units(left.saturating_add(units), self.current.until)
+    }
+}
+
+#[cfg(test)]
+mod tests;
