@@ -27,22 +27,66 @@ use crate::servers::{Group, Server};
 const LIMIT: u32 = 10_000;
 const DEMAND: f64 = 1.5;
 const FAULT_AT: u64 = 8;
-const FAULTS: [&str; 8] =
-    ["none", "killed", "frozen", "flushed", "failed_over", "third_killed", "doubled", "partitioned"];
+/// Delay of a late store each way: twice that is longer than the timeout of a call.
+const LATE: Duration = Duration::from_millis(60);
+/// Faults by name. With the prefix `parts:` the limit has `on_store_loss: strict_split`, otherwise `split`.
+const FAULTS: [&str; 18] = [
+    "none",
+    "killed",
+    "frozen",
+    "late",
+    "flushed",
+    "old_snapshot",
+    "failed_over",
+    "third_killed",
+    "doubled",
+    "third_cut",
+    "parts:none",
+    "parts:killed",
+    "parts:frozen",
+    "parts:old_snapshot",
+    "parts:third_killed",
+    "parts:third_cut",
+    "parts:half_cut",
+    "parts:two_thirds_cut",
+];
 
 /// State of one experiment.
 struct FaultScenario {
     server: Option<Server>,
     group: Option<Group>,
-    /// Whether the connection between a third of the instances and the server is cut.
-    is_partitioned: Arc<AtomicBool>,
-    relay: Option<SocketAddr>,
+    /// Link to the server of the instances that lose it.
+    link: Option<Link>,
     newcomers: Option<mpsc::Receiver<Vec<LeaseInstance>>>,
     clock: Arc<Clock>,
     limit: FleetLimit,
     instances: usize,
     /// Second of the last tick.
     second: Option<u64>,
+}
+
+/// A link to the server, and how many of twelve instances use it.
+struct Link {
+    address: SocketAddr,
+    is_cut: Arc<AtomicBool>,
+    is_late: Arc<AtomicBool>,
+    twelfths: usize,
+}
+
+/// Returns the fault without the way to share, and whether the limit has parts.
+fn split_name(name: &str) -> (&str, bool) {
+    name.strip_prefix("parts:").map_or((name, false), |fault| (fault, true))
+}
+
+/// Returns how many of twelve instances have a fault of their connections.
+fn twelfths(fault: &str) -> usize {
+    match fault {
+        "third_cut" => 4,
+        "half_cut" => 6,
+        "two_thirds_cut" => 8,
+        "late" => 12,
+        _ => 0,
+    }
 }
 
 /// Runs all experiments, or only the one with this name.
@@ -66,22 +110,32 @@ pub(crate) fn run(instances: usize, only: Option<&str>, svg_file: Option<&str>) 
 /// Returns the caption of the experiment with this name.
 fn chart_title(name: &str) -> &'static str {
     match name {
+        "late" => "the store responds after the timeout from second 8 to 18",
+        "old_snapshot" => "the store is restored from a snapshot of three seconds ago in second 8",
+        "parts:none" => "strict_split: nothing fails",
+        "parts:killed" => "strict_split: the store is gone from second 8 to 38",
+        "parts:frozen" => "strict_split: the store is frozen from second 8 to 18",
+        "parts:old_snapshot" => "strict_split: the store is restored from an old snapshot in second 8",
+        "parts:third_killed" => "strict_split: a third of the instances is killed in second 8",
+        "parts:third_cut" => "strict_split: a third loses the store from second 8 to 18",
+        "parts:half_cut" => "strict_split: half loses the store from second 8 to 18",
+        "parts:two_thirds_cut" => "strict_split: two thirds lose the store from second 8 to 18",
         "killed" => "the store is gone from second 8 to 38",
         "frozen" => "the store is frozen from second 8 to 18",
         "flushed" => "the store loses its data in second 8",
         "failed_over" => "the master is killed in second 8, Sentinel names its replica",
         "third_killed" => "a third of the instances is killed in second 8",
         "doubled" => "as many instances again start in second 8",
-        "partitioned" => "a third of the instances loses the store from second 8 to 18",
+        "third_cut" => "a third of the instances loses the store from second 8 to 18",
         _ => "nothing fails",
     }
 }
 
 /// Returns the duration of the fault in seconds.
 fn duration(name: &str) -> u64 {
-    match name {
+    match split_name(name).0 {
         "killed" => 30,
-        "frozen" | "partitioned" => 10,
+        "frozen" | "late" | "third_cut" | "half_cut" | "two_thirds_cut" => 10,
         _ => 1,
     }
 }
@@ -127,18 +181,17 @@ fn report(name: &str, judge: &AdmissionStats) {
 
 impl FaultScenario {
     fn new(name: &str, instances: usize) -> Self {
-        let is_group = name == "failed_over";
+        let (fault, has_parts) = split_name(name);
+        let is_group = fault == "failed_over";
         let server = (!is_group).then(Server::start);
-        let is_cut = Arc::new(AtomicBool::new(false));
-        let behind = server.as_ref().filter(|_| name == "partitioned").map(|server| server.port());
+        let method = if has_parts { SharingMethod::Parts } else { SharingMethod::Lease };
         Self {
-            relay: behind.map(|port| relay(port, &is_cut)),
+            link: server.as_ref().map(|server| Link::start(server.port(), twelfths(fault))),
             server,
             group: is_group.then(Group::start),
-            is_partitioned: is_cut,
             newcomers: None,
             clock: Arc::new(Clock::start()),
-            limit: leases::fleet_limit(LIMIT, SharingMethod::Lease.lease_policy(), 1),
+            limit: leases::fleet_limit(LIMIT, method.lease_policy(), 1),
             instances,
             second: None,
         }
@@ -161,7 +214,7 @@ impl FaultScenario {
     fn start(&mut self) -> Vec<LeaseInstance> {
         let port = self.server.as_ref().map_or(0, Server::port);
         let store = self.store(port);
-        let Some(relay) = self.relay else {
+        let Some(link) = self.link.as_ref().filter(|link| link.twelfths > 0) else {
             return leases::start_fleet(
                 FleetPart::entire_fleet(self.instances),
                 self.limit,
@@ -169,13 +222,12 @@ impl FaultScenario {
                 &self.clock,
             );
         };
-        // A third of the instances connects through the relay. Both parts wait until they know all instances.
-        let whole = self.instances;
-        let third = whole / 3;
-        let (behind, limit, clock) = (self.store(relay.port()), self.limit, Arc::clone(&self.clock));
-        let cut = FleetPart { first: 0, count: third, fleet_size: whole };
+        // Some of the instances connect through the link. Both parts wait until they know all instances.
+        let (whole, behind_link) = (self.instances, self.instances * link.twelfths / 12);
+        let (behind, limit, clock) = (self.store(link.address.port()), self.limit, Arc::clone(&self.clock));
+        let cut = FleetPart { first: 0, count: behind_link, fleet_size: whole };
         let cut = std::thread::spawn(move || leases::start_fleet(cut, limit, &behind, &clock));
-        let rest = FleetPart { first: third, count: whole - third, fleet_size: whole };
+        let rest = FleetPart { first: behind_link, count: whole - behind_link, fleet_size: whole };
         let mut all = leases::start_fleet(rest, self.limit, &store, &self.clock);
         all.extend(cut.join().unwrap());
         all
@@ -189,6 +241,10 @@ impl FaultScenario {
         }
         if self.second.replace(at.as_secs()) == Some(at.as_secs()) {
             return;
+        }
+        let name = split_name(name).0;
+        if at.as_secs() == FAULT_AT - 3 && name == "old_snapshot" {
+            self.server.as_ref().unwrap().cli(&["save"]);
         }
         if at.as_secs() == FAULT_AT {
             self.inject_fault(name, instances);
@@ -218,8 +274,8 @@ impl FaultScenario {
                 });
                 self.newcomers = Some(receiver);
             }
-            "partitioned" => self.is_partitioned.store(true, Ordering::Relaxed),
-            _ => {}
+            "old_snapshot" => self.server.as_mut().unwrap().restart(),
+            _ => self.set_link(name, true),
         }
     }
 
@@ -227,38 +283,53 @@ impl FaultScenario {
         match name {
             "killed" => self.server.as_mut().unwrap().restart(),
             "frozen" => self.server.as_ref().unwrap().thaw(),
-            "partitioned" => self.is_partitioned.store(false, Ordering::Relaxed),
-            _ => {}
+            _ => self.set_link(name, false),
         }
+    }
+
+    fn set_link(&self, fault: &str, is_faulty: bool) {
+        let Some(link) = self.link.as_ref().filter(|link| link.twelfths > 0) else { return };
+        let state = if fault == "late" { &link.is_late } else { &link.is_cut };
+        state.store(is_faulty, Ordering::Relaxed);
     }
 }
 
-/// Starts a relay to a local port, which forwards nothing while it is cut. Returns its address.
-fn relay(port: u16, is_cut: &Arc<AtomicBool>) -> SocketAddr {
-    let is_cut = Arc::clone(is_cut);
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    listener.set_nonblocking(true).unwrap();
-    std::thread::spawn(move || {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let serve = async move {
-            let listener = TcpListener::from_std(listener).unwrap();
-            while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
-                let ((from_client, to_client), (from_server, to_server)) =
-                    (client.into_split(), server.into_split());
-                tokio::task::spawn_local(relay_bytes(from_client, to_server, Arc::clone(&is_cut)));
-                tokio::task::spawn_local(relay_bytes(from_server, to_client, Arc::clone(&is_cut)));
-            }
-        };
-        LocalSet::new().block_on(&runtime, serve);
-    });
-    address
+impl Link {
+    /// Starts a link to a local port, which forwards nothing while it is cut, and late while it is late.
+    fn start(port: u16, twelfths: usize) -> Self {
+        let (is_cut, is_late) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let states = [Arc::clone(&is_cut), Arc::clone(&is_late)];
+        std::thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            LocalSet::new().block_on(&runtime, forward_connections(listener, port, states));
+        });
+        Self { address, is_cut, is_late, twelfths }
+    }
 }
 
-async fn relay_bytes(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_cut: Arc<AtomicBool>) {
+async fn forward_connections(listener: std::net::TcpListener, port: u16, states: [Arc<AtomicBool>; 2]) {
+    let listener = TcpListener::from_std(listener).unwrap();
+    while let Ok((client, _)) = listener.accept().await {
+        let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+        let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+        tokio::task::spawn_local(forward_bytes(from_client, to_server, states.clone()));
+        tokio::task::spawn_local(forward_bytes(from_server, to_client, states.clone()));
+    }
+}
+
+async fn forward_bytes(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    [is_cut, is_late]: [Arc<AtomicBool>; 2],
+) {
     let mut bytes = vec![0; 16_384];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        if is_late.load(Ordering::Relaxed) {
+            tokio::time::sleep(LATE).await;
+        }
         while is_cut.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
