@@ -117,7 +117,6 @@ fn used(plan: Plan) -> f64 {
 fn partition_leaves_most_of_the_limit_in_use() {
     for every in 1..=4 {
         let used = used(partition_of(every, Pattern::Even, 1.5));
-        println!("one in {every}: {used}");
         assert!(used >= 0.7, "one in {every} cut off: {used}");
     }
 }
@@ -126,7 +125,6 @@ fn partition_leaves_most_of_the_limit_in_use() {
 fn without_the_store_parts_follow_the_last_demand() {
     for pattern in [Pattern::Even, Pattern::Zipf, Pattern::ShiftedAt(3000)] {
         let used = used(partition_of(1, pattern, 0.9));
-        println!("{pattern:?}: {used}");
         // Nothing is admitted until the store holds the parts back, for more than a second of ten.
         assert!(used >= 0.78, "{pattern:?}: {used}");
     }

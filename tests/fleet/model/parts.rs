@@ -40,17 +40,13 @@ impl Call<'_> {
     /// Returns the holders that were heard of since the store has lost data, and not too long ago.
     fn holders(&self) -> Vec<Holder> {
         let Some(parts) = self.model.parts.get(self.group) else { return Vec::new() };
-        let known = parts
-            .holders
-            .iter()
-            .filter(|it| it.renewed >= self.generation_start && self.now < it.renewed + 2.0 * it.valid);
-        known
-            .cloned()
-            .map(|it| Holder {
-                earlier: if self.now >= it.ended + it.valid { 0.0 } else { it.earlier },
-                ..it
-            })
-            .collect()
+        let known =
+            |it: &&Holder| it.renewed >= self.generation_start && self.now < it.renewed + 2.0 * it.valid;
+        let cool = |it: &Holder| {
+            let earlier = if self.now >= it.ended + it.valid { 0.0 } else { it.earlier };
+            Holder { earlier, ..it.clone() }
+        };
+        parts.holders.iter().filter(known).map(cool).collect()
     }
 
     fn has_lost(&self, longest: f64, period: f64) -> bool {
