@@ -2,6 +2,7 @@
 
 mod debts;
 mod faults;
+mod loaded_fleet;
 mod partitions;
 mod quotas;
 mod slow_store;

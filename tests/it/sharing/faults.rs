@@ -1,45 +1,55 @@
-//! A store that comes back with data of an earlier time.
+//! Faults of the store and of instances, while the demand is above the limit.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use super::loaded_fleet::{LIMIT, LoadedFleet};
+use super::*;
 
-use super::start_sharing;
-use crate::servers::Server;
-use crate::support::load::SetOnDrop;
-use crate::support::{Client, run_concurrently, wait};
-
-/// Units a second, and of the burst.
-const LIMIT: usize = 200;
+/// Sections `store` for this number of instances.
+fn stores(redis: &str, instances: usize) -> Vec<String> {
+    vec![format!("{{ redis: {redis}, timeout: 2s }}"); instances]
+}
 
 #[test]
 fn store_restored_from_an_old_snapshot_admits_nothing_twice() {
     let mut store = Server::start();
-    let rule = "  - { name: all, limit: 200/s, scope: { shared: lease, on_store_loss: deny } }\n";
-    let fleet: Vec<_> = (0..2).map(|_| start_sharing(&store.url(), rule)).collect();
-    let (admitted, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let until_more = |more: usize| {
-        let before = admitted.load(Ordering::SeqCst);
-        wait::until_true("further admissions", || admitted.load(Ordering::SeqCst) >= before + more);
-    };
+    let fleet = LoadedFleet::start(&stores(&store.url(), 2), "deny");
     let store = std::sync::Mutex::new(&mut store);
-    let start = wait::now();
-    run_concurrently(1 + fleet.len(), |index| {
-        let Some(weir) = fleet.get(index) else {
-            let _end = SetOnDrop(&is_over);
-            let mut store = store.lock().unwrap();
-            store.cli(&["save"]);
-            until_more(2 * LIMIT);
-            store.restart();
-            return until_more(LIMIT);
-        };
-        let mut client = Client::connect(weir.address());
-        while !is_over.load(Ordering::SeqCst) {
-            admitted.fetch_add(usize::from(client.get("/").status == 200), Ordering::SeqCst);
-            // The demand is above the limit all the same.
-            wait::pause(Duration::from_millis(1));
+    fleet.assert_kept(0.0, || {
+        let mut store = store.lock().unwrap();
+        store.cli(&["save"]);
+        fleet.until_all_admit(2 * LIMIT);
+        store.restart();
+        fleet.until_all_admit(LIMIT);
+    });
+}
+
+#[test]
+fn instance_that_is_suspended_past_its_lease_spends_none_of_it() {
+    let store = Server::start();
+    let fleet = LoadedFleet::start(&stores(&store.url(), 3), "deny");
+    fleet.assert_kept(0.5, || {
+        for _ in 0..3 {
+            fleet.until_all_admit(LIMIT);
+            fleet.instances[0].signal("STOP");
+            // The leases of the suspended instance are valid for a second at most.
+            fleet.until_all_admit(2 * LIMIT);
+            fleet.instances[0].signal("CONT");
+            fleet.until_admits(0, LIMIT / 4);
         }
     });
-    let most = LIMIT as f64 * (1.0 + start.elapsed().as_secs_f64());
-    let admitted = admitted.into_inner();
-    assert!(admitted as f64 <= most, "{admitted} of at most {most}");
+}
+
+#[test]
+fn slots_that_move_to_another_server_of_a_cluster_admit_nothing_twice() {
+    let cluster = Cluster::start();
+    let urls = cluster.servers.each_ref().map(Server::url).join(", ");
+    let fleet = LoadedFleet::start(&stores(&format!("[{urls}]"), 2), "deny");
+    fleet.assert_kept(0.2, || {
+        fleet.until_all_admit(LIMIT);
+        // Groups of counters, of which one has that of the limit.
+        for group in 0..16 {
+            let key = format!("weir:2:{{weir.{group}}}:generation");
+            cluster.move_slot_with_keys(&key, (cluster.owner(&key) + 1) % 3);
+        }
+        fleet.until_all_admit(2 * LIMIT);
+    });
 }

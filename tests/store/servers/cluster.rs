@@ -55,6 +55,26 @@ impl Cluster {
         });
     }
 
+    /// Moves the slot of `key`, with the keys in it, to the server at `to`, as resharding does. Callers are redirected meanwhile.
+    pub(crate) fn move_slot_with_keys(&self, key: &str, to: usize) {
+        let (slot, from, to_server) = (self.slot(key), &self.servers[self.owner(key)], &self.servers[to]);
+        let id = |server: &Server| server.cli(&["cluster", "myid"]);
+        let port = to_server.port().to_string();
+        assert_eq!(to_server.cli(&["cluster", "setslot", &slot, "importing", &id(from)]), "OK");
+        assert_eq!(from.cli(&["cluster", "setslot", &slot, "migrating", &id(to_server)]), "OK");
+        wait::until_true("no key on the previous server", || {
+            let keys = from.cli(&["cluster", "getkeysinslot", &slot, "1000"]);
+            let keys: Vec<_> = keys.lines().filter(|key| !key.is_empty()).collect();
+            if keys.is_empty() {
+                return true;
+            }
+            let migrate = ["migrate", "127.0.0.1", &port, "", "0", "5000", "keys"];
+            from.cli(&[&migrate[..], &keys].concat());
+            false
+        });
+        self.move_slot(&slot, to);
+    }
+
     /// Adds a replica of the server at `of`, which is promoted when that server fails.
     pub(crate) fn add_replica(&self, of: usize) -> Server {
         let master = &self.servers[of];

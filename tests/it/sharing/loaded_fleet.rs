@@ -1,0 +1,77 @@
+//! A fleet whose instances all have more demand than their shared limit, and what it admits.
+
+use super::*;
+use crate::support::Client;
+use crate::support::load::SetOnDrop;
+
+/// Units a second, and of the burst.
+pub(super) const LIMIT: usize = 200;
+
+/// Instances with one limit of [`LIMIT`] a second, and the requests that each has admitted.
+pub(super) struct LoadedFleet {
+    pub(super) instances: Vec<Weir>,
+    admitted: Vec<AtomicUsize>,
+    is_over: AtomicBool,
+}
+
+impl LoadedFleet {
+    /// Starts an instance for each of these sections `store`.
+    pub(super) fn start(stores: &[String], on_store_loss: &str) -> Self {
+        let instances: Vec<_> = stores.iter().map(|store| start(store, on_store_loss)).collect();
+        let admitted = instances.iter().map(|_| AtomicUsize::new(0)).collect();
+        Self { instances, admitted, is_over: AtomicBool::new(false) }
+    }
+
+    /// Returns what each instance has admitted.
+    pub(super) fn count(&self) -> Vec<usize> {
+        self.admitted.iter().map(|admitted| admitted.load(Ordering::SeqCst)).collect()
+    }
+
+    /// Waits until an instance has admitted this many more.
+    pub(super) fn until_admits(&self, number: usize, more: usize) {
+        let before = self.count()[number];
+        wait::until_true("further admissions", || self.count()[number] >= before + more);
+    }
+
+    /// Waits until all instances together have admitted this many more.
+    pub(super) fn until_all_admit(&self, more: usize) {
+        let sum = || self.count().iter().sum::<usize>();
+        let before = sum();
+        wait::until_true("further admissions", || sum() >= before + more);
+    }
+
+    /// Sends requests to an instance until the test is over.
+    fn demand(&self, number: usize) {
+        let mut client = Client::connect(self.instances[number].address());
+        while !self.is_over.load(Ordering::SeqCst) {
+            let is_admitted = client.get("/").status == 200;
+            self.admitted[number].fetch_add(usize::from(is_admitted), Ordering::SeqCst);
+            // The demand is above the limit all the same.
+            wait::pause(Duration::from_millis(1));
+        }
+    }
+
+    /// Runs `test` while all instances have demand. Asserts that they admit no more than the limit, and this part of it
+    /// or more.
+    pub(super) fn assert_kept(&self, least: f64, test: impl Fn() + Sync) {
+        let start = wait::now();
+        run_concurrently(self.instances.len() + 1, |number| {
+            if number < self.instances.len() {
+                return self.demand(number);
+            }
+            let _end = SetOnDrop(&self.is_over);
+            test();
+        });
+        let most = LIMIT as f64 * (1.0 + start.elapsed().as_secs_f64());
+        let admitted = self.count().iter().sum::<usize>() as f64;
+        assert!(admitted <= most && admitted >= least * most, "{admitted} of at most {most}");
+    }
+}
+
+fn start(store: &str, on_store_loss: &str) -> Weir {
+    let scope = format!("{{ shared: lease, on_store_loss: {on_store_loss} }}");
+    let rules = format!("rules:\n  - {{ name: all, limit: {LIMIT}/s, scope: {scope} }}\n");
+    let weir = Weir::start(&config("echo", &format!("store: {store}\n{rules}")));
+    wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
+    weir
+}
