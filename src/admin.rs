@@ -48,6 +48,7 @@ pub use self::scrape::KeyCounts;
 use weir_config::reload::ReloadStatus;
 use weir_config::{AdminSettings, AdminToken};
 use weir_limiter::elastic::controller::Assessment;
+use weir_limiter::leases::PartsByGroup;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{LimitId, Limiter};
 use weir_net::drain::DrainManager;
@@ -129,6 +130,8 @@ pub trait Inspect: Send + Sync {
     fn state_file(&self) -> Option<state_file::StateFileStatus>;
     /// Returns whether the store of shared limits is unreachable; `None` without a store.
     fn is_store_unreachable(&self) -> Option<bool>;
+    /// Returns the parts of shared limits that may be spent without the store.
+    fn store_parts(&self) -> PartsByGroup;
     /// Returns the time that requests wait for the store by default; zero without a store.
     fn store_wait(&self) -> Duration;
     /// Returns when a request was last found to have waited without a response of the store for one of these limits.

@@ -11,6 +11,7 @@ use crate::admin_client::{self, AdminClientError, AdminResponse};
 use crate::cli::RequestArgs;
 use weir_config::{self as config, AdminToken, Config, Diagnostic};
 use weir_limiter::elastic::Headroom;
+use weir_limiter::leases::PartsByGroup;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Limiter, LimiterSettings};
 use weir_net::clock::Clock;
@@ -165,6 +166,7 @@ fn from_config(config: &Config, request: &RequestDescription) -> Explanation {
             overrides: &OverrideBook::default(),
             headroom: Headroom::NONE,
             store: if config.store.is_some() { StoreState::Reachable } else { StoreState::Unreachable },
+            parts: &PartsByGroup::default(),
             now,
             wall_clock: clock.civil_now(),
         },

@@ -41,6 +41,7 @@ fn explain_request(state: &AdminState, request: &RequestDescription) -> Explanat
                 Some(false) => StoreState::Reachable,
                 Some(true) | None => StoreState::Unreachable,
             },
+            parts: &state.process.store_parts(),
             now: state.process.now(),
             wall_clock: state.process.wall_clock(),
         },

@@ -13,6 +13,7 @@ use super::*;
 use weir_config::reload::ReloadAttempt;
 use weir_limiter::algorithm::Algorithm;
 use weir_limiter::decision::Enforcement;
+use weir_limiter::leases::PartsByGroup;
 use weir_limiter::quota::{Limit, Period, Quota, TimeUnit};
 use weir_limiter::reservation::ChargeTiming;
 use weir_limiter::{Check, LimitId, LimiterSettings};
@@ -115,6 +116,10 @@ impl Inspect for FakeProcess {
 
     fn state_file(&self) -> Option<state_file::StateFileStatus> {
         Some(state_file::StateFileStatus { saved: 3, ..state_file::StateFileStatus::default() })
+    }
+
+    fn store_parts(&self) -> PartsByGroup {
+        PartsByGroup::default()
     }
 
     fn is_store_unreachable(&self) -> Option<bool> {

@@ -24,6 +24,7 @@ use weir_config::AdminSettings;
 use weir_config::reload::{ReloadHandle, ReloadStatus};
 use weir_limiter::LimitId;
 use weir_limiter::elastic::controller::Assessment;
+use weir_limiter::leases::PartsByGroup;
 use weir_limiter::timestamp::Timestamp;
 use weir_net::drain::DrainPhase;
 use weir_net::listener::socket::{self, Socket};
@@ -326,6 +327,11 @@ impl Inspect for ProcessInspector {
         let status = self.state_file.as_ref()?.lock().clone();
         let last_saved = status.last_saved.map(|at| self.shared.clock.civil_time_at(at));
         Some(state_file::StateFileStatus { last_saved, ..status })
+    }
+
+    fn store_parts(&self) -> PartsByGroup {
+        let store = self.shared.store.as_ref();
+        store.map_or_else(PartsByGroup::default, |store| store.parts_by_group(self.shared.clock.now()))
     }
 
     fn is_store_unreachable(&self) -> Option<bool> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use weir_limiter::algorithm::Algorithm;
-use weir_limiter::leases::{LeaseOutcome, LeasePolicy, UnitSource};
+use weir_limiter::leases::{LeaseOutcome, LeasePolicy, UnitSource, settle_time};
 use weir_limiter::quota::{Limit as QuotaLimit, Period, Quota, TimeUnit};
 use weir_limiter::reservation::ChargeTiming;
 use weir_limiter::timestamp::Timestamp;
@@ -47,15 +47,18 @@ struct Attack {
     known: String,
     instances: Vec<Attacked>,
     limit: Limit,
-    /// Units of the limit.
+    /// Units of the limit, and the time in microseconds after which nothing matters that was spent.
     units: u64,
+    settle: u128,
     /// What one instance would have admitted.
     counter: ExactCounter,
     excess: f64,
     /// Units that were spent of parts.
     of_parts: u64,
-    /// Calls that the store has not run yet: when it does, and whether the reply arrives.
+    /// Calls that the store has not run yet, and when it does.
     late: VecDeque<(u64, Vec<String>, Vec<String>)>,
+    /// Replies on their way: when they arrive, at which instance, and the calls.
+    replies: Vec<(u64, usize, LeaseBatch, BatchReply)>,
 }
 
 impl Attacked {
@@ -64,6 +67,7 @@ impl Attacked {
         let policy = LeasePolicy { has_parts: true, ..LEASE };
         let check = check(&limiter, (quota, policy), ChargeTiming::OnArrival);
         let parts = Arc::<StoreParts>::default();
+        parts.set_used(true);
         let instance = InstanceInfo { id: number, weight: 1.0, instances: 3, clock_lead: 0 };
         let scheduler =
             LeaseScheduler::new(instance, 1).with_parts(Arc::clone(&parts), Duration::from_micros(VALID));
@@ -93,10 +97,12 @@ impl Attack {
             instances: instances.collect(),
             limit,
             units: quota.burst().get().into(),
+            settle: settle_time(&quota.leased().unwrap()).unwrap().as_micros(),
             counter: ExactCounter::default(),
             excess: f64::MIN,
             of_parts: 0,
             late: VecDeque::new(),
+            replies: Vec::new(),
             rng,
         }
     }
@@ -110,6 +116,7 @@ impl Attack {
             let next = self.now + self.rng.u64(1..far);
             self.run_late_calls(next);
             self.now = next;
+            self.deliver_replies();
             let number = self.rng.usize(0..self.instances.len());
             match self.rng.u8(if may_lose_data { 0 } else { 2 }..100) {
                 0 => self.store.flush(),
@@ -119,7 +126,11 @@ impl Attack {
                 }
                 2..6 => self.replica = self.store.clone(),
                 6..10 => self.instances[number].is_unreachable ^= true,
-                10..40 => (0..self.instances.len()).for_each(|number| self.renew(number, false)),
+                10 => {
+                    let size = [2, 96, 192, 400][self.rng.usize(0..4)];
+                    self.instances[number].scheduler.set_instances(size);
+                }
+                11..40 => (0..self.instances.len()).for_each(|number| self.renew(number, false)),
                 _ if self.instances[number].is_unreachable => self.spend_part(number),
                 _ => self.spend_lease(number),
             }
@@ -146,7 +157,7 @@ impl Attack {
         let Some(batch) = batch else { return };
         let fate = self.rng.u8(0..40);
         if fate >= 4 || must_arrive {
-            return self.call(number, &batch, fate == 39 && !must_arrive);
+            return self.call(number, batch, fate == 39 && !must_arrive);
         }
         let instance = &mut self.instances[number];
         instance.scheduler.apply_failure(&batch, &instance.limiter, now);
@@ -162,20 +173,35 @@ impl Attack {
     }
 
     /// The store runs a call at once.
-    fn call(&mut self, number: usize, batch: &LeaseBatch, is_reply_lost: bool) {
+    fn call(&mut self, number: usize, batch: LeaseBatch, is_reply_lost: bool) {
         let args = batch.arguments(self.run, self.generation());
         let (generation, part, _) = self.store.call(&batch.keys("weir"), &args, self.now);
         self.known = generation.clone();
         let instance = &mut self.instances[number];
         let now = instance.local_time(self.now);
         if is_reply_lost {
-            instance.scheduler.apply_failure(batch, &instance.limiter, now);
+            instance.scheduler.apply_failure(&batch, &instance.limiter, now);
             instance.is_unreachable = true;
             return;
         }
         let (generation, store_time) = (generation.into(), self.now);
         let reply = BatchReply { generation, store_time, part, grants: Vec::new() };
-        instance.scheduler.apply_reply(batch, &reply, &instance.limiter, now, |_, _, _| {});
+        let delay = [0, 0, 0, 100_000, 2_000_000][self.rng.usize(0..5)];
+        if delay > 0 {
+            self.replies.push((self.now + self.rng.u64(0..delay), number, batch, reply));
+            return;
+        }
+        instance.scheduler.apply_reply(&batch, &reply, &instance.limiter, now, |_, _, _| {});
+    }
+
+    /// Replies that are due arrive.
+    fn deliver_replies(&mut self) {
+        let due: Vec<_> = self.replies.extract_if(.., |(at, ..)| *at <= self.now).collect();
+        for (_, number, batch, reply) in due {
+            let instance = &mut self.instances[number];
+            let now = instance.local_time(self.now);
+            instance.scheduler.apply_reply(&batch, &reply, &instance.limiter, now, |_, _, _| {});
+        }
     }
 
     fn run_late_calls(&mut self, until: u64) {
@@ -191,7 +217,8 @@ impl Attack {
         let units = self.rng.u64(1..=self.units);
         let question = self.limit.question(self.now, 0, &format!("{units} {units} 0 0 0 0 0 0"), "1 1");
         // In upper case, because parts are held back.
-        let question = format!("{}{}", question[..1].to_uppercase(), &question[1..]);
+        let (kind, rest) = question.split_once(' ').unwrap();
+        let question = format!("{} {} {rest}", kind.to_uppercase(), self.settle);
         let now = self.instances[number].local_time(self.now);
         let counter = self.instances[number].limiter.shared_counter(&self.instances[number].check);
         let demanded = Duration::from_millis(units * 1000 / self.units);
@@ -228,13 +255,16 @@ impl Attack {
 
 /// Returns a limit of any kind, as it is configured and as the script gets it.
 fn random_limit(rng: &mut Rng) -> (Quota, Limit) {
-    let count = [20, 200, 2000][rng.usize(0..3)];
+    // As long as parts are held back, at most.
+    let seconds = [1, 1, 10][rng.usize(0..3)];
+    let period = Period::new(NonZeroU32::new(seconds).unwrap(), TimeUnit::Second);
+    let count = [21, 210, 2100][rng.usize(0..3)];
     let burst = count * [1, 1, 3][rng.usize(0..3)] / [1, 4, 1][rng.usize(0..3)];
     let quota = |algorithm, burst: Option<u32>| {
-        let limit = QuotaLimit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Second));
+        let limit = QuotaLimit::new(NonZeroU32::new(count).unwrap(), period);
         Quota::new(algorithm, limit, burst.and_then(NonZeroU32::new)).unwrap()
     };
-    let (units, length) = (count.into(), 1_000_000);
+    let (units, length) = (count.into(), u64::from(seconds) * 1_000_000);
     match rng.u8(0..6) {
         0 => (quota(Algorithm::FixedWindow, None), Limit::Window { count: units, length }),
         1 => (quota(Algorithm::SlidingLog, None), Limit::Sliding { count: units, length }),

@@ -120,6 +120,7 @@ impl Instance {
         let asker = InstanceInfo { id, weight, instances, clock_lead: 0 };
         let connection = Connection::default();
         let parts = Arc::clone(&connection.parts);
+        parts.set_used(sharing.has_parts);
         let valid = plan.partitions.map_or(Duration::from_secs(60), |partitions| partitions.valid);
         Self {
             limiter,

@@ -26,7 +26,7 @@ use self::lease_request::MIN_ARRIVAL;
 pub use self::lease_request::{
     LeaseGrant, LeaseRequest, ReturnedUnits, StoreCounterKind, excess, settle_time,
 };
-pub use self::parts::StorePart;
+pub use self::parts::{PartsByGroup, StorePart};
 pub use self::status::{SharedCounterStatus, SharedLimitStatus};
 use super::algorithm::lease::{self, LeaseState};
 use super::decision::Verdict;
@@ -145,6 +145,9 @@ impl Limiter {
         limit_units: Option<u32>,
         now: Timestamp,
     ) -> LeaseOutcome {
+        if let UnitSource::Part(part) = &source {
+            return self.acquire_part_units(part, SharedCounter { limit, key }, cost, limit_units, now);
+        }
         // Before the shard is locked.
         let queued = self.queues().demand(CounterId(key.words())).saturating_mul(cost);
         let mut shard = self.table.lock(self.table.shard_of(key));
@@ -173,19 +176,6 @@ impl Limiter {
         let units = held.units(now);
         if u64::from(units) < needed {
             account.pause_after_partial_grant(now);
-        }
-        if let UnitSource::Part(part) = source {
-            let missing = u32::try_from(needed.saturating_sub(units.into())).unwrap_or(u32::MAX);
-            let kind = StoreCounterKind::from_quota(&quota, 0);
-            let taken =
-                policy.has_parts.then(|| account.take_part(&part, &kind, held, missing, now)).flatten();
-            let (outcome, held) = match taken {
-                Some(Ok(held)) => (LeaseOutcome::Ready(false), held),
-                Some(Err(wait)) => (LeaseOutcome::Rejected(wait), held),
-                None => (LeaseOutcome::Unavailable, held),
-            };
-            write_lease(&mut shard, key, limit, held, now);
-            return outcome;
         }
         let outcome = if u64::from(units) >= needed {
             LeaseOutcome::Ready(account.start_renewal(now))

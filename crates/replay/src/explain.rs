@@ -30,6 +30,7 @@ pub use self::request::{DescriptionError, RequestDescription};
 pub use self::text::render;
 use weir_limiter::Limiter;
 use weir_limiter::elastic::Headroom;
+use weir_limiter::leases::PartsByGroup;
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::engine::Policy;
 use weir_policy::engine::overrides::OverrideBook;
@@ -51,6 +52,8 @@ pub struct ExplainContext<'a> {
     pub headroom: Headroom,
     /// The store of shared limits.
     pub store: StoreState,
+    /// Parts of shared limits that may be spent without the store.
+    pub parts: &'a PartsByGroup,
     /// Time of the limits.
     pub now: Timestamp,
     /// Wall-clock time, for schedules and tokens.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::call_latency::MIN_WAIT;
 use super::parts::StoreParts;
-use weir_limiter::leases::{LeaseResponse, SharedCounter};
+use weir_limiter::leases::{LeaseResponse, PartsByGroup, SharedCounter};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{LimitId, Limiter};
 use weir_telemetry::metrics::Unanswered;
@@ -131,6 +131,11 @@ impl StoreHandle {
     /// Returns this instance's parts of the limits.
     pub(super) fn parts(&self) -> &Arc<StoreParts> {
         &self.parts
+    }
+
+    /// Returns the parts of the limits that requests may spend without the store, or may later.
+    pub fn parts_by_group(&self, now: Timestamp) -> PartsByGroup {
+        self.parts.by_group(now)
     }
 
     /// Blocks the thread until the store has been reached, at most for this time. Returns whether it has been.

@@ -131,7 +131,10 @@ impl StoreHandle {
     ) -> LeaseDecision {
         let Some(part) = self.parts().part_of(counter, now) else { return LeaseDecision::Unavailable };
         match acquire(UnitSource::Part(part)) {
-            LeaseOutcome::Ready(_) => LeaseDecision::Available,
+            LeaseOutcome::Ready(needs_review) => {
+                self.query_if(needs_review, counter);
+                LeaseDecision::Available
+            }
             LeaseOutcome::Rejected(wait) => LeaseDecision::Rejected(wait),
             LeaseOutcome::Requested(_) | LeaseOutcome::Unavailable => LeaseDecision::Unavailable,
         }

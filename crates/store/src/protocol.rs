@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::settings::Topology;
-use weir_limiter::leases::{LeaseGrant, LeaseRequest, ReturnedUnits, SharedCounter, StoreCounterKind};
+use weir_limiter::leases::{
+    LeaseGrant, LeaseRequest, PartsByGroup, ReturnedUnits, SharedCounter, StoreCounterKind,
+};
 use weir_limiter::quota::Ban;
 use weir_limiter::timestamp::Timestamp;
 
@@ -29,7 +31,7 @@ pub const fn group_count(topology: &Topology) -> u16 {
 
 /// Returns the group of a counter, which is less than `groups`.
 pub fn group_index(counter: SharedCounter, groups: u16) -> u16 {
-    (counter.name() % u128::from(groups)) as u16
+    PartsByGroup::group_of(counter, groups.into()) as u16
 }
 
 /// Returns the key of a group's generation.
@@ -91,14 +93,19 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
     let instances = instance.instances;
     let (priority, fair, weight) = (policy.priority, u8::from(policy.is_max_min), instance.weight);
     let demand = format!("{needed} {requested} {demanded} {elapsed} {returned} {granted_at} {owed} {period}");
-    // In upper case if parts of the limit are held back.
-    let [b, w, s, r] = if request.has_parts() { ["B", "W", "S", "R"] } else { ["b", "w", "s", "r"] };
+    let name = |kind: &str| match request.settle_time_of_parts() {
+        Some(settle) => format!("{} {}", kind.to_uppercase(), micros(settle)),
+        None => kind.to_owned(),
+    };
     match request.kind {
         StoreCounterKind::Bucket { interval, burst } => {
-            format!("{b} {interval} {burst} {valid} {priority} {fair} {weight} {demand} {instances} {least}")
+            let kind = name("b");
+            format!(
+                "{kind} {interval} {burst} {valid} {priority} {fair} {weight} {demand} {instances} {least}"
+            )
         }
         StoreCounterKind::Window { count, quota } => {
-            let mut text = format!("{w} {count} {valid} {priority} {weight} {demand}");
+            let mut text = format!("{} {count} {valid} {priority} {weight} {demand}", name("w"));
             let store_now = to_store_time(now, instance.clock_lead);
             for bound in LeaseRequest::window_bounds(&quota, store_now) {
                 // The last boundary of all exceeds the precision of a double.
@@ -108,16 +115,14 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
             text
         }
         StoreCounterKind::Sliding { count, length, sub_windows: parts } => {
+            let (kind, length) = (name("s"), micros(length));
             format!(
-                "{s} {count} {} {parts} {valid} {priority} {weight} {demand} {instances} {least}",
-                micros(length)
+                "{kind} {count} {length} {parts} {valid} {priority} {weight} {demand} {instances} {least}"
             )
         }
         StoreCounterKind::Refill { count, every, burst } => {
-            format!(
-                "{r} {count} {} {burst} {valid} {priority} {weight} {demand} {instances} {least}",
-                micros(every)
-            )
+            let (kind, every) = (name("r"), micros(every));
+            format!("{kind} {count} {every} {burst} {valid} {priority} {weight} {demand} {instances} {least}")
         }
         StoreCounterKind::Permits { count, used, held } => {
             let (instance, sent) = (instance.id, now.as_nanos() / 1000);

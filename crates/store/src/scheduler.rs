@@ -300,7 +300,7 @@ impl LeaseScheduler {
     /// Returns the renewal of a group's part in a call with these requests, and whether it is due. It is due without a
     /// renewal if the time of the store is not known, which every reply has.
     fn renew_parts(&self, group: u16, requests: &[LeaseRequest], now: Timestamp) -> (Option<String>, bool) {
-        for request in requests.iter().filter(|request| request.has_parts()) {
+        for request in requests.iter().filter(|request| request.settle_time_of_parts().is_some()) {
             self.parts.record_demand(group, request.demanded_time(), now);
         }
         let is_due = self.renews_parts && self.parts.is_due(group, now);
@@ -330,9 +330,9 @@ impl LeaseScheduler {
         let store_nanos = i64::try_from(reply.store_time.saturating_mul(1000)).unwrap_or(i64::MAX);
         let clock_lead = store_nanos.saturating_sub(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
         self.instance.clock_lead = clock_lead;
-        self.parts.record_clock_lead(clock_lead, now);
+        self.parts.record_clock_lead(batch.group, clock_lead, now);
         if batch.renewal.is_some() {
-            self.parts.apply(batch.group, reply.part, batch.sent_at);
+            self.parts.apply(batch.group, reply.part, batch.sent_at, now);
         }
         for (request, grant) in batch.requests.iter().zip(&reply.grants) {
             let Some(grant) = protocol::decode_grant(grant, reply.store_time) else {
@@ -363,6 +363,7 @@ impl LeaseScheduler {
     pub fn apply_failure(&mut self, batch: &LeaseBatch, limiter: &Limiter, now: Timestamp) {
         self.latency.record_peak(now.since(batch.sent_at), now);
         self.groups[usize::from(batch.group)].is_call_in_flight = false;
+        self.parts.record_failure(batch.group);
         for request in &batch.requests {
             limiter.abandon_request(request);
             self.schedule_review(request.counter, now.saturating_add(Duration::from_secs(1)));

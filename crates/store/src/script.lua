@@ -8,8 +8,8 @@
 --   ARGV[2]            run_id of the server, which the instance has read from INFO
 --   ARGV[3]            ID of a new generation, used if the group has none
 --   ARGV[4]            renewal of the instance's part: its numbers, separated by spaces, or "-"
---   ARGV[5..]          a request for each counter: its kind and numbers, separated by spaces. The kind is in upper case if
---                      parts of the limit are held back
+--   ARGV[5..]          a request for each counter: its kind and numbers, separated by spaces. If parts of the limit are held
+--                      back, the kind is in upper case, and the time after which nothing matters that was spent is first
 -- Returns the generation, the time of the store in microseconds, the renewed part or -1, and for each request
 --   { granted, valid for, wait, spread, pause, remaining }, with times in microseconds.
 --
@@ -138,7 +138,8 @@ local function last_units(room, q) return q.least <= room and room or 0 end
 local function bucket(key, list)
   local q = { interval = list[1], burst = list[2], valid = list[3], priority = list[4], fair = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
-    owed = list[13], period = list[14], instances = list[15] or 1, least = list[16] or list[7], whole = list.whole or list[2] }
+    owed = list[13], period = list[14], instances = list[15] or 1, least = list[16] or list[7],
+    whole = list.whole or list[2] }
   local full = q.burst * q.interval
   local rate = SECOND / q.interval
   local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
@@ -486,36 +487,48 @@ local kinds = { b = bucket, w = window, s = sliding, r = refill, p = permits, x 
 load_generation()
 local held_back, renew = open_parts(KEYS[2], now, born)
 
--- Time after which nothing matters that was spent under the limit of a request.
-local settle_times = {
-  b = function(list) return list[1] * list[2] end,
-  w = function(list) return list[14] - list[13] end,
-  s = function(list) return list[2] * (1 + 1 / list[3]) end,
-  r = function(list) return (math.ceil(list[3] / list[1]) + 1) * list[2] end,
-}
+-- Places of numbers in a request: of the limit's units, of the needed units, and of the number of instances. The wanted units
+-- follow the needed ones, and those given back and owed are four and six places behind.
+local places = { b = { 2, 7, 15 }, w = { 1, 5, 16 }, s = { 1, 7, 15 }, r = { 3, 7, 15 } }
 
--- Reduces the limit of a request to the fraction `left`; returns its whole units.
-local function reduce(kind, list, left)
+-- Reduces the rate of a request's limit to the fraction `left`.
+local function reduce_rate(kind, list, left)
   if kind == 'b' then list[1] = list[1] / left end
   if kind == 'r' then list[1] = list[1] * left end
-  local place = kind == 'b' and 2 or kind == 'r' and 3 or 1
-  list.whole = list[place]
-  list[place] = math.floor(list[place] * left)
-  return list[place]
 end
 
--- Time after which instances ask again while parts are held back, which may end at any time.
+-- Minimum time after which instances ask again while parts are held back, which may end at any time.
 local HELD_POLL = SECOND / 4
+
+-- Decides a request of whose limit parts may be held back. The first number is the time after which nothing matters that was
+-- spent under the limit.
+local function decide_rest(key, kind, list)
+  local settle = table.remove(list, 1)
+  local units, needed, instances = unpack(places[kind])
+  local held = held_back(settle, list[units])
+  if held == 0 then return kinds[kind](key, list) end
+  local left = 1 - held / WHOLE
+  local asks_after = math.max(HELD_POLL, poll({ instances = list[instances] or 1 }))
+  reduce_rate(kind, list, math.max(left, 1 / WHOLE))
+  if math.floor(list[units] * left) < 1 then
+    -- What is given back and owed counts all the same.
+    if list[needed + 4] > 0 or list[needed + 6] > 0 then
+      list[needed], list[needed + 1] = 0, 0
+      kinds[kind](key, list)
+    end
+    return { 0, 0, asks_after, asks_after / 4, 0, 0 }
+  end
+  list.whole, list[units] = list[units], math.floor(list[units] * left)
+  local reply = kinds[kind](key, list)
+  for index = 3, 5 do reply[index] = math.min(reply[index], asks_after) end
+  return reply
+end
 
 local function decide(key, question)
   local kind, list = question:sub(1, 1), numbers(question:sub(3))
   local counted_as = kind:lower()
-  local held = kind == counted_as and 0 or held_back(settle_times[counted_as](list))
-  if held == 0 then return kinds[counted_as](key, list) end
-  if held == WHOLE or reduce(counted_as, list, 1 - held / WHOLE) < 1 then return { 0, 0, HELD_POLL, HELD_POLL / 4, 0, 0 } end
-  local reply = kinds[counted_as](key, list)
-  for place = 3, 5 do reply[place] = math.min(reply[place], HELD_POLL) end
-  return reply
+  if kind ~= counted_as then return decide_rest(key, counted_as, list) end
+  return kinds[kind](key, list)
 end
 
 local renewed = ARGV[4] == '-' and -1 or renew(unpack(numbers(ARGV[4])))

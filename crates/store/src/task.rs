@@ -37,6 +37,8 @@ const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_BAN_REPORT_DELAY: Duration = Duration::from_millis(100);
 /// Number of missed registrations after which an instance counts as gone.
 const MAX_MISSED_HEARTBEATS: u32 = 4;
+/// Time after which a counter is reviewed that needed units while the store was unreachable.
+const REVIEW_AFTER: Duration = Duration::from_secs(1);
 /// Maximum rounds in which leases are given up, with the last look that finds none.
 const MAX_GIVE_UP_ROUNDS: u32 = 5;
 /// Base of the exponential backoff between attempts to reach an unreachable store; the maximum follows.
@@ -163,7 +165,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                     .for_each(|counter| self.scheduler.schedule_review(counter, now));
             }
             // A renewal of a call that may not arrive would put off when the part may be spent.
-            self.scheduler.renews_parts = !self.handle.is_unreachable() && self.limiter.has_parts();
+            self.scheduler.renews_parts = !self.handle.is_unreachable() && self.handle.parts().are_used();
             self.continue_to_give_up();
             self.start_calls();
             self.report_unanswered();
@@ -211,6 +213,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         if self.handle.is_unreachable() {
             if needs_query {
                 self.limiter.cancel_request(counter);
+                // What is known of a counter without the store is dropped once it does not matter any more.
+                self.scheduler.schedule_review(counter, self.clock.now().saturating_add(REVIEW_AFTER));
             }
             return;
         }
@@ -401,6 +405,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             return;
         }
         self.is_registering = true;
+        self.handle.parts().set_used(self.limiter.has_parts());
+        self.metrics.set_part(self.handle.parts().least_fraction(self.clock.now()));
         self.waiters.retain(|_, waiters| waiters.iter().any(|waiter| !waiter.sender.is_closed()));
         let interval = self.heartbeat_interval();
         self.next_heartbeat = Instant::now() + interval;
@@ -448,7 +454,6 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             self.handle.set_unreachable(false);
             self.metrics.set_up(true);
         }
-        self.metrics.set_part(self.handle.parts().least_fraction(self.clock.now()));
         self.metrics.set_sizes(self.limiter.fleet().instances.get(), self.limiter.shared_counter_count());
     }
 }

@@ -1,6 +1,7 @@
 //! Model of `parts.lua`: the parts that instances may spend without the store, and what is held back for them.
 
 use super::Call;
+use super::request::SECOND;
 
 /// The number that stands for all of a limit.
 const WHOLE: f64 = 1_048_576.0;
@@ -8,7 +9,7 @@ const WHOLE: f64 = 1_048_576.0;
 const EQUAL: f64 = 1.0 / 16.0;
 /// Maximum time for which what was lost may matter.
 const MAX_LOSS: f64 = 2.0 * 86_400.0 * 1e6;
-/// Time after which instances ask again while parts are held back.
+/// Minimum time after which instances ask again while parts are held back.
 const HELD_POLL: f64 = 250_000.0;
 
 /// Parts of a group.
@@ -54,11 +55,10 @@ impl Call<'_> {
         self.generation_start > 0.0 && self.now < self.generation_start + period
     }
 
-    /// Returns the units of [`WHOLE`] that are held back of a limit for which nothing matters that was spent `settle` ago.
-    fn held_back(&self, settle: f64) -> f64 {
+    /// Returns how much of [`WHOLE`] is held back of a limit of `units` for which nothing matters that was spent `settle` ago.
+    fn held_back(&self, settle: f64, units: f64) -> f64 {
         let saved = self.model.parts.get(self.group).filter(|parts| parts.saved >= self.generation_start);
-        let quiet_until = saved.map_or(0.0, |parts| parts.quiet_until);
-        if self.now < quiet_until {
+        if self.now < saved.map_or(0.0, |parts| parts.quiet_until) {
             return 0.0;
         }
         let (holders, now) = (self.holders(), self.now);
@@ -68,10 +68,11 @@ impl Call<'_> {
             if settle > it.valid {
                 continue;
             }
-            if now >= it.renewed + it.absent && now < it.renewed + it.valid + settle {
+            let is_absent = now >= it.renewed + it.absent && now < it.renewed + it.valid + settle;
+            if is_absent && it.part * units >= WHOLE {
                 held += it.part;
             }
-            if now < it.ended + settle {
+            if now < it.ended + settle && it.earlier * units >= WHOLE {
                 held += it.earlier;
             }
         }
@@ -90,84 +91,94 @@ impl Call<'_> {
             return -1;
         }
         let (mine, mut kept): (Vec<_>, Vec<_>) = self.holders().into_iter().partition(|it| it.id == id);
-        let longest = longest(&kept).max(mine.first().map_or(0.0, |it| it.valid)).max(valid);
         if mine.first().is_some_and(|it| it.sent > sent) {
             return -1;
         }
+        if mine.is_empty() && valid == 0.0 {
+            return 0;
+        }
+        let longest = longest(&kept).max(mine.first().map_or(0.0, |it| it.valid)).max(valid);
         let present = kept.iter().filter(|it| now < it.renewed + it.absent);
         let demand_of_all = present.clone().map(|it| it.demand).fold(demand, |sum, of| sum + of);
         let present = 1.0 + present.count() as f64;
         let others: f64 = kept.iter().map(|it| it.part + it.earlier).sum();
-        let is_lossy = self.has_lost(longest, 2.0 * longest);
-        let part = if is_lossy { claimed } else { 0.0 };
-        let new =
-            Holder { id, part, renewed: now, valid: 0.0, absent, earlier: 0.0, ended: 0.0, demand, sent };
+        let (is_lossy, free) = (self.has_lost(longest, 2.0 * longest), (WHOLE - others).max(0.0));
+        let part = if is_lossy { free.min(claimed) } else { 0.0 };
+        let new = Holder { id, part, renewed: now, valid, absent, earlier: 0.0, ended: 0.0, demand, sent };
         let mut mine = mine.into_iter().next().unwrap_or(new);
         if has_spent == 1.0 {
             (mine.earlier, mine.ended, mine.part) = (mine.earlier + mine.part, now, 0.0);
         }
         let by_demand = if demand_of_all > 0.0 { demand / demand_of_all } else { 1.0 / present };
         let wanted = WHOLE * (EQUAL / present + (1.0 - EQUAL) * by_demand);
-        let free = if is_lossy { mine.part } else { (WHOLE - others - mine.earlier).max(0.0) };
-        let granted = if valid > 0.0 { wanted.min(free).floor() } else { 0.0 };
+        let most = if is_lossy { mine.part } else { wanted.min((free - mine.earlier).max(0.0)) };
+        let granted = if valid > 0.0 { most.floor() } else { 0.0 };
         mine.part = granted.max(if valid > 0.0 { mine.part.min(claimed) } else { 0.0 });
+        let absent = if valid > 0.0 { absent } else { 0.0 };
         (mine.renewed, mine.absent, mine.demand, mine.sent) = (now, absent, demand, sent);
         let before = if mine.earlier > 0.0 { mine.valid } else { 0.0 };
         mine.valid = if valid > 0.0 { valid.max(before) } else { mine.valid };
-        if mine.valid > 0.0 {
-            kept.push(mine);
-        }
-        let calm = kept.iter().map(|it| if it.earlier > 0.0 { 0.0 } else { it.renewed + it.absent });
-        let calm = calm.fold(f64::INFINITY, f64::min);
-        let longest = self::longest(&kept);
-        let quiet_until = if self.has_lost(longest, 2.0 * longest) { 0.0 } else { calm };
-        if kept.is_empty() {
-            self.model.parts.remove(self.group);
-        } else {
-            self.model.parts.insert(self.group.into(), Parts { quiet_until, saved: now, holders: kept });
-        }
+        kept.push(mine);
+        self.save_parts(kept);
         granted as i64
     }
 
-    /// Decides a request of the kind `kind`, which is in upper case if parts of its limit are held back.
-    pub(super) fn decide(&mut self, key: &str, kind: &str, list: &mut [f64]) -> [i64; 6] {
-        let counted_as = kind.to_lowercase();
-        let settle = match &*counted_as {
-            "b" => list[0] * list[1],
-            "w" => list[13] - list[12],
-            "s" => list[1] * (1.0 + 1.0 / list[2]),
-            "r" => ((list[2] / list[0]).ceil() + 1.0) * list[1],
-            _ => 0.0,
+    fn save_parts(&mut self, mut holders: Vec<Holder>) {
+        let now = self.now;
+        holders.retain(|it| it.part + it.earlier > 0.0 || now < it.renewed + it.absent);
+        if holders.is_empty() {
+            self.model.parts.remove(self.group);
+            return;
+        }
+        let calm = |it: &Holder| match it {
+            it if it.earlier > 0.0 => 0.0,
+            it if it.part > 0.0 => it.renewed + it.absent,
+            _ => f64::INFINITY,
         };
-        let held = if kind == counted_as { 0.0 } else { self.held_back(settle) };
+        let calm = holders.iter().map(calm).fold(f64::INFINITY, f64::min);
+        let longest = longest(&holders);
+        let quiet_until = if self.has_lost(longest, 2.0 * longest) { 0.0 } else { calm };
+        self.model.parts.insert(self.group.into(), Parts { quiet_until, saved: now, holders });
+    }
+
+    /// Decides a request of the kind `kind`, which is in upper case if parts of its limit are held back.
+    pub(super) fn decide(&mut self, key: &str, kind: &str, list: &mut Vec<f64>) -> [i64; 6] {
+        let counted_as = kind.to_lowercase();
+        let [units, needed, instances] = match &*counted_as {
+            "b" => [1, 6, 14],
+            "r" => [2, 6, 14],
+            "w" => [0, 4, 15],
+            _ => [0, 6, 14],
+        };
+        if kind == counted_as {
+            return self.count(key, &counted_as, list);
+        }
+        let settle = list.remove(0);
+        let held = self.held_back(settle, list[units]);
         if held == 0.0 {
             return self.count(key, &counted_as, list);
         }
-        let (whole, units) = reduce(&counted_as, list, 1.0 - held / WHOLE);
-        if held >= WHOLE || units < 1.0 {
-            return [0, 0, HELD_POLL as i64, HELD_POLL as i64 / 4, 0, 0];
+        let (whole, left) = (list[units], 1.0 - held / WHOLE);
+        let instances = list.get(instances).copied().unwrap_or(1.0);
+        let asks_after = HELD_POLL.max(SECOND / 200.0 * instances).min(SECOND / 2.0);
+        let rate = left.max(1.0 / WHOLE);
+        match &*counted_as {
+            "b" => list[0] /= rate,
+            "r" => list[0] *= rate,
+            _ => {}
         }
+        if (whole * left).floor() < 1.0 {
+            if list[needed + 4] > 0.0 || list[needed + 6] > 0.0 {
+                list[needed..needed + 2].fill(0.0);
+                self.count(key, &counted_as, list);
+            }
+            return [0.0, 0.0, asks_after, asks_after / 4.0, 0.0, 0.0].map(|number| number as i64);
+        }
+        list[units] = (whole * left).floor();
         self.whole = Some(whole);
         let mut reply = self.count(key, &counted_as, list);
         self.whole = None;
-        reply[2..5].iter_mut().for_each(|time| *time = (*time).min(HELD_POLL as i64));
+        reply[2..5].iter_mut().for_each(|time| *time = (*time).min(asks_after as i64));
         reply
     }
-}
-
-/// Reduces the limit of a request to the fraction `left`; returns its units before and after.
-fn reduce(kind: &str, list: &mut [f64], left: f64) -> (f64, f64) {
-    list[0] = match kind {
-        "b" => list[0] / left,
-        "r" => list[0] * left,
-        _ => list[0],
-    };
-    let place = match kind {
-        "b" => 1,
-        "r" => 2,
-        _ => 0,
-    };
-    let whole = list[place];
-    list[place] = (whole * left).floor();
-    (whole, list[place])
 }

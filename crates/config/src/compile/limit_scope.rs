@@ -150,9 +150,11 @@ fn compile_shared_limit(map: &raw::ScopeMap, at: At<'_>) -> Option<SharedLimit> 
     let split_reason = "requests do not wait for the store";
     let lease_reason = "only `shared: lease` distributes units by demand";
     let has_no_store = matches!(instances, Some(InstanceSource::Count(_) | InstanceSource::Dns(_)));
+    let is_strict = map.on_store_loss == Some(OnStoreLoss::StrictSplit);
     let inapplicable = [
         ("wait", map.wait.is_some() && mode == Mode::Split, split_reason),
         ("on_store_loss", map.on_store_loss.is_some() && has_no_store, "no store is used"),
+        ("on_store_loss", is_strict && mode == Mode::Split && !has_no_store, "the store grants no units"),
         ("fairness", map.fairness.is_some() && mode != Mode::Lease, lease_reason),
         ("priority", map.priority.is_some() && mode != Mode::Lease, lease_reason),
     ];
@@ -176,17 +178,31 @@ fn compile_shared_limit(map: &raw::ScopeMap, at: At<'_>) -> Option<SharedLimit> 
 
 /// Adds a note if limits have no parts, although their instances are to spend them without the store.
 pub(super) fn note_undivided_limits(action: &LimitAction, at: At<'_>, context: &CompileContext<'_>) {
-    if action.shared().is_none_or(|shared| shared.on_store_loss != OnStoreLoss::StrictSplit) {
+    let is_strict = |shared: &&SharedLimit| {
+        shared.on_store_loss == OnStoreLoss::StrictSplit && shared.mode != Mode::Split
+    };
+    if action.shared().filter(is_strict).is_none() {
         return;
     }
     let times = action.limits.iter().filter_map(|limit| leases::settle_time(&limit.quota.leased()?));
-    let Some(time) = times.max().filter(|time| *time > context.registration) else { return };
-    let [time, registration] = [time, context.registration].map(parse::format_duration);
-    let note = ValueError::new(format!(
+    let longest = times.max().filter(|time| *time > context.registration);
+    let note = match longest.map(parse::format_duration) {
+        Some(time) => note_undivided(context.registration, &format!("this one takes {time}")),
+        None if action.in_flight.is_some() => ValueError::new(
+            "no request is admitted without the store: a concurrency limit cannot be divided".to_owned(),
+        ),
+        None => return,
+    };
+    at.key("on_store_loss").note(note);
+}
+
+fn note_undivided(registration: Duration, reason: &str) -> ValueError {
+    let registration = parse::format_duration(registration);
+    let note = format!(
         "nothing is admitted without the store: only limits that are whole again within {registration} have parts, and \
-         this one takes {time}"
-    ));
-    at.key("on_store_loss").note(note.with_hint("`store.registration` is that time, at most 1d"));
+         {reason}"
+    );
+    ValueError::new(note).with_hint("`store.registration` is that time, at most 1d")
 }
 
 fn read_wait(map: &raw::ScopeMap, at: At<'_>) -> Option<Duration> {

@@ -187,8 +187,8 @@ pub struct RlsScopeMap {
     /// the highest latency of late, from `50ms` to `500ms`.
     pub wait: Option<Duration>,
     /// Behaviour without a connection to the store: an instance admits its part of the limit (`split`), its part by
-    /// demand, which the store holds back (`strict_split`), nothing (`deny`), everything (`allow`), or the whole limit
-    /// (`local`).
+    /// demand, which the store holds back (`strict_split`; limits that take longer than `store.registration` admit
+    /// nothing), nothing (`deny`), everything (`allow`), or the whole limit (`local`).
     #[cfg_attr(test, schemars(extend("default" = "split")))]
     pub on_store_loss: Option<OnStoreLoss>,
     /// Distribution of units if instances demand more than there are: in proportion to demand (`proportional`), or

@@ -17,6 +17,8 @@ const MIN_VALID: Duration = Duration::from_millis(4);
 pub(super) const MIN_ARRIVAL: Duration = Duration::from_millis(20);
 /// Number of sub-windows in which the store counts a sliding window.
 const SUB_WINDOWS: u32 = 100;
+/// A day without a change of the clock.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Validity of permits without a query from their instance.
 const PERMITS_VALID: Duration = Duration::from_secs(3);
 
@@ -244,14 +246,21 @@ impl StoreCounterKind {
         }
     }
 
-    /// Time after which nothing matters any more that was spent; `None` for permits. Days of a calendar differ in length.
+    /// Time after which nothing matters any more that was spent, in whole microseconds; `None` for permits.
+    ///
+    /// The store and instances compare it with the same number, so it is computed here only.
     pub fn settle_time(&self) -> Option<Duration> {
+        let micros = |micros: f64| Duration::from_micros(micros.ceil() as u64);
         Some(match *self {
-            Self::Bucket { interval, burst } => {
-                Duration::try_from_secs_f64(interval * f64::from(burst) / 1e6).unwrap_or(Duration::MAX)
+            Self::Bucket { interval, burst } => micros(interval * f64::from(burst)),
+            // Days of a calendar differ in length.
+            Self::Window { quota, .. } => match quota.window().duration() {
+                length if length < DAY => length,
+                length => length.saturating_mul(9) / 8,
+            },
+            Self::Sliding { length, sub_windows: parts, .. } => {
+                micros((length.saturating_add(length / parts)).as_secs_f64() * 1e6)
             }
-            Self::Window { quota, .. } => quota.window().duration().saturating_mul(9) / 8,
-            Self::Sliding { length, sub_windows: parts, .. } => length.saturating_add(length / parts),
             Self::Refill { count, every, burst } => {
                 every.saturating_mul(burst.div_ceil(count).saturating_add(1))
             }
@@ -304,9 +313,10 @@ pub fn excess(quota: &Quota, cost: u32, policy: &LeasePolicy) -> f64 {
 }
 
 impl LeaseRequest {
-    /// Whether parts of the limit are held back for instances that do not reach the store.
-    pub const fn has_parts(&self) -> bool {
-        self.lease_policy.has_parts && !self.kind.is_permits()
+    /// Time after which nothing matters that was spent under the limit, if parts of it are held back for instances that do
+    /// not reach the store.
+    pub fn settle_time_of_parts(&self) -> Option<Duration> {
+        self.kind.settle_time().filter(|_| self.lease_policy.has_parts)
     }
 
     /// Demand since the last query, as the time in which the limit admits as much.

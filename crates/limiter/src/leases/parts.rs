@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::account::LeaseAccount;
 use super::lease_request::StoreCounterKind;
+use super::{LeaseOutcome, SharedCounter, lease_of, write_lease};
 use crate::Limiter;
 use crate::algorithm::lease::LeaseState;
 use crate::timestamp::Timestamp;
@@ -47,6 +48,22 @@ struct PartLimit {
     interval: Duration,
     /// Units.
     burst: u32,
+}
+
+/// An instance's parts by the groups of counters; empty if it has none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PartsByGroup(pub Vec<Option<StorePart>>);
+
+impl PartsByGroup {
+    /// Returns the index of the group of `counter` among this number of `groups`.
+    pub fn group_of(counter: SharedCounter, groups: usize) -> usize {
+        (counter.name() % groups.max(1) as u128) as usize
+    }
+
+    /// Returns the part of the limit of `counter`.
+    pub fn part_of(&self, counter: SharedCounter) -> Option<StorePart> {
+        *self.0.get(Self::group_of(counter, self.0.len()))?
+    }
 }
 
 impl Limiter {
@@ -102,51 +119,83 @@ impl PartBucket {
         now >= self.empty_at
     }
 
-    /// Takes `units`; returns the time until there are as many if there are too few.
+    /// Takes `units`. Returns the time until there are as many if there are too few; `None` if there never are.
     fn take(
         &mut self,
         units: u32,
         limit: PartLimit,
         start: Timestamp,
         now: Timestamp,
-    ) -> Result<(), Duration> {
+    ) -> Result<(), Option<Duration>> {
+        if now < start {
+            return Err(Some(start.since(now)));
+        }
         if self.start != start {
             *self = Self { start, interval: limit.interval, empty_at: start.saturating_add(limit.full()) };
         } else if self.interval != limit.interval {
             // The limit has changed.
             (self.interval, self.empty_at) = (limit.interval, now.saturating_add(limit.full()));
         }
-        let after = self.empty_at.max(now).saturating_add(limit.interval.saturating_mul(units));
-        let full_at = now.saturating_add(limit.full());
+        let taken = limit.interval.saturating_mul(units);
+        if taken > limit.full() {
+            return Err(None);
+        }
+        let (after, full_at) =
+            (self.empty_at.max(now).saturating_add(taken), now.saturating_add(limit.full()));
         if after > full_at {
-            return Err(after.since(full_at));
+            return Err(Some(after.since(full_at)));
         }
         self.empty_at = after;
         Ok(())
     }
 }
 
-impl LeaseAccount {
-    /// Takes `units` of this instance's part of a limit. Returns the slot with them, or the time until there are as many.
-    /// `None` if the part may not be spent any more.
-    pub(super) fn take_part(
-        &mut self,
+impl Limiter {
+    /// Provides units of this instance's part to a request whose counter is out of units. The caller has to review the counter
+    /// later if [`LeaseOutcome::Ready`] says so.
+    pub(super) fn acquire_part_units(
+        &self,
         part: &StorePart,
-        kind: &StoreCounterKind,
-        held: LeaseState,
-        units: u32,
+        SharedCounter { limit, key }: SharedCounter,
+        cost: u32,
+        limit_units: Option<u32>,
         now: Timestamp,
-    ) -> Option<Result<LeaseState, Duration>> {
-        let (limit, start) = (part.of(kind)?, part.start(kind));
-        if now >= part.until {
-            return None;
+    ) -> LeaseOutcome {
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        let quota = shard.quota(limit).filter(|quota| quota.is_leased()).copied();
+        let has_parts = shard.quotas().lease_policy(limit).is_some_and(|policy| policy.has_parts);
+        let Some(quota) = quota.filter(|_| has_parts) else { return LeaseOutcome::Unavailable };
+        let kind =
+            StoreCounterKind::from_quota(&limit_units.map_or(quota, |units| quota.with_units(units)), 0);
+        let (reserved, held) = (shard.reserved_of(key, limit), lease_of(&shard, key, limit, now));
+        let is_new = !shard.lease_accounts().contains_key(&key);
+        let of_limit = part.of(&kind).filter(|_| now < part.until);
+        // An account for each key that is rejected would fill the table.
+        if is_new && (of_limit.is_none() || now < part.start(&kind)) {
+            return of_limit
+                .map_or(LeaseOutcome::Unavailable, |_| LeaseOutcome::Rejected(part.start(&kind).since(now)));
         }
-        if now < start {
-            return Some(Err(start.since(now)));
-        }
-        Some(self.part.take(units, limit, start, now).map(|()| self.add_part(held, units, now)))
+        let Some(account) = shard.lease_account(key, limit, now) else { return LeaseOutcome::Unavailable };
+        let left = account.expire(held, reserved, now);
+        let needed = u64::from(account.uncovered(reserved)).saturating_add(cost.into());
+        let held = account.replenish(left, needed, now);
+        let missing = needed.saturating_sub(held.units(now).into());
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        let (outcome, held) = match (missing, of_limit) {
+            (0, _) => (LeaseOutcome::Ready(is_new), held),
+            (_, None) => (LeaseOutcome::Unavailable, held),
+            (_, Some(limit)) => match account.part.take(missing, limit, part.start(&kind), now) {
+                Ok(()) => (LeaseOutcome::Ready(is_new), account.add_part(held, missing, now)),
+                Err(Some(wait)) => (LeaseOutcome::Rejected(wait), held),
+                Err(None) => (LeaseOutcome::Unavailable, held),
+            },
+        };
+        write_lease(&mut shard, key, limit, held, now);
+        outcome
     }
+}
 
+impl LeaseAccount {
     /// Adds units to the slot that the store has not granted. It must not get them back.
     fn add_part(&mut self, held: LeaseState, units: u32, now: Timestamp) -> LeaseState {
         let left = held.units(now);

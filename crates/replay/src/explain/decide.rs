@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use super::ExplainContext;
 use weir_limiter::algorithm::CounterUsage;
 use weir_limiter::decision::Decision;
-use weir_limiter::leases::LeaseOutcome;
 use weir_limiter::leases::acquisition::{self, LeaseDecision, LeasedRequest, MIN_RETRY_AFTER};
+use weir_limiter::leases::{LeaseOutcome, UnitSource};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter};
 use weir_limits::AppliedLimits;
@@ -158,10 +158,13 @@ impl LeasedRequest for CopiedChecks<'_> {
 
     fn acquire(&mut self, position: usize) -> LeaseDecision {
         let SelectedCheck { check, rule, .. } = &self.selected[position];
-        if self.context.store == StoreState::Unreachable {
-            return LeaseDecision::Unavailable;
-        }
-        match self.copy.acquire_units(check, self.context.now) {
+        let counter = self.copy.shared_counter(check);
+        let source = match (self.context.store, self.context.parts.part_of(counter)) {
+            (StoreState::Reachable, _) => UnitSource::Store,
+            (StoreState::Unreachable, Some(part)) => UnitSource::Part(part),
+            (StoreState::Unreachable, None) => return LeaseDecision::Unavailable,
+        };
+        match self.copy.acquire_units_from(source, check, self.context.now) {
             LeaseOutcome::Ready(_) => LeaseDecision::Available,
             LeaseOutcome::Requested(_) => {
                 self.waiting.get_or_insert(*rule);

@@ -8,6 +8,7 @@ use super::*;
 use weir_config as config;
 use weir_limiter::LimiterSettings;
 use weir_limiter::decision::Decision;
+use weir_limiter::leases::{PartsByGroup, StorePart};
 use weir_limiter::quota::{BoostFactor, QuotaChange};
 use weir_policy::engine::overrides::{OverrideAction, OverrideTarget};
 use weir_policy::engine::{Engine, PolicySpec};
@@ -19,7 +20,7 @@ const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 
 fn spec(rules: &str) -> PolicySpec {
     let text = format!(
-        "listeners: 127.0.0.1:0\nupstream: echo\nclient_ip: {{ trusted_proxies: 10.0.0.0/8 }}\nrules:\n{rules}"
+        "listeners: 127.0.0.1:0\nupstream: echo\nstore: {{ redis: redis://h }}\nclient_ip: {{ trusted_proxies: 10.0.0.0/8 }}\nrules:\n{rules}"
     );
     config::from_text(&text, Path::new("weir.yaml"), &|_| None).unwrap().policy
 }
@@ -27,13 +28,14 @@ fn spec(rules: &str) -> PolicySpec {
 struct Fixture {
     engine: Engine<Arc<Policy>>,
     limiter: Arc<Limiter>,
+    parts: PartsByGroup,
 }
 
 impl Fixture {
     fn new(rules: &str) -> Self {
         let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 1000, secret: [1, 2] }));
         let engine = Engine::start(&spec(rules), &limiter, &[], START, Ok::<_, Infallible>).unwrap();
-        Self { engine, limiter }
+        Self { engine, limiter, parts: PartsByGroup::default() }
     }
 
     fn policy(&self) -> Arc<Policy> {
@@ -52,6 +54,7 @@ impl Fixture {
             overrides: self.engine.overrides(),
             headroom: Headroom::NONE,
             store: StoreState::Unreachable,
+            parts: &self.parts,
             now,
             wall_clock: now,
         })
@@ -254,4 +257,21 @@ proptest! {
             prop_assert_eq!(explained.retry_after_seconds.is_some(), is_rejected);
         }
     }
+}
+
+#[test]
+fn without_the_store_a_part_decides_if_there_is_one() {
+    let rule = "  - { name: a, limit: 100/s, scope: { shared: lease, on_store_loss: strict_split } }\n";
+    let mut fixture = Fixture::new(rule);
+    let request = RequestDescription::default();
+    let second = Duration::from_secs(1);
+    assert_eq!(fixture.predict(&request, START), PredictedAction::Reject(RuleIndex(0), second));
+    let (until, max_settle_time) = (START.saturating_add(60 * second), 60 * second);
+    let part = StorePart { fraction: 0.5, from: START, until, max_settle_time };
+    fixture.parts = PartsByGroup(vec![Some(part)]);
+    assert_eq!(
+        fixture.predict(&request, START.saturating_add(second)),
+        PredictedAction::Forward(None),
+        "a second after its start"
+    );
 }

@@ -208,9 +208,10 @@ async fn unreachable_store_leaves_the_part_if_there_is_one() {
     };
     assert_eq!(decided(LeaseOutcome::Ready(false)), LeaseDecision::Unavailable, "it has no part");
     handle.parts().configure(1, Duration::from_secs(60));
-    handle.parts().record_clock_lead(0, NOW);
+    handle.parts().set_used(true);
+    handle.parts().record_clock_lead(0, 0, NOW);
     handle.parts().renew(0, NOW).unwrap();
-    handle.parts().apply(0, 1000, NOW);
+    handle.parts().apply(0, 1000, NOW, NOW);
     assert_eq!(decided(LeaseOutcome::Ready(false)), LeaseDecision::Available);
     assert_eq!(decided(LeaseOutcome::Rejected(LONG)), LeaseDecision::Rejected(LONG));
     assert_eq!(decided(LeaseOutcome::Unavailable), LeaseDecision::Unavailable);

@@ -14,7 +14,8 @@ fn parts() -> (StoreParts, SharedCounter) {
     let (limiter, check) = limiter();
     let parts = StoreParts::default();
     parts.configure(1, VALID);
-    parts.record_clock_lead(1_000_000_000, NOW);
+    parts.set_used(true);
+    parts.record_clock_lead(0, 1_000_000_000, NOW);
     (parts, limiter.shared_counter(&check))
 }
 
@@ -22,7 +23,7 @@ fn parts() -> (StoreParts, SharedCounter) {
 fn renewed() -> (StoreParts, SharedCounter) {
     let (parts, counter) = parts();
     parts.renew(0, NOW).expect("a renewal");
-    parts.apply(0, i64::from(WHOLE / 4), NOW);
+    parts.apply(0, i64::from(WHOLE / 4), NOW, NOW);
     (parts, counter)
 }
 
@@ -30,8 +31,8 @@ fn renewed() -> (StoreParts, SharedCounter) {
 fn part_may_be_spent_once_the_instance_counts_as_absent_and_until_it_is_granted_to_others() {
     let (parts, counter) = renewed();
     let part = parts.part_of(counter, NOW).expect("a part");
-    // A renewal is executed within 250 ms, and the instance counts as absent 750 ms later; an eighth for the clocks.
-    assert_eq!((part.fraction, part.from, part.until), (0.25, after(1125), after(52_500)));
+    // A renewal is executed within 250 ms, and the instance counts as absent 750 ms later; 250 ms more for the clocks.
+    assert_eq!((part.fraction, part.from, part.until), (0.25, after(1250), after(52_500)));
     assert_eq!(part.max_settle_time, VALID);
     assert_eq!(parts.part_of(counter, after(52_500)), None);
 }
@@ -41,7 +42,7 @@ fn renewal_without_a_response_puts_the_start_off_and_not_the_end() {
     let (parts, counter) = renewed();
     parts.renew(0, after(400)).expect("a renewal");
     let part = parts.part_of(counter, after(500)).expect("a part");
-    assert_eq!((part.from, part.until), (after(1525), after(52_500)));
+    assert_eq!((part.from, part.until), (after(1650), after(52_500)));
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn instance_without_a_renewal_has_no_part() {
     let (parts, counter) = parts();
     assert_eq!(parts.part_of(counter, NOW), None);
     parts.renew(0, NOW).expect("a renewal");
-    parts.apply(0, -1, NOW);
+    parts.apply(0, -1, NOW, NOW);
     assert_eq!(parts.part_of(counter, NOW), None, "the store has not renewed it");
 }
 
@@ -57,8 +58,41 @@ fn instance_without_a_renewal_has_no_part() {
 fn renewals_need_the_time_of_the_store_of_a_moment_ago() {
     let (parts, _) = parts();
     assert!(parts.is_due(0, NOW));
-    assert_eq!(parts.renew(0, after(1001)), None, "clocks may have drifted since");
+    assert_eq!(parts.renew(0, after(501)), None, "clocks may have drifted since");
+    parts.record_failure(0);
+    assert_eq!(parts.renew(0, NOW), None, "a further renewal would put the start off");
     assert_eq!(StoreParts::default().renew(0, NOW), None);
+}
+
+#[test]
+fn each_group_has_the_clock_of_its_server() {
+    let parts = StoreParts::default();
+    parts.configure(2, VALID);
+    parts.record_clock_lead(1, 5_000_000_000, NOW);
+    assert_eq!(parts.renew(0, NOW), None);
+    assert_eq!(parts.renew(1, NOW).expect("a renewal").deadline, STORE_NOW + 4_250_000);
+}
+
+#[test]
+fn smaller_fleet_does_not_bring_the_start_forward() {
+    let (parts, counter) = parts();
+    parts.set_instances(192);
+    parts.renew(0, NOW).expect("a renewal");
+    parts.apply(0, 1000, NOW, NOW);
+    parts.set_instances(2);
+    parts.renew(0, after(400)).expect("a renewal");
+    assert_eq!(parts.part_of(counter, after(500)).expect("a part").from, after(5000));
+}
+
+#[test]
+fn part_that_was_spent_before_a_late_reply_is_stated_again() {
+    let (parts, counter) = renewed();
+    parts.record_clock_lead(0, 1_000_000_000, after(1000));
+    parts.renew(0, after(1000)).expect("a renewal");
+    assert!(parts.part_of(counter, after(2300)).is_some());
+    parts.apply(0, 1000, after(1000), after(2400));
+    parts.record_clock_lead(0, 1_000_000_000, after(2400));
+    assert!(parts.renew(0, after(2500)).expect("a renewal").is_spent);
 }
 
 #[test]
@@ -66,8 +100,8 @@ fn renewal_tells_the_store_what_it_needs() {
     let (parts, counter) = renewed();
     parts.record_demand(0, Duration::from_millis(500), after(100));
     assert!(!parts.is_due(0, after(249)) && parts.is_due(0, after(250)));
-    assert!(parts.part_of(counter, after(1200)).is_some(), "requests spend it");
-    parts.record_clock_lead(1_000_000_000, after(1200));
+    assert!(parts.part_of(counter, after(1260)).is_some(), "requests spend it");
+    parts.record_clock_lead(0, 1_000_000_000, after(1260));
     let renewal = parts.renew(0, after(1300)).expect("a renewal");
     let sent = after(1300).as_nanos() / 1000;
     let expected = PartRenewal {
@@ -90,11 +124,11 @@ fn renewal_tells_the_store_what_it_needs() {
 fn part_that_was_spent_is_gone_after_the_return() {
     let (parts, counter) = renewed();
     assert!(parts.part_of(counter, after(2000)).is_some());
-    parts.record_clock_lead(1_000_000_000, after(3000));
+    parts.record_clock_lead(0, 1_000_000_000, after(3000));
     assert!(parts.renew(0, after(3000)).expect("a renewal").is_spent);
     assert_eq!(parts.part_of(counter, after(9000)), None, "the store holds it back for what was spent");
-    parts.apply(0, 5, after(3000));
-    parts.record_clock_lead(1_000_000_000, after(3250));
+    parts.apply(0, 5, after(3000), after(3001));
+    parts.record_clock_lead(0, 1_000_000_000, after(3250));
     assert!(!parts.renew(0, after(3250)).expect("a renewal").is_spent, "reported once");
 }
 
