@@ -244,7 +244,7 @@ impl Attack {
             let Some(part) = instance.parts.part_of(counter, now) else { return };
             let outcome = instance.limiter.acquire_units_from(UnitSource::Part(part), &instance.check, now);
             let is_admitted = !instance.limiter.check(&[instance.check], now).is_rejected();
-            if outcome != LeaseOutcome::Ready(false) || !is_admitted {
+            if !matches!(outcome, LeaseOutcome::Ready(_)) || !is_admitted {
                 return;
             }
             self.of_parts += 1;

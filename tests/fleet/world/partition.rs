@@ -54,7 +54,7 @@ impl Instance {
         }
         let Some(part) = self.part(breach, key, now) else { return Some(false) };
         let outcome = self.limiter.acquire_units_from(UnitSource::Part(part), &check, now);
-        Some(outcome == LeaseOutcome::Ready(false) && self.is_admitted(check, now))
+        Some(matches!(outcome, LeaseOutcome::Ready(_)) && self.is_admitted(check, now))
     }
 
     fn is_admitted(&self, check: Check, now: Timestamp) -> bool {

@@ -1,5 +1,8 @@
 //! A fleet whose instances all have more demand than their shared limit, and what it admits.
 
+use std::sync::Mutex;
+use std::time::Instant;
+
 use super::*;
 use crate::support::Client;
 use crate::support::load::SetOnDrop;
@@ -11,6 +14,8 @@ pub(super) const LIMIT: usize = 200;
 pub(super) struct LoadedFleet {
     pub(super) instances: Vec<Weir>,
     admitted: Vec<AtomicUsize>,
+    /// When requests were admitted.
+    times: Mutex<Vec<Instant>>,
     is_over: AtomicBool,
 }
 
@@ -19,7 +24,7 @@ impl LoadedFleet {
     pub(super) fn start(stores: &[String], on_store_loss: &str) -> Self {
         let instances: Vec<_> = stores.iter().map(|store| start(store, on_store_loss)).collect();
         let admitted = instances.iter().map(|_| AtomicUsize::new(0)).collect();
-        Self { instances, admitted, is_over: AtomicBool::new(false) }
+        Self { instances, admitted, times: Mutex::default(), is_over: AtomicBool::new(false) }
     }
 
     /// Returns what each instance has admitted.
@@ -44,15 +49,17 @@ impl LoadedFleet {
     fn demand(&self, number: usize) {
         let mut client = Client::connect(self.instances[number].address());
         while !self.is_over.load(Ordering::SeqCst) {
-            let is_admitted = client.get("/").status == 200;
-            self.admitted[number].fetch_add(usize::from(is_admitted), Ordering::SeqCst);
+            if client.get("/").status == 200 {
+                self.times.lock().unwrap().push(wait::now());
+                self.admitted[number].fetch_add(1, Ordering::SeqCst);
+            }
             // The demand is above the limit all the same.
             wait::pause(Duration::from_millis(1));
         }
     }
 
-    /// Runs `test` while all instances have demand. Asserts that they admit no more than the limit, and this part of it
-    /// or more.
+    /// Runs `test` while all instances have demand. Asserts that they admit no more than the limit in any window, and this
+    /// part of it or more in all.
     pub(super) fn assert_kept(&self, least: f64, test: impl Fn() + Sync) {
         let start = wait::now();
         run_concurrently(self.instances.len() + 1, |number| {
@@ -62,9 +69,21 @@ impl LoadedFleet {
             let _end = SetOnDrop(&self.is_over);
             test();
         });
-        let most = LIMIT as f64 * (1.0 + start.elapsed().as_secs_f64());
-        let admitted = self.count().iter().sum::<usize>() as f64;
-        assert!(admitted <= most && admitted >= least * most, "{admitted} of at most {most}");
+        let (limit, mut times) = (LIMIT as f64, std::mem::take(&mut *self.times.lock().unwrap()));
+        times.sort_unstable();
+        // A bucket with the rate and the burst of the limit. Each client may see its last response late.
+        let (mut level, mut last) = (0.0, start);
+        for time in &times {
+            level = f64::max(level - limit * time.duration_since(last).as_secs_f64(), 0.0) + 1.0;
+            last = *time;
+            assert!(
+                level <= limit + self.instances.len() as f64,
+                "{level} at {:?}",
+                time.duration_since(start)
+            );
+        }
+        let most = limit * (1.0 + start.elapsed().as_secs_f64());
+        assert!(times.len() as f64 >= least * most, "{} of at most {most}", times.len());
     }
 }
 

@@ -24,7 +24,8 @@ fn instance_that_is_cut_off_spends_its_part_and_the_others_leave_it() {
     fleet.assert_kept(0.5, || {
         until_all_have_parts(&fleet);
         is_cut.store(true, Ordering::SeqCst);
-        fleet.until_admits(2, LIMIT);
+        // What it spends would be in excess if the others did not leave it.
+        fleet.until_admits(2, 2 * LIMIT);
         is_cut.store(false, Ordering::SeqCst);
         let cut_off = &fleet.instances[2];
         wait::until_true("the store", || cut_off.metric("weir_store_up", &[]) == 1.0);

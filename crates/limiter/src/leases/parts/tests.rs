@@ -45,7 +45,7 @@ fn after(millis: u32) -> Timestamp {
 fn admits(limiter: &Limiter, check: Check, now: Timestamp) -> bool {
     if limiter.check(&[check], now).is_rejected() {
         let outcome = limiter.acquire_units_from(UnitSource::Part(part()), &check, now);
-        return outcome == LeaseOutcome::Ready(false) && !limiter.check(&[check], now).is_rejected();
+        return matches!(outcome, LeaseOutcome::Ready(_)) && !limiter.check(&[check], now).is_rejected();
     }
     true
 }
@@ -99,6 +99,30 @@ fn what_is_spent_counts_while_nothing_else_happens() {
     }
     let next = admitted(&limiter, check, 10_200..10_210);
     assert!(next <= 5, "{next}: the account was forgotten");
+}
+
+#[test]
+fn keys_that_are_rejected_take_no_room() {
+    let (limiter, check) = limited(quota(Algorithm::Gcra, 100, 1));
+    let key = |number: u32| Check { key: limiter.hasher().hash(&number.to_be_bytes()), ..check };
+    for number in 0..1000 {
+        limiter.acquire_units_from(UnitSource::Part(part()), &key(number), after(1000));
+        limiter.acquire_units_from(UnitSource::Part(part()), &key(number), after(60_000));
+    }
+    assert_eq!(limiter.shared_counter_count(), 0);
+    let first = limiter.acquire_units_from(UnitSource::Part(part()), &key(0), after(10_000));
+    assert_eq!(first, LeaseOutcome::Ready(true), "it has to be reviewed");
+    assert!(!limiter.check(&[key(0)], after(10_000)).is_rejected());
+    limiter.review(limiter.shared_counter(&key(0)), after(12_000));
+    assert_eq!(limiter.shared_counter_count(), 0);
+}
+
+#[test]
+fn request_that_costs_more_than_the_part_has_no_part() {
+    let (limiter, check) = limited(quota(Algorithm::Gcra, 100, 1));
+    let outcome =
+        limiter.acquire_units_from(UnitSource::Part(part()), &Check { cost: 30, ..check }, after(9000));
+    assert_eq!(outcome, LeaseOutcome::Unavailable);
 }
 
 #[test]
