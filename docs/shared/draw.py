@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Draws fleet.svg and prints the tables of shared-limits.md, from fleet.csv of `cargo bench --features jemalloc --bench fleet -- --csv FILE`.
+"""Draws fleet.svg and faults.svg, and prints the tables of shared-limits.md.
+
+The data are fleet.csv of `cargo bench --features jemalloc --bench fleet -- --csv FILE`, and faults.csv, the output of
+`cargo bench --features jemalloc --bench fleet -- faults`.
 
     python3 docs/shared/draw.py
 
@@ -101,6 +104,70 @@ def others(all_rows):
         )
 
 
+LIMIT = 10_000
+FAULTS = {
+    "none": "nothing fails",
+    "killed": "the store is gone, seconds 8 to 38",
+    "frozen": "the store is frozen, seconds 8 to 18",
+    "late": "the store responds after the timeout, seconds 8 to 18",
+    "flushed": "the store loses its data in second 8",
+    "old_snapshot": "the store is restored from a snapshot of second 5",
+    "failed_over": "the master is killed, Sentinel names its replica",
+    "third_killed": "a third of the instances is killed",
+    "doubled": "as many instances again start",
+    "third_cut": "a third loses the store, seconds 8 to 18",
+    "half_cut": "half loses the store, seconds 8 to 18",
+    "two_thirds_cut": "two thirds lose the store, seconds 8 to 18",
+}
+
+
+def fault_rows():
+    with open(HERE / "faults.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fault_panel(row, place):
+    """Draws the admissions in each second of one experiment, as a share of twice the limit."""
+    way, _, fault = row["fault"].rpartition(":")
+    left, top = LEFT + place % 3 * (PANEL + 20), TOP + place // 3 * 150
+    counts = [int(count) for count in row["seconds"].split()[3:-1]]
+    x = lambda second: left + second / 50 * PANEL
+    y = lambda count: top + 100 * (1 - min(count / (2 * LIMIT), 1))
+    points = " ".join(f"{x(second):.1f},{y(count):.1f}" for second, count in enumerate(counts, 3))
+    colour = "#2ca02c" if way else "#1f77b4"
+    title = f"{'strict_split' if way else 'split'}: {FAULTS[fault]}"
+    return [
+        f'<text x="{left}" y="{top - 6}">{title}</text>',
+        f'<line x1="{left}" x2="{left + PANEL}" y1="{y(LIMIT)}" y2="{y(LIMIT)}" stroke="#bbbbbb"/>',
+        f'<line x1="{left}" x2="{left + PANEL}" y1="{y(0)}" y2="{y(0)}" stroke="#bbbbbb"/>',
+        f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
+    ]
+
+
+def fault_picture(all_rows):
+    width, height = LEFT + 3 * (PANEL + 20), TOP + (len(all_rows) + 2) // 3 * 150
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        f'<text x="{LEFT}" y="18">Admitted by 96 instances in each of 50 seconds; the line is the limit, {LIMIT} a second</text>',
+    ]
+    for place, row in enumerate(all_rows):
+        parts += fault_panel(row, place)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def fault_table(all_rows):
+    print("| fault | way | used meanwhile | used afterwards | most above r·w + B, in any window |")
+    print("|---|---|---|---|---|")
+    for row in all_rows:
+        way, _, fault = row["fault"].rpartition(":")
+        excess = f"{float(row['excess']):,.0f} units".replace(",", " ") if float(row["excess"]) > 0 else "none"
+        print(
+            f"| {FAULTS[fault]} | `{'strict_split' if way else 'split'}` | {float(row['used_meanwhile']):.1%} | "
+            f"{float(row['used_after']):.1%} | {excess} |"
+        )
+
+
 def main():
     all_rows = rows()
     found = {(row["way"], row["limit"]): row for row in all_rows if (row["demand"], row["pattern"]) == ("0.90", "shifting")}
@@ -110,6 +177,10 @@ def main():
     table(all_rows)
     print()
     others(all_rows)
+    print()
+    faults = fault_rows()
+    (HERE / "faults.svg").write_text(fault_picture(faults))
+    fault_table(faults)
 
 
 main()
