@@ -10,6 +10,7 @@ domain: d
 descriptors:
   - { key: k, rate_limit: { unit: year, requests_per_unit: 10 } }
   - { key: other, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: fast, rate_limit: { unit: second, requests_per_unit: 100 } }
 ";
 
 /// Instances of the service without a proxy, configured by environment variables.
@@ -88,6 +89,21 @@ fn on_store_loss_applies_to_files() {
             fleet.instances.iter().all(|weir| weir.metric("weir_store_up", &[]) == 0.0)
         });
         assert_eq!(fleet.count_admitted("k=a", 60), expected, "{loss}");
+    }
+}
+
+#[test]
+fn parts_of_short_limits_are_spent_without_the_store() {
+    let mut store = Server::start();
+    let fleet = RlsFleet::start(&store, &[("WEIR_ON_STORE_LOSS", "strict_split")]);
+    for weir in &fleet.instances {
+        wait::until_true("a part", || weir.metric("weir_store_part", &[]) > 0.1);
+    }
+    store.kill();
+    for (weir, client) in fleet.instances.iter().zip(&fleet.clients) {
+        wait::until_true("the loss", || weir.metric("weir_store_up", &[]) == 0.0);
+        wait::until_true("a part", || client.check("d", "fast=x").overall_code() == Code::Ok);
+        assert_eq!(client.check("d", "k=a").overall_code(), Code::OverLimit, "a year has no parts");
     }
 }
 
