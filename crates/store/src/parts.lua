@@ -15,12 +15,13 @@ local MAX_LOSS = 2 * 86400 * 1000000
 local HEADER, HOLDER = '<dd', '<' .. ('d'):rep(9)
 
 local function open_parts(key, now, born)
-  local quiet_until, saved = 0, 0
-  local holders, longest
+  -- Loaded when a request needs them: most limits have no parts.
+  local quiet_until, holders, longest
   local known_held = {}
 
   local function load_header()
-    local text = redis.call('GETRANGE', key, 0, 15)
+    local text, saved = redis.call('GETRANGE', key, 0, 15), 0
+    quiet_until = 0
     if #text == 16 then quiet_until, saved = struct.unpack(HEADER, text) end
     if saved < born then quiet_until = 0 end
   end
@@ -86,6 +87,7 @@ local function open_parts(key, now, born)
 
   -- Returns how much of WHOLE is held back of a limit of `units` for which nothing matters that was spent `settle` ago.
   local function held_back(settle, units)
+    if not quiet_until then load_header() end
     if now < quiet_until then return 0 end
     local name = settle .. ' ' .. units
     known_held[name] = known_held[name] or sum_held(settle, units)
@@ -132,6 +134,5 @@ local function open_parts(key, now, born)
     return granted
   end
 
-  load_header()
   return held_back, renew
 end
