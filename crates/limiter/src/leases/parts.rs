@@ -33,8 +33,8 @@ pub struct StorePart {
 /// What an instance has spent of its part of one limit: a bucket that drains continuously.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PartBucket {
-    /// Start of the part.
-    start: Timestamp,
+    /// Time from which the part may be spent, which differs from part to part.
+    from: Timestamp,
     /// Time in which a unit of it drains.
     interval: Duration,
     /// Time at which the bucket is empty.
@@ -48,6 +48,8 @@ struct PartLimit {
     interval: Duration,
     /// Units.
     burst: u32,
+    /// Time from which they may be spent.
+    start: Timestamp,
 }
 
 /// An instance's parts by the groups of counters; empty if it has none.
@@ -86,18 +88,16 @@ impl StorePart {
             StoreCounterKind::Refill { count, every, burst } => half_as_fast(every, part(count), part(burst)),
             StoreCounterKind::Permits { .. } => return None,
         };
-        let is_whole_in_time = kind.settle_time()? <= self.max_settle_time;
+        let settle_time = kind.settle_time()?;
+        let is_whole_in_time = settle_time <= self.max_settle_time;
         let interval = Duration::try_from_secs_f64(micros / 1e6).ok()?;
-        (is_whole_in_time && burst > 0).then_some(PartLimit { interval, burst })
-    }
-
-    /// Time from which the part of a limit may be spent. Units of a bucket drain, so that a part of it begins empty. What
-    /// the others have spent of a window counts until it has ended.
-    fn start(&self, kind: &StoreCounterKind) -> Timestamp {
-        match kind {
+        // Units of a bucket drain, so that a part of it begins empty. What the others have spent of a window counts until it
+        // has ended.
+        let start = match kind {
             StoreCounterKind::Bucket { .. } => self.from,
-            _ => self.from.saturating_add(kind.settle_time().unwrap_or(Duration::MAX)),
-        }
+            _ => self.from.saturating_add(settle_time),
+        };
+        (is_whole_in_time && burst > 0).then_some(PartLimit { interval, burst, start })
     }
 }
 
@@ -119,24 +119,26 @@ impl PartBucket {
         now >= self.empty_at
     }
 
-    /// Takes `units`. Returns the time until there are as many if there are too few; `None` if there never are.
+    /// Takes `units` of the part that begins at `from`. Returns the time until there are as many if there are too few; `None`
+    /// if there never are.
     fn take(
         &mut self,
         units: u32,
         limit: PartLimit,
-        start: Timestamp,
+        from: Timestamp,
         now: Timestamp,
     ) -> Result<(), Option<Duration>> {
-        if now < start {
-            return Err(Some(start.since(now)));
+        if now < limit.start {
+            return Err(Some(limit.start.since(now)));
         }
-        if self.start != start {
-            *self = Self { start, interval: limit.interval, empty_at: start.saturating_add(limit.full()) };
-        } else if self.interval != limit.interval {
+        let interval = limit.interval;
+        if self.from != from {
+            *self = Self { from, interval, empty_at: limit.start.saturating_add(limit.full()) };
+        } else if self.interval != interval {
             // The limit has changed.
-            (self.interval, self.empty_at) = (limit.interval, now.saturating_add(limit.full()));
+            (self.interval, self.empty_at) = (interval, now.saturating_add(limit.full()));
         }
-        let taken = limit.interval.saturating_mul(units);
+        let taken = interval.saturating_mul(units);
         if taken > limit.full() {
             return Err(None);
         }
@@ -171,9 +173,12 @@ impl Limiter {
         let is_new = !shard.lease_accounts().contains_key(&key);
         let of_limit = part.of(&kind).filter(|_| now < part.until);
         // An account for each key that is rejected would fill the table.
-        if is_new && (of_limit.is_none() || now < part.start(&kind)) {
-            return of_limit
-                .map_or(LeaseOutcome::Unavailable, |_| LeaseOutcome::Rejected(part.start(&kind).since(now)));
+        match of_limit {
+            None if is_new => return LeaseOutcome::Unavailable,
+            Some(limit) if is_new && now < limit.start => {
+                return LeaseOutcome::Rejected(limit.start.since(now));
+            }
+            _ => {}
         }
         let Some(account) = shard.lease_account(key, limit, now) else { return LeaseOutcome::Unavailable };
         let left = account.expire(held, reserved, now);
@@ -184,7 +189,7 @@ impl Limiter {
         let (outcome, held) = match (missing, of_limit) {
             (0, _) => (LeaseOutcome::Ready(is_new), held),
             (_, None) => (LeaseOutcome::Unavailable, held),
-            (_, Some(limit)) => match account.part.take(missing, limit, part.start(&kind), now) {
+            (_, Some(limit)) => match account.part.take(missing, limit, part.from, now) {
                 Ok(()) => (LeaseOutcome::Ready(is_new), account.add_part(held, missing, now)),
                 Err(Some(wait)) => (LeaseOutcome::Rejected(wait), held),
                 Err(None) => (LeaseOutcome::Unavailable, held),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::Algorithm;
-use crate::leases::{LeaseOutcome, UnitSource};
+use crate::leases::{LeaseOutcome, LeasePolicy, UnitSource};
 use crate::quota::{Limit, Period, Quota, TimeUnit};
 use crate::testing::{NOW, limiter, shared_limit};
 use crate::{Check, LimitSpec, Limiter};
@@ -24,12 +24,15 @@ fn quota(algorithm: Algorithm, count: u32, seconds: u32) -> Quota {
     Quota::new(algorithm, Limit::new(number(count), period), None).unwrap()
 }
 
+fn spec(quota: Quota, has_parts: bool) -> LimitSpec {
+    let spec = shared_limit("shared");
+    let lease_policy = spec.lease_policy.map(|policy| LeasePolicy { has_parts, ..policy });
+    LimitSpec { quota: quota.leased().unwrap(), lease_policy, ..spec }
+}
+
 fn limiter_with(quota: Quota, has_parts: bool) -> (Limiter, Check) {
     let (limiter, check) = limiter();
-    let spec = shared_limit("shared");
-    let policy = spec.lease_policy.map(|policy| crate::leases::LeasePolicy { has_parts, ..policy });
-    let spec = LimitSpec { quota: quota.leased().unwrap(), lease_policy: policy, ..spec };
-    let handle = limiter.install(&[spec], NOW)[0];
+    let handle = limiter.install(&[spec(quota, has_parts)], NOW)[0];
     (limiter, Check { handle, ..check })
 }
 
@@ -123,6 +126,21 @@ fn request_that_costs_more_than_the_part_has_no_part() {
     let outcome =
         limiter.acquire_units_from(UnitSource::Part(part()), &Check { cost: 30, ..check }, after(9000));
     assert_eq!(outcome, LeaseOutcome::Unavailable);
+}
+
+#[test]
+fn limit_that_changes_does_not_forget_what_was_spent() {
+    let refilled = |burst| {
+        let limit = Limit::new(NonZeroU32::new(100).unwrap(), Period::one(TimeUnit::Second));
+        Quota::new(Algorithm::RefillBucket, limit, NonZeroU32::new(burst)).unwrap()
+    };
+    let (limiter, check) = limited(refilled(200));
+    assert!(admitted(&limiter, check, 10_000..10_050) > 30);
+    let handle = limiter.install(&[spec(refilled(400), true)], after(10_050))[0];
+    assert_eq!(handle, check.handle);
+    // The burst of the part grows from 37 units to 87.
+    let more = admitted(&limiter, check, 10_051..10_200);
+    assert!((45..=55).contains(&more), "{more}: as if nothing had been spent");
 }
 
 #[test]
