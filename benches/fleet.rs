@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --features jemalloc --bench fleet -- [--instances 96] [--limits 10,100,10000,300000,2000000] [--keys 1] [--demand 0.9,1.5]
 //! [--patterns even,zipf,shifting,bursts] [--ways lease,exact,split,incr,pipeline] [--wait 5] [--seconds 8] [--csv FILE]`.
-//! `cargo bench --features jemalloc --bench fleet -- faults [--only NAME] [--svg FILE]` makes the store and the instances fail.
+//! `cargo bench --features jemalloc --bench fleet -- faults [--only NAME]` makes the store and the instances fail.
 //! Each instance has its own limiter and its own connection to the store, as a process has. Redis, all connections and
 //! all requests run on this machine, so results with saturated processors measure the machine.
 #![expect(clippy::print_stdout, reason = "prints its results")]
@@ -23,8 +23,6 @@ mod faults;
 mod histogram;
 #[path = "fleet/leases.rs"]
 mod leases;
-#[path = "elastic/plot.rs"]
-mod plot;
 #[expect(dead_code, reason = "tests use all of it")]
 #[path = "../tests/store/servers.rs"]
 mod servers;
@@ -228,8 +226,7 @@ fn main() {
     let wait = Duration::from_millis(argument("--wait").map_or(5, |text| text.parse().unwrap()));
     let lasts = WARM_UP + Duration::from_secs(argument("--seconds").map_or(8, |text| text.parse().unwrap()));
     if env::args().any(|argument| argument == "faults") {
-        let (only, picture) = (argument("--only"), argument("--svg"));
-        return faults::run(instances, only.as_deref(), picture.as_deref());
+        return faults::run(instances, argument("--only").as_deref());
     }
     let server = Server::start();
     let mut csv = String::from(CSV_HEADER);

@@ -20,7 +20,6 @@ use crate::admission_stats::AdmissionStats;
 use crate::demand::{Demand, Pattern};
 use crate::experiment::{self, Fleet};
 use crate::leases::{self, FleetLimit, FleetPart, LeaseInstance};
-use crate::plot::{Panel, Series, svg};
 use crate::servers::{Group, Server};
 
 /// Rate in units per second, and the burst.
@@ -89,45 +88,11 @@ fn twelfths(fault: &str) -> usize {
     }
 }
 
-/// Runs all experiments, or only the one with this name.
-pub(crate) fn run(instances: usize, only: Option<&str>, svg_file: Option<&str>) {
+/// Runs all experiments, or only the one with this name. `docs/shared/draw.py` draws what they print.
+pub(crate) fn run(instances: usize, only: Option<&str>) {
     println!("fault,used_before,used_meanwhile,used_after,full_again_after_s,excess,v100ms,v1s,v10s,seconds");
-    let mut panels = Vec::new();
     for name in FAULTS.into_iter().filter(|name| only.is_none_or(|only| only == *name)) {
-        let seconds = experiment(name, instances);
-        let points =
-            seconds.iter().enumerate().skip(3).map(|(second, count)| (second as f64, f64::from(*count)));
-        let series = vec![Series { name: chart_title(name), points: points.collect() }];
-        panels.push(Panel { unit: "admitted a second", min: 0.0, max: 2.0 * f64::from(LIMIT), series });
-    }
-    if let Some(file) = svg_file {
-        let title =
-            format!("{instances} instances, one limit of {LIMIT} a second, {DEMAND} times the demand");
-        std::fs::write(file, svg(&title, &panels)).unwrap();
-    }
-}
-
-/// Returns the caption of the experiment with this name.
-fn chart_title(name: &str) -> &'static str {
-    match name {
-        "late" => "the store responds after the timeout from second 8 to 18",
-        "old_snapshot" => "the store is restored from a snapshot of three seconds ago in second 8",
-        "parts:none" => "strict_split: nothing fails",
-        "parts:killed" => "strict_split: the store is gone from second 8 to 38",
-        "parts:frozen" => "strict_split: the store is frozen from second 8 to 18",
-        "parts:old_snapshot" => "strict_split: the store is restored from an old snapshot in second 8",
-        "parts:third_killed" => "strict_split: a third of the instances is killed in second 8",
-        "parts:third_cut" => "strict_split: a third loses the store from second 8 to 18",
-        "parts:half_cut" => "strict_split: half loses the store from second 8 to 18",
-        "parts:two_thirds_cut" => "strict_split: two thirds lose the store from second 8 to 18",
-        "killed" => "the store is gone from second 8 to 38",
-        "frozen" => "the store is frozen from second 8 to 18",
-        "flushed" => "the store loses its data in second 8",
-        "failed_over" => "the master is killed in second 8, Sentinel names its replica",
-        "third_killed" => "a third of the instances is killed in second 8",
-        "doubled" => "as many instances again start in second 8",
-        "third_cut" => "a third of the instances loses the store from second 8 to 18",
-        _ => "nothing fails",
+        experiment(name, instances);
     }
 }
 
@@ -140,7 +105,7 @@ fn duration(name: &str) -> u64 {
     }
 }
 
-fn experiment(name: &'static str, instances: usize) -> Vec<u32> {
+fn experiment(name: &'static str, instances: usize) {
     let mut scene = FaultScenario::new(name, instances);
     let fleet = Fleet::Leases(scene.start(), Duration::from_millis(5));
     let lasts = Duration::from_secs(FAULT_AT + duration(name) + 12);
@@ -152,9 +117,6 @@ fn experiment(name: &'static str, instances: usize) -> Vec<u32> {
     let outcome =
         LocalSet::new().block_on(&runtime, experiment::run(fleet, demand, judge, lasts, &clock, each_tick));
     report(name, &outcome.stats);
-    let mut seconds = outcome.stats.admissions_per_second();
-    seconds.truncate(lasts.as_secs() as usize);
-    seconds
 }
 
 fn report(name: &str, judge: &AdmissionStats) {
@@ -182,11 +144,11 @@ fn report(name: &str, judge: &AdmissionStats) {
 impl FaultScenario {
     fn new(name: &str, instances: usize) -> Self {
         let (fault, has_parts) = split_name(name);
-        let is_group = fault == "failed_over";
+        let (is_group, behind) = (fault == "failed_over", twelfths(fault));
         let server = (!is_group).then(Server::start);
         let method = if has_parts { SharingMethod::Parts } else { SharingMethod::Lease };
         Self {
-            link: server.as_ref().map(|server| Link::start(server.port(), twelfths(fault))),
+            link: server.as_ref().filter(|_| behind > 0).map(|server| Link::start(server.port(), behind)),
             server,
             group: is_group.then(Group::start),
             newcomers: None,
@@ -214,7 +176,7 @@ impl FaultScenario {
     fn start(&mut self) -> Vec<LeaseInstance> {
         let port = self.server.as_ref().map_or(0, Server::port);
         let store = self.store(port);
-        let Some(link) = self.link.as_ref().filter(|link| link.twelfths > 0) else {
+        let Some(link) = &self.link else {
             return leases::start_fleet(
                 FleetPart::entire_fleet(self.instances),
                 self.limit,
@@ -288,7 +250,7 @@ impl FaultScenario {
     }
 
     fn set_link(&self, fault: &str, is_faulty: bool) {
-        let Some(link) = self.link.as_ref().filter(|link| link.twelfths > 0) else { return };
+        let Some(link) = &self.link else { return };
         let state = if fault == "late" { &link.is_late } else { &link.is_cut };
         state.store(is_faulty, Ordering::Relaxed);
     }
