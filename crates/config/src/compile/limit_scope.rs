@@ -187,22 +187,20 @@ pub(super) fn note_undivided_limits(action: &LimitAction, at: At<'_>, context: &
     let times = action.limits.iter().filter_map(|limit| leases::settle_time(&limit.quota.leased()?));
     let longest = times.max().filter(|time| *time > context.registration);
     let note = match longest.map(parse::format_duration) {
-        Some(time) => note_undivided(context.registration, &format!("this one takes {time}")),
+        Some(time) => {
+            let registration = parse::format_duration(context.registration);
+            let note = ValueError::new(format!(
+                "nothing is admitted without the store: only limits that are whole again within {registration} have \
+                 parts, and this one takes {time}"
+            ));
+            note.with_hint("`store.registration` is that time, at most 1d")
+        }
         None if action.in_flight.is_some() => ValueError::new(
             "no request is admitted without the store: a concurrency limit cannot be divided".to_owned(),
         ),
         None => return,
     };
     at.key("on_store_loss").note(note);
-}
-
-fn note_undivided(registration: Duration, reason: &str) -> ValueError {
-    let registration = parse::format_duration(registration);
-    let note = format!(
-        "nothing is admitted without the store: only limits that are whole again within {registration} have parts, and \
-         {reason}"
-    );
-    ValueError::new(note).with_hint("`store.registration` is that time, at most 1d")
 }
 
 fn read_wait(map: &raw::ScopeMap, at: At<'_>) -> Option<Duration> {
