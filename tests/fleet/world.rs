@@ -58,7 +58,6 @@ struct Instance {
     /// Millisecond at which the instance applies the changed limit.
     changes_at: u64,
     connection: Connection,
-    check_has_parts: bool,
 }
 
 /// Units that an instance may spend, by the store's clock.
@@ -126,7 +125,6 @@ impl Instance {
             limiter,
             scheduler: LeaseScheduler::new(asker, GROUPS).with_parts(parts, valid),
             connection,
-            check_has_parts: sharing.has_parts,
             check,
             calls: HashMap::new(),
             waiting: Vec::new(),

@@ -26,8 +26,12 @@ fn start_sharing(store: &str, rules: &str) -> Weir {
 }
 
 fn start_sharing_with_upstream(upstream: impl Display, store: &str, rules: &str) -> Weir {
-    let weir =
-        Weir::start(&config(upstream, &format!("store: {{ redis: {store}, timeout: 2s }}\nrules:\n{rules}")));
+    start_with_store(upstream, &format!("{{ redis: {store}, timeout: 2s }}"), rules)
+}
+
+/// Starts a proxy with this section `store`, and waits until it is reached.
+fn start_with_store(upstream: impl Display, store: &str, rules: &str) -> Weir {
+    let weir = Weir::start(&config(upstream, &format!("store: {store}\nrules:\n{rules}")));
     wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
     weir
 }

@@ -66,7 +66,7 @@ impl Instance {
     }
 
     pub(super) fn renews_parts(&self) -> bool {
-        self.check_has_parts && !self.connection.is_unreachable
+        self.connection.parts.are_used() && !self.connection.is_unreachable
     }
 }
 

@@ -22,7 +22,9 @@ pub(super) struct LoadedFleet {
 impl LoadedFleet {
     /// Starts an instance for each of these sections `store`.
     pub(super) fn start(stores: &[String], on_store_loss: &str) -> Self {
-        let instances: Vec<_> = stores.iter().map(|store| start(store, on_store_loss)).collect();
+        let scope = format!("{{ shared: lease, on_store_loss: {on_store_loss} }}");
+        let rule = format!("  - {{ name: all, limit: {LIMIT}/s, scope: {scope} }}\n");
+        let instances: Vec<_> = stores.iter().map(|store| start_with_store("echo", store, &rule)).collect();
         let admitted = instances.iter().map(|_| AtomicUsize::new(0)).collect();
         Self { instances, admitted, times: Mutex::default(), is_over: AtomicBool::new(false) }
     }
@@ -85,12 +87,4 @@ impl LoadedFleet {
         let most = limit * (1.0 + start.elapsed().as_secs_f64());
         assert!(times.len() as f64 >= least * most, "{} of at most {most}", times.len());
     }
-}
-
-fn start(store: &str, on_store_loss: &str) -> Weir {
-    let scope = format!("{{ shared: lease, on_store_loss: {on_store_loss} }}");
-    let rules = format!("rules:\n  - {{ name: all, limit: {LIMIT}/s, scope: {scope} }}\n");
-    let weir = Weir::start(&config("echo", &format!("store: {store}\n{rules}")));
-    wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
-    weir
 }
