@@ -62,6 +62,7 @@ use weir_policy::engine::overrides::OverrideBook;
 use weir_replay::explain::DocumentReport;
 use weir_rls::handler::RlsHandler;
 use weir_store::deferred::handle::DeferredHandle;
+use weir_store::regions::RegionStatus;
 use weir_store::state_file;
 use weir_telemetry::access_log::AccessLogManager;
 use weir_telemetry::logging::LevelHandle;
@@ -132,6 +133,8 @@ pub trait Inspect: Send + Sync {
     fn is_store_unreachable(&self) -> Option<bool>;
     /// Returns the parts of shared limits that may be spent without the store.
     fn store_parts(&self) -> PartsByGroup;
+    /// Returns what is known of the regions that share limits; `None` if there is one store for all instances.
+    fn region(&self) -> Option<RegionStatus>;
     /// Returns the time that requests wait for the store by default; zero without a store.
     fn store_wait(&self) -> Duration;
     /// Returns when a request was last found to have waited without a response of the store for one of these limits.

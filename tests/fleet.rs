@@ -21,6 +21,8 @@ mod parts_attack;
 mod permits;
 #[path = "fleet/plan.rs"]
 mod plan;
+#[path = "fleet/regions.rs"]
+mod regions;
 #[path = "fleet/runs.rs"]
 mod runs;
 #[path = "fleet/script.rs"]

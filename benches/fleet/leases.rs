@@ -77,6 +77,7 @@ pub(crate) fn store_settings(topology: Topology, prefix: &str) -> settings::Stor
         registration: Duration::from_secs(60),
         weight: std::num::NonZeroU16::MIN,
         instance: None,
+        regions: None,
     }
 }
 

@@ -23,6 +23,7 @@ const MAX_REASON: usize = 200;
 pub(super) fn notices(state: &AdminState, now: &Sample, before: Option<&Sample>) -> Vec<String> {
     let mut found = Vec::new();
     found.extend(store(state));
+    found.extend(global_store(state));
     for view in state.process.upstreams() {
         found.extend(upstream(&view, now, before));
     }
@@ -42,6 +43,15 @@ pub(super) fn notices(state: &AdminState, now: &Sample, before: Option<&Sample>)
     }
     found.truncate(MAX_NOTICES);
     found
+}
+
+/// The global store of several regions does not respond.
+fn global_store(state: &AdminState) -> Option<String> {
+    let region = state.process.region().filter(|region| region.is_global_away)?;
+    Some(format!(
+        "The global store does not respond: region {} counts with its part of the shared limits.",
+        region.name
+    ))
 }
 
 /// The store of shared limits does not respond.

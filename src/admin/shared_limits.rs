@@ -15,6 +15,7 @@ use weir_policy::rules::rule::{Action, Rule};
 use weir_policy::rules::selection::CheckRole;
 use weir_policy::rules::shared_limit::Mode;
 use weir_policy::rules::{RuleIndex, RuleSet};
+use weir_store::regions::RegionStatus;
 
 /// Maximum number of counters shown per limit; there may be one for each client.
 const MAX_COUNTERS_SHOWN: usize = 10;
@@ -65,6 +66,7 @@ impl<'s> SharedLimitsView<'s> {
         let bound = limiting.error_bound(&self.fleet, since).unwrap_or_default();
         Some(json!({
             "store": self.has_store.then_some(if self.fleet.is_unreachable { "away" } else { "up" }),
+            "region": (shared.mode != Mode::Split).then(|| self.state.process.region()).flatten().map(region_json),
             "in_force": in_force,
             "instances": shared.instance_count(&self.fleet.instance_counts),
             // JSON cannot represent infinity.
@@ -84,6 +86,16 @@ impl<'s> SharedLimitsView<'s> {
             "busiest": busiest.iter().map(counter_json).collect::<Value>(),
         })
     }
+}
+
+fn region_json(status: RegionStatus) -> Value {
+    let RegionStatus { name, regions, is_global_away, reported_counters } = status;
+    json!({
+        "name": name,
+        "regions": regions,
+        "global_store": if is_global_away { "away" } else { "up" },
+        "reported_counters": reported_counters,
+    })
 }
 
 /// Returns this instance's part of a split limit.

@@ -126,6 +126,10 @@ impl Inspect for FakeProcess {
         Some(false)
     }
 
+    fn region(&self) -> Option<RegionStatus> {
+        None
+    }
+
     fn store_wait(&self) -> Duration {
         Duration::ZERO
     }

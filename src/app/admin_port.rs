@@ -37,6 +37,7 @@ use weir_replay::explain::DocumentReport;
 use weir_rls::handler::RlsHandler;
 use weir_store as store;
 use weir_store::deferred::handle::DeferredHandle;
+use weir_store::regions::RegionStatus;
 use weir_store::state_file;
 use weir_telemetry::logging::LevelHandle;
 use weir_telemetry::metrics::ClusterView;
@@ -336,6 +337,10 @@ impl Inspect for ProcessInspector {
 
     fn is_store_unreachable(&self) -> Option<bool> {
         self.shared.store.as_ref().map(store::handle::StoreHandle::is_unreachable)
+    }
+
+    fn region(&self) -> Option<RegionStatus> {
+        self.shared.store.as_ref()?.region()
     }
 
     fn store_wait(&self) -> Duration {

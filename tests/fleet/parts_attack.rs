@@ -164,7 +164,11 @@ impl Attack {
         instance.is_unreachable = true;
         if fate < 3 {
             let at = self.now + self.rng.u64(0..[100_000, 1_000_000, 5_000_000][usize::from(fate)]);
-            self.late.push_back((at, batch.keys("weir"), batch.arguments(self.run, self.generation())));
+            self.late.push_back((
+                at,
+                batch.keys("weir"),
+                batch.call("weir").arguments(self.run, self.generation()),
+            ));
         }
     }
 
@@ -174,7 +178,7 @@ impl Attack {
 
     /// The store runs a call at once.
     fn call(&mut self, number: usize, batch: LeaseBatch, is_reply_lost: bool) {
-        let args = batch.arguments(self.run, self.generation());
+        let args = batch.call("weir").arguments(self.run, self.generation());
         let (generation, part, _) = self.store.call(&batch.keys("weir"), &args, self.now);
         self.known = generation.clone();
         let instance = &mut self.instances[number];

@@ -185,7 +185,7 @@ impl PermitSimulation {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Request(place, number, batch) => {
-                let args = batch.arguments(1, format!("{number}.{}", self.serial));
+                let args = batch.call("weir").arguments(1, format!("{number}.{}", self.serial));
                 let at = (START + self.now) * 1000;
                 let (generation, part, grants) = self.store.call(&batch.keys("weir"), &args, at);
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();

@@ -386,7 +386,7 @@ impl FleetSimulation {
                 break;
             };
             let keys = batch.keys("weir");
-            let args = batch.arguments(self.run, format!("{number}.{}", self.serial));
+            let args = batch.call("weir").arguments(self.run, format!("{number}.{}", self.serial));
             self.outcome.calls += u64::from(is_warm);
             let id = instance.epoch + self.serial;
             let questions = batch.requests.clone();

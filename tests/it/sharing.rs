@@ -5,6 +5,7 @@ mod faults;
 mod loaded_fleet;
 mod partitions;
 mod quotas;
+mod regions;
 mod slow_store;
 mod split;
 

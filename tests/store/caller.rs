@@ -138,6 +138,7 @@ pub(crate) fn settings(topology: Topology) -> StoreSettings {
         registration: Duration::from_secs(60),
         weight: 1.try_into().unwrap(),
         instance: None,
+        regions: None,
     }
 }
 

@@ -63,7 +63,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use self::context::{CompileContext, MatcherOwner, UsedFields};
+use self::context::{CompileContext, MatcherOwner, StoreFacts, UsedFields};
 use super::content_hashes::ContentHashes;
 use super::data_files::DataFiles;
 use super::diagnostic::{Diagnostics, ValueError};
@@ -120,8 +120,7 @@ pub(super) fn compile(
         has_rls: raw.rls.is_some() || root.key("rls").is_reported(),
         matcher_owner: MatcherOwner::default(),
         ipv6_prefix: identify.ipv6_prefix,
-        has_store: raw.store.is_some() || root.key("store").is_reported(),
-        registration: store.as_ref().map_or(defaults::STORE_REGISTRATION, |store| store.registration),
+        store: StoreFacts::read(raw.store.as_ref(), store.as_ref(), root.key("store")),
         needs_store: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
         remote_services: Vec::new(),
         used_claims: RefCell::default(),

@@ -243,6 +243,10 @@ pub const CENTRAL_TIMEOUT: Duration = Duration::from_secs(5);
 pub const STORE_PREFIX: &str = "weir";
 /// Timeout of a call to the store.
 pub const STORE_TIMEOUT: Duration = Duration::from_millis(50);
+/// Default of `store.regions.count`.
+pub const REGIONS: u8 = 4;
+/// Default of `store.regions.timeout`.
+pub const GLOBAL_STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which the store holds back the part of an instance that it does not hear of.
 pub const STORE_REGISTRATION: Duration = Duration::from_secs(60);
 /// Minimum of that time, which has to cover several renewals.

@@ -63,7 +63,7 @@ pub use self::rules::{
 };
 pub use self::scope::{DescriptorEntry, Instances, Scope, ScopeMap, ScopeWord};
 pub use self::secret::{Secret, SecretOrFile};
-pub use self::store_settings::{Redis, RedisUrl, Sentinel, SentinelAddress, Store};
+pub use self::store_settings::{Redis, RedisUrl, RegionLoss, Regions, Sentinel, SentinelAddress, Store};
 pub use self::throttle::{Enforce, Throttle, ThrottleMap, WaitHeader, WaitOrder};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{

@@ -429,7 +429,7 @@ impl Quota {
     }
 
     /// Units that may be charged at once.
-    pub(super) const fn capacity(&self) -> u32 {
+    pub const fn capacity(&self) -> u32 {
         self.burst.get()
     }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::call_latency::MIN_WAIT;
 use super::parts::StoreParts;
+use super::regions::RegionStatus;
 use weir_limiter::leases::{LeaseResponse, PartsByGroup, SharedCounter};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{LimitId, Limiter};
@@ -77,6 +78,8 @@ struct StoreStatus {
     /// Whether the leases are given up, for the thread that ends the process.
     are_given_up: Mutex<bool>,
     given_up: Condvar,
+    /// What is known of the regions, if there are several.
+    region: Mutex<Option<RegionStatus>>,
 }
 
 /// Limits for which requests have waited without a response.
@@ -102,6 +105,7 @@ impl Default for StoreStatus {
             give_up: Notify::new(),
             are_given_up: Mutex::new(false),
             given_up: Condvar::new(),
+            region: Mutex::default(),
         }
     }
 }
@@ -126,6 +130,15 @@ impl StoreHandle {
             *self.state.was_reached.lock() = true;
             self.state.reached.notify_all();
         }
+    }
+
+    /// Returns what is known of the regions; `None` if there is one store for all instances.
+    pub fn region(&self) -> Option<RegionStatus> {
+        self.state.region.lock().clone()
+    }
+
+    pub(super) fn set_region(&self, status: RegionStatus) {
+        *self.state.region.lock() = Some(status);
     }
 
     /// Returns this instance's parts of the limits.

@@ -13,6 +13,7 @@ pub mod lease_wait;
 pub mod parts;
 pub mod protocol;
 pub mod redis;
+pub mod regions;
 pub mod remote;
 pub mod scheduler;
 pub mod settings;

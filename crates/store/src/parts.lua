@@ -1,5 +1,5 @@
 -- Parts of the limits: what each instance may spend while it does not reach the store. They are held back for as long.
--- Precedes script.lua. docs/design/053-partitions.md has the protocol and its proof.
+-- Follows state.lua, precedes script.lua. docs/design/053-partitions.md has the protocol and its proof.
 --
 -- State of a group: the time before which nothing is held back, the time of the last renewal, and for each instance its
 -- number, its part, the time of its last renewal, for how long a renewal is valid, after which time the instance counts as

@@ -11,7 +11,16 @@ use weir_limiter::quota::Ban;
 use weir_limiter::timestamp::Timestamp;
 
 /// The script that the store runs.
-pub const SCRIPT: &str = concat!(include_str!("parts.lua"), include_str!("script.lua"));
+pub const SCRIPT: &str = concat!(
+    include_str!("state.lua"),
+    include_str!("parts.lua"),
+    include_str!("counters.lua"),
+    include_str!("regions.lua"),
+    include_str!("script.lua"),
+);
+
+/// The script that the global store of several regions runs.
+pub const GLOBAL_SCRIPT: &str = concat!(include_str!("state.lua"), include_str!("global.lua"));
 
 /// Version of the keys and their values. Instances with different versions count separately.
 const VERSION: u32 = 2;
@@ -51,6 +60,19 @@ pub fn counter_key(prefix: &str, group: u16, counter: SharedCounter) -> String {
 /// Returns the key of the bans kept with a counter.
 pub fn ban_key(prefix: &str, group: u16, counter: SharedCounter) -> String {
     format!("{}:ban", counter_key(prefix, group, counter))
+}
+
+/// Returns the key of what a region may count of the limit of a counter.
+pub fn allotment_key(prefix: &str, group: u16, counter: SharedCounter) -> String {
+    format!("{}:region", counter_key(prefix, group, counter))
+}
+
+/// Returns the keys of a call about counters of one group that regions share.
+pub fn regional_keys(prefix: &str, group: u16, counters: &[SharedCounter]) -> Vec<String> {
+    let of_group = [generation_key(prefix, group), parts_key(prefix, group)];
+    let of_counters = counters.iter().map(|counter| counter_key(prefix, group, *counter));
+    let allotments = counters.iter().map(|counter| allotment_key(prefix, group, *counter));
+    of_group.into_iter().chain(of_counters).chain(allotments).collect()
 }
 
 /// Encodes a query about a ban. `began` is the time since a ban began; the store begins it unless one is running.
@@ -131,13 +153,14 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
     }
 }
 
-/// Number of numbers in the result of one query.
+/// Number of numbers in the result of one query. For limits that regions share there is one more: whether the instance is to
+/// go on an errand.
 pub const GRANT_NUMBERS: usize = 6;
 
 /// Decodes the result of one query. `store_time` is the store's time in microseconds. `None` if the result is
 /// invalid.
 pub fn decode_grant(reply: &[i64], store_time: u64) -> Option<LeaseGrant> {
-    let &[granted, valid, wait, spread, pause, remaining] = reply else { return None };
+    let &[granted, valid, wait, spread, pause, remaining, ..] = reply else { return None };
     let micros = |number: i64| Some(Duration::from_micros(u64::try_from(number).ok()?));
     Some(LeaseGrant {
         granted: u32::try_from(granted).ok()?,

@@ -12,6 +12,8 @@ use std::time::Duration;
 use super::call_latency::CallLatency;
 use super::parts::{PartRenewal, StoreParts};
 use super::protocol::{self, InstanceInfo};
+use super::regions::Region;
+use super::regions::errands::ErrandBook;
 use weir_limiter::Limiter;
 use weir_limiter::leases::{
     AfterGrant, AppliedGrant, LeaseGrant, LeaseRequest, LeaseReview, SharedCounter, StoreLatency,
@@ -39,6 +41,8 @@ pub struct LeaseScheduler {
     parts: Arc<StoreParts>,
     /// Whether calls renew this instance's parts of the limits.
     pub renews_parts: bool,
+    /// Errands of this instance, if regions share the limits.
+    pub errands: Option<ErrandBook>,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +69,8 @@ pub struct LeaseBatch {
     pub renewal: Option<String>,
     /// The last known generation of the group's data.
     pub generation: Option<Box<str>>,
+    /// Whether regions share the limits.
+    pub is_regional: bool,
     /// When the call was sent.
     pub sent_at: Timestamp,
 }
@@ -89,24 +95,44 @@ impl LeaseBatch {
             [protocol::generation_key(prefix, self.group), protocol::parts_key(prefix, self.group)];
         let counters = self.requests.iter().map(|it| protocol::counter_key(prefix, self.group, it.counter));
         let bans = self.bans.iter().map(|(counter, _)| protocol::ban_key(prefix, self.group, *counter));
-        of_group.into_iter().chain(counters).chain(bans).collect()
+        let allotments = self.requests.iter().filter(|_| self.is_regional);
+        let allotments = allotments.map(|it| protocol::allotment_key(prefix, self.group, it.counter));
+        of_group.into_iter().chain(counters).chain(bans).chain(allotments).collect()
     }
 
+    /// Returns the call of the script.
+    pub fn call(&self, prefix: &str) -> CounterCall<'_> {
+        let (generation, renewal) = (self.generation.as_deref(), self.renewal.as_deref());
+        CounterCall { keys: self.keys(prefix), generation, renewal, encoded: &self.encoded }
+    }
+}
+
+/// A call of the script about counters of one group.
+#[derive(Debug)]
+pub struct CounterCall<'c> {
+    /// Keys: of the group's generation and parts, of the counters and bans, and of allotments.
+    pub keys: Vec<String>,
+    /// The last known generation of the group's data.
+    pub generation: Option<&'c str>,
+    pub renewal: Option<&'c str>,
+    /// All queries, encoded for the script.
+    pub encoded: &'c [String],
+}
+
+impl CounterCall<'_> {
     /// Returns the arguments of the call: the known generation, the server's `run_id`, the `new_generation`
     /// in case the data belongs to another run, the renewal, and the queries.
     pub fn arguments(&self, run_id: impl fmt::Display, new_generation: String) -> Vec<String> {
-        let known = self.generation.as_deref().unwrap_or("-").to_owned();
-        let renewal = self.renewal.as_deref().unwrap_or("-").to_owned();
+        let [known, renewal] = [self.generation, self.renewal].map(|text| text.unwrap_or("-").to_owned());
         let of_call = [known, run_id.to_string(), new_generation, renewal];
         of_call.into_iter().chain(self.encoded.iter().cloned()).collect()
     }
 }
 
 impl BatchReply {
-    /// Whether it has a result for each query of the batch.
-    pub fn fits(&self, batch: &LeaseBatch) -> bool {
-        self.grants.len() == batch.encoded.len()
-            && self.grants.iter().all(|grant| grant.len() == protocol::GRANT_NUMBERS)
+    /// Whether it has a result for each of this many queries.
+    pub fn fits(&self, queries: usize) -> bool {
+        self.grants.len() == queries && self.grants.iter().all(|grant| grant.len() >= protocol::GRANT_NUMBERS)
     }
 }
 
@@ -152,7 +178,19 @@ impl LeaseScheduler {
             instance,
             parts: Arc::default(),
             renews_parts: false,
+            errands: None,
         }
+    }
+
+    /// Shares the limits between regions, of which this is one.
+    pub fn with_region(self, region: Option<Region>) -> Self {
+        let groups = self.groups.len() as u16;
+        Self { errands: region.map(|region| ErrandBook::new(region, groups)), ..self }
+    }
+
+    /// The last known generation of a group's data.
+    pub fn generation(&self, group: u16) -> Option<Box<str>> {
+        self.groups[usize::from(group)].generation.clone()
     }
 
     /// Renews these parts, which the store holds back for the time `valid` after a renewal.
@@ -277,8 +315,14 @@ impl LeaseScheduler {
             request
         };
         let requests: Vec<_> = counters.into_iter().filter_map(&mut request).collect();
-        let mut encoded: Vec<_> =
-            requests.iter().map(|it| protocol::encode_request(it, instance, now)).collect();
+        let encode = |it| {
+            let request = protocol::encode_request(it, instance, now);
+            match self.errands.as_ref().and_then(|errands| errands.head_of_query(it)) {
+                Some(head) => format!("{head};{request}"),
+                None => request,
+            }
+        };
+        let mut encoded: Vec<_> = requests.iter().map(encode).collect();
         let mut bans = Vec::new();
         for (counter, is_new) in group.take_bans(&requests) {
             if let Some((ban, began)) = limiter.ban_of_counter(counter, now) {
@@ -294,7 +338,17 @@ impl LeaseScheduler {
             self.schedule_review(counter, now.saturating_add(GIVE_BACK_DELAY));
         }
         let group = index as u16;
-        is_sent.then_some(LeaseBatch { group, requests, bans, encoded, renewal, generation, sent_at: now })
+        let is_regional = self.errands.is_some();
+        is_sent.then_some(LeaseBatch {
+            group,
+            requests,
+            bans,
+            encoded,
+            renewal,
+            generation,
+            is_regional,
+            sent_at: now,
+        })
     }
 
     /// Returns the renewal of a group's part in a call with these requests, and whether it is due. It is due without a
@@ -335,6 +389,11 @@ impl LeaseScheduler {
             self.parts.apply(batch.group, reply.part, batch.sent_at, now);
         }
         for (request, grant) in batch.requests.iter().zip(&reply.grants) {
+            if let Some(errands) = &mut self.errands
+                && grant.get(protocol::GRANT_NUMBERS) == Some(&1)
+            {
+                errands.send(request);
+            }
             let Some(grant) = protocol::decode_grant(grant, reply.store_time) else {
                 limiter.repeat_request(request);
                 self.enqueue(request.counter);

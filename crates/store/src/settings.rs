@@ -1,7 +1,7 @@
 //! Settings of the store: its servers, and this instance's identity.
 
 use std::fmt;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use crate::remote::channel::ServerAddress;
@@ -25,6 +25,21 @@ pub struct StoreSettings {
     pub weight: NonZeroU16,
     /// Name of this instance; random if `None`.
     pub instance: Option<Box<str>>,
+    /// The regions that share limits; `None` if all instances use the same store.
+    pub regions: Option<Box<RegionSettings>>,
+}
+
+/// The regions that share limits, each with a store of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionSettings {
+    /// Name of this region, unique among the regions.
+    pub name: Box<str>,
+    /// The global store, which has no regions itself.
+    pub global: StoreSettings,
+    /// Maximum number of regions.
+    pub count: NonZeroU32,
+    /// Whether a region that does not reach the global store counts with its allotment after `registration`.
+    pub keeps_allotment: bool,
 }
 
 /// How the servers are organised.

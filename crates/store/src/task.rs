@@ -1,6 +1,7 @@
 //! Task that communicates with the store, on a thread of its own, apart from all requests.
 
-mod calls;
+pub(crate) mod calls;
+mod regions;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -15,6 +16,10 @@ use self::calls::StoreCalls;
 use super::handle::{LeaseWaiter, QueuedCounter, StoreHandle};
 use super::protocol::{self, InstanceInfo};
 use super::redis::CallError;
+use super::regions::Region;
+use super::regions::calls::GlobalCalls;
+use super::regions::errands::{ErrandBatch, ErrandOutcome};
+use super::regions::link::RegionLink;
 use super::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
 use super::settings::StoreSettings;
 use weir_limiter::feedback::sharing::SharedKeyState;
@@ -90,12 +95,16 @@ struct StoreTask<F> {
     on_fleet_change: F,
     /// Rounds of queries that are left to give up all leases, while the process ends.
     give_up_rounds: u32,
+    region: Option<Region>,
+    region_link: Option<RegionLink>,
 }
 
 /// Result of a call.
 enum CompletedCall {
     Leased(LeaseBatch, Result<BatchReply, CallError>),
     Registered(Timestamp, Result<([u64; 2], u32), CallError>),
+    RegionRegistered(Result<([u64; 2], u32), CallError>),
+    ErrandsMade(ErrandBatch, Result<Vec<ErrandOutcome>, CallError>),
     /// What other instances know of the provider of a rule, and when the query was sent.
     Followed(Arc<RuleFeedback>, Timestamp, Result<Vec<SharedKeyState>, CallError>),
 }
@@ -116,6 +125,17 @@ pub async fn run(
             return;
         }
     };
+    let region = settings
+        .regions
+        .as_ref()
+        .map(|it| Region::new(&it.name, it.count, settings.registration, it.keeps_allotment));
+    let region_link = match settings.regions.as_ref().map(|it| GlobalCalls::new(it, &instance)).transpose() {
+        Ok(calls) => calls.map(RegionLink::new),
+        Err(error) => {
+            tracing::error!(%error, "cannot set up TLS for the global store: limits are not shared");
+            return;
+        }
+    };
     let weight = f64::from(settings.weight.get());
     let parts = Arc::clone(handle.parts());
     let task = StoreTask {
@@ -128,7 +148,8 @@ pub async fn run(
             InstanceInfo { id: instance_id, weight, instances: 1, clock_lead: 0 },
             protocol::group_count(&settings.topology),
         )
-        .with_parts(parts, settings.registration),
+        .with_parts(parts, settings.registration)
+        .with_region(region),
         waiters: BTreeMap::new(),
         sent_waiters: BTreeMap::new(),
         in_flight: JoinSet::new(),
@@ -141,6 +162,8 @@ pub async fn run(
         reported_instances: 0,
         on_fleet_change,
         give_up_rounds: 0,
+        region,
+        region_link,
     };
     task.run(queue).await;
 }
@@ -168,10 +191,12 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             self.scheduler.renews_parts = !self.handle.is_unreachable() && self.handle.parts().are_used();
             self.continue_to_give_up();
             self.start_calls();
+            self.start_regional_calls();
             self.report_unanswered();
             let due = due.into_iter().chain(self.scheduler.next_renewal()).min();
             let after = due.map_or(MIN_HEARTBEAT_INTERVAL, |due| due.since(self.clock.now()));
             let after = if self.limiter.has_shared_bans() { after.min(MAX_BAN_REPORT_DELAY) } else { after };
+            let after = self.regional_work_after().map_or(after, |regional| after.min(regional));
             let wake = self.next_heartbeat.min(Instant::now() + after);
             tokio::select! {
                 queued = queue.recv() => {
@@ -299,6 +324,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                 self.exchange_feedback();
                 self.next_heartbeat = Instant::now() + self.heartbeat_interval();
             }
+            CompletedCall::RegionRegistered(registered) => self.handle_region_registration(registered),
+            CompletedCall::ErrandsMade(batch, made) => self.handle_errands(&batch, made),
             CompletedCall::Followed(rule, sent_at, Ok(states)) => {
                 let now = self.clock.now();
                 states.iter().for_each(|state| rule.adopt(state, sent_at, now, &self.limiter));
@@ -401,7 +428,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     }
 
     fn send_heartbeat(&mut self) {
-        if self.is_registering || Instant::now() < self.next_heartbeat {
+        let is_region_unknown = self.region_link.as_ref().is_some_and(RegionLink::is_unknown);
+        if self.is_registering || Instant::now() < self.next_heartbeat || is_region_unknown {
             return;
         }
         self.is_registering = true;
@@ -412,10 +440,13 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         self.next_heartbeat = Instant::now() + interval;
         let store = Arc::clone(&self.store);
         let (instance, fleet) = (self.instance.clone(), self.limiter.fleet());
-        let secret = if self.reported_instances > 0 { fleet.hasher.secret() } else { self.secret };
+        let of_regions = self.region_link.as_ref().and_then(|link| link.secret);
+        let own = if self.reported_instances > 0 { fleet.hasher.secret() } else { self.secret };
+        let (secret, is_of_regions) = (of_regions.unwrap_or(own), of_regions.is_some());
         let sent_at = self.clock.now();
         self.in_flight.spawn_local(async move {
-            let registered = store.register(&instance, secret, interval * MAX_MISSED_HEARTBEATS).await;
+            let registered =
+                store.register(&instance, secret, is_of_regions, interval * MAX_MISSED_HEARTBEATS).await;
             CompletedCall::Registered(sent_at, registered)
         });
     }
@@ -442,11 +473,12 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         let fleet = self.limiter.fleet();
         let instances = NonZeroU32::new(instances).unwrap_or(NonZeroU32::MIN);
         let is_new = fleet.hasher.secret() != secret;
-        let has_changed = fleet.instances != instances
+        let has_changed = fleet.instances != self.divisor(instances)
             && (self.reported_instances == instances.get() || self.reported_instances == 0);
         self.reported_instances = instances.get();
         self.scheduler.set_instances(instances.get());
         if is_new || has_changed {
+            let instances = self.divisor(instances);
             (self.on_fleet_change)(Fleet { hasher: KeyHasher::new(secret), instances });
         }
         if self.handle.is_unreachable() {
@@ -454,7 +486,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             self.handle.set_unreachable(false);
             self.metrics.set_up(true);
         }
-        self.metrics.set_sizes(self.limiter.fleet().instances.get(), self.limiter.shared_counter_count());
+        let of_region = self.limiter.fleet().instances.get() / self.divisor(NonZeroU32::MIN);
+        self.metrics.set_sizes(of_region, self.limiter.shared_counter_count());
     }
 }
 

@@ -26,12 +26,17 @@ pub(crate) fn start(backend: SocketAddr, delay: Duration) -> SocketAddr {
 
 /// Starts a link to `backend` that forwards nothing while the returned value is true.
 pub(crate) fn start_with_cut(backend: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+    start_slow_with_cut(backend, Duration::ZERO)
+}
+
+/// Starts a link to `backend` by which bytes arrive after `delay`, and none while the returned value is true.
+pub(crate) fn start_slow_with_cut(backend: SocketAddr, delay: Duration) -> (SocketAddr, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, is_cut) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
     let cut = Arc::clone(&is_cut);
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            if connect_with_cut(client, backend, Duration::ZERO, &cut).is_err() {
+            if connect_with_cut(client, backend, delay, &cut).is_err() {
                 return;
             }
         }

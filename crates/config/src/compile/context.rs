@@ -4,13 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::raw::TrailingSlash;
+use crate::{defaults, raw};
 use weir_bodies::fields::{FieldIndex, FieldName};
 use weir_policy::identify::jwt::claim::ClaimName;
 use weir_policy::response::LimitHeaderSettings;
 use weir_policy::rules::membership::Plans;
 use weir_store::remote::service::RemoteServiceSettings;
+use weir_store::settings::StoreSettings;
 
 /// The rest of the configuration, as far as rules need it.
 #[derive(Debug)]
@@ -47,10 +50,7 @@ pub(super) struct CompileContext<'f> {
     pub(super) matcher_owner: MatcherOwner,
     /// Leading bits of an IPv6 address that identify a client.
     pub(super) ipv6_prefix: u8,
-    /// Whether `store` is given; its problems are reported separately.
-    pub(super) has_store: bool,
-    /// Time for which the store holds back the part of an instance that it does not hear of.
-    pub(super) registration: Duration,
+    pub(super) store: StoreFacts,
     /// Whether any rule so far needs the store.
     pub(super) needs_store: bool,
     /// Remote rate limit services that rules have used so far.
@@ -59,6 +59,28 @@ pub(super) struct CompileContext<'f> {
     pub(super) used_claims: RefCell<Vec<ClaimName>>,
     /// Fields of bodies that rules have used so far.
     pub(super) used_fields: UsedFields,
+}
+
+/// What rules have to know of the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoreFacts {
+    /// Whether `store` is given; its problems are reported separately.
+    pub(super) is_given: bool,
+    /// Time for which the store holds back the part of an instance that it does not hear of.
+    pub(super) registration: Duration,
+    /// Maximum number of regions that share limits, if there are several.
+    pub(super) regions: Option<u8>,
+}
+
+impl StoreFacts {
+    /// Reads the section at `at`, of which `settings` is what has been compiled.
+    pub(super) fn read(raw: Option<&raw::Store>, settings: Option<&StoreSettings>, at: At<'_>) -> Self {
+        Self {
+            is_given: raw.is_some() || at.is_reported(),
+            registration: settings.map_or(defaults::STORE_REGISTRATION, |settings| settings.registration),
+            regions: raw.and_then(raw::Store::region_count),
+        }
+    }
 }
 
 /// Fields of bodies that rules use, by their positions.

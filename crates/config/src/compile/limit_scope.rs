@@ -43,7 +43,7 @@ pub(super) fn compile_source(
     };
     let Some(shared) = shared else { return LimitSource::Local };
     context.needs_store |= shared.needs_store();
-    if shared.needs_store() && !context.has_store {
+    if shared.needs_store() && !context.store.is_given {
         scope_at.error(missing_store());
     }
     LimitSource::Shared(shared)
@@ -185,10 +185,10 @@ pub(super) fn note_undivided_limits(action: &LimitAction, at: At<'_>, context: &
         return;
     }
     let times = action.limits.iter().filter_map(|limit| leases::settle_time(&limit.quota.leased()?));
-    let longest = times.max().filter(|time| *time > context.registration);
+    let longest = times.max().filter(|time| *time > context.store.registration);
     let note = match longest.map(parse::format_duration) {
         Some(time) => {
-            let registration = parse::format_duration(context.registration);
+            let registration = parse::format_duration(context.store.registration);
             let note = ValueError::new(format!(
                 "nothing is admitted without the store: only limits that are whole again within {registration} have \
                  parts, and this one takes {time}"
@@ -201,6 +201,38 @@ pub(super) fn note_undivided_limits(action: &LimitAction, at: At<'_>, context: &
         None => return,
     };
     at.key("on_store_loss").note(note);
+}
+
+/// Reports what regions cannot share, and notes limits that are too small for each region to have a unit.
+pub(super) fn check_regions(action: &LimitAction, at: At<'_>, context: &CompileContext<'_>) {
+    let (Some(shared), Some(regions)) = (action.shared(), context.store.regions) else { return };
+    if shared.mode == Mode::Split {
+        return;
+    }
+    if shared.on_store_loss == OnStoreLoss::StrictSplit {
+        at.key("scope").key("on_store_loss").error(strict_split_in_regions());
+    }
+    if action.in_flight.is_some() {
+        let error =
+            ValueError::new("regions cannot share a concurrency limit: permits do not move between stores");
+        let hint = "put it in a rule of its own with `scope: local`, or `scope: { shared: split }` for a part in each instance";
+        at.key("in_flight").error(error.with_hint(hint));
+    }
+    let least = u32::from(regions) * 2;
+    let quotas = action.limits.iter().filter_map(|limit| limit.quota.leased());
+    if let Some(units) = quotas.map(|quota| quota.capacity()).filter(|units| *units < least).min() {
+        let note = ValueError::new(format!(
+            "with {units} at once, not each of {regions} regions has a unit of its own: the first requests of a key in a region \
+             are rejected until the global store has replied"
+        ));
+        at.key("scope")
+            .note(note.with_hint(format!("a burst of at least {least}, or a smaller `store.regions.count`")));
+    }
+}
+
+pub(super) fn strict_split_in_regions() -> ValueError {
+    ValueError::new("`strict_split` is not available with `store.regions`: the part of an instance would be one of the whole limit")
+        .with_hint("`store.regions.on_store_loss: strict_split` is for a region without the global store")
 }
 
 fn read_wait(map: &raw::ScopeMap, at: At<'_>) -> Option<Duration> {

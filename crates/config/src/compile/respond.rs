@@ -36,7 +36,7 @@ pub(super) fn compile(
         raw::Respond::Map(map) => map,
     };
     context.needs_store = true;
-    if !context.has_store {
+    if !context.store.is_given {
         at.error(limit_scope::missing_store());
     }
     let backoff = map.backoff.as_ref().and_then(|raw| at.key("backoff").ok(parse_backoff(&raw.0)));

@@ -14,6 +14,7 @@ use crate::data_files::DataFiles;
 use crate::diagnostic::{Diagnostics, ValueError};
 use crate::quoting::quoted;
 use crate::{defaults, parse, raw};
+use weir_policy::rules::shared_limit::OnStoreLoss;
 use weir_rls::options::{
     Connections, HttpEndpoint, LoadedRules, RlsOptions, RlsPorts, RulesDirectory, load_rules,
 };
@@ -34,6 +35,10 @@ pub(super) fn compile(
     let decisions = Arc::new(compile_settings(raw, at));
     let client_names = read_client_names(raw, at);
     let scope = limit_scope::compile_rls_scope(raw.scope.as_ref(), at.key("scope"), has_store);
+    let has_regions = root.store.as_ref().is_some_and(|store| store.regions.is_some());
+    if has_regions && scope.as_ref().is_some_and(|scope| scope.on_store_loss == OnStoreLoss::StrictSplit) {
+        at.key("scope").key("on_store_loss").error(limit_scope::strict_split_in_regions());
+    }
     let config = raw.config.as_ref();
     let directory = config.and_then(|config| compile_directory(config, files));
     let loaded = directory.as_ref().map(|directory| compile_rules(directory, at.key("config"), is_required));

@@ -183,6 +183,7 @@ fn compile_limit_action(
         deferral: respond::compile(raw, at, context),
     };
     limit_scope::note_undivided_limits(&action, at.key("scope"), context);
+    limit_scope::check_regions(&action, at, context);
     wait::check(raw, &action, at);
     stated_limit::check(raw, &action, at);
     action

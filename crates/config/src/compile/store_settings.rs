@@ -1,6 +1,6 @@
 //! The store that instances share: its servers, credentials and timeout.
 
-use std::num::NonZeroU16;
+use std::num::{NonZeroU8, NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use super::map_items;
@@ -13,8 +13,11 @@ use crate::diagnostic::ValueError;
 use crate::parse::{self, RedisServer};
 use crate::quoting::quoted;
 use crate::{defaults, raw};
+use weir_net::tls::client::TlsClientSettings;
 use weir_store::remote::channel::ServerAddress;
-use weir_store::settings::{Credentials, SentinelSettings, SingleServer, StoreSettings, Topology};
+use weir_store::settings::{
+    Credentials, RegionSettings, SentinelSettings, SingleServer, StoreSettings, Topology,
+};
 
 const STORE_PEER: TlsPeer<'_> = TlsPeer {
     hosts: Vec::new(),
@@ -35,6 +38,32 @@ pub(super) fn compile(raw: Option<&raw::Store>, at: At<'_>, files: &mut DataFile
     if let Some(instance) = &raw.instance {
         at.key("instance").ok(check_name(instance));
     }
+    let connected = compile_connection(raw, "redis", at, files);
+    let settings = connected.map(|(topology, credentials, tls)| StoreSettings {
+        credentials,
+        topology,
+        tls,
+        prefix: prefix.into(),
+        timeout,
+        registration,
+        weight: raw.weight.unwrap_or(NonZeroU16::MIN),
+        instance: raw.instance.as_deref().map(Into::into),
+        regions: None,
+    });
+    let regions = match &raw.regions {
+        Some(regions) => Some(compile_regions(regions, settings.as_ref(), at.key("regions"), files)?),
+        None => None,
+    };
+    settings.map(|settings| StoreSettings { regions, ..settings })
+}
+
+/// Compiles the servers of `servers_key`, and how to log in to them.
+fn compile_connection(
+    raw: &raw::Store,
+    servers_key: &'static str,
+    at: At<'_>,
+    files: &mut DataFiles,
+) -> Option<(Topology, Credentials, Option<TlsClientSettings>)> {
     let given = GivenCredentials {
         username: raw.username.as_deref(),
         username_key: "username",
@@ -43,23 +72,48 @@ pub(super) fn compile(raw: Option<&raw::Store>, at: At<'_>, files: &mut DataFile
     };
     let credentials = read_credentials(given, at, files);
     let servers = match raw.redis.as_ref()? {
-        raw::Redis::Servers(urls) => compile_servers(urls, raw, at.key("redis"))?,
-        raw::Redis::Sentinel(sentinel) => compile_sentinels(sentinel, raw, at.key("redis"), files)?,
+        raw::Redis::Servers(urls) => compile_servers(urls, raw, at.key(servers_key))?,
+        raw::Redis::Sentinel(sentinel) => compile_sentinels(sentinel, raw, at.key(servers_key), files)?,
     };
-    let tls = servers.compile_tls(raw, at, files);
+    let tls = servers.compile_tls(raw, at, at.key(servers_key), files);
     if servers.is_secure && tls.is_none() {
         return None;
     }
-    Some(StoreSettings {
-        credentials: servers.credentials.unwrap_or(credentials?),
-        topology: servers.topology,
-        tls,
-        prefix: prefix.into(),
-        timeout,
-        registration,
-        weight: raw.weight.unwrap_or(NonZeroU16::MIN),
-        instance: raw.instance.as_deref().map(Into::into),
-    })
+    Some((servers.topology, servers.credentials.unwrap_or(credentials?), tls))
+}
+
+/// Compiles the regions that share limits; `regional` is the store of this one.
+fn compile_regions(
+    raw: &raw::Regions,
+    regional: Option<&StoreSettings>,
+    at: At<'_>,
+    files: &mut DataFiles,
+) -> Option<Box<RegionSettings>> {
+    if let Some(name) = &raw.name {
+        at.key("name").ok(check_name(name));
+    }
+    let timeout = at.key("timeout").timeout(&raw.timeout, defaults::GLOBAL_STORE_TIMEOUT);
+    let store = raw::Store {
+        redis: raw.global.clone(),
+        username: raw.username.clone(),
+        password: raw.password.clone(),
+        tls: raw.tls.clone(),
+        ..raw::Store::default()
+    };
+    let (topology, credentials, tls) = compile_connection(&store, "global", at, files)?;
+    let regional = regional?;
+    if topology == regional.topology {
+        let error = ValueError::new("the same server as `store.redis`: each region needs a store of its own");
+        at.key("global")
+            .error(error.with_hint("the global store may be another database of the same server"));
+    }
+    let global = StoreSettings { topology, credentials, tls, timeout, regions: None, ..regional.clone() };
+    Some(Box::new(RegionSettings {
+        name: raw.name.as_deref()?.into(),
+        global,
+        count: NonZeroU32::from(NonZeroU8::new(raw.max_count())?),
+        keeps_allotment: raw.on_store_loss.unwrap_or_default() == raw::RegionLoss::Split,
+    }))
 }
 
 fn read_registration(raw: &raw::Store, at: At<'_>) -> Duration {
@@ -107,8 +161,9 @@ impl StoreServers {
         &self,
         raw: &raw::Store,
         at: At<'_>,
+        servers_at: At<'_>,
         files: &mut DataFiles,
-    ) -> Option<weir_net::tls::client::TlsClientSettings> {
+    ) -> Option<TlsClientSettings> {
         let addresses: Vec<&ServerAddress> = match &self.topology {
             Topology::Single(server) => vec![&server.address],
             Topology::Cluster(places) => places.iter().collect(),
@@ -119,7 +174,7 @@ impl StoreServers {
             ServerAddress::Unix(_) => None,
         });
         let peer = TlsPeer { hosts: hosts.collect(), is_secure: self.is_secure, ..STORE_PEER };
-        upstream_tls::compile_settings(raw.tls.as_deref(), &peer, at, at.key("redis"), files)
+        upstream_tls::compile_settings(raw.tls.as_deref(), &peer, at, servers_at, files)
     }
 }
 

@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Duration, OneOrMany, SecretOrFile, UpstreamTls};
-#[cfg(test)]
 use crate::defaults;
 #[cfg(test)]
 use crate::parse::format_duration as shown;
@@ -43,9 +42,67 @@ pub struct Store {
     /// 1000.
     #[cfg_attr(test, schemars(range(min = 1, max = 1000), extend("default" = 1)))]
     pub weight: Option<NonZeroU16>,
+    /// Regions that share the limits, each with a store of its own: `redis` is then the store of this region.
+    pub regions: Option<Box<Regions>>,
     /// Name of this instance, unique in the fleet. Visible ASCII without quotes and backslashes, at most 128
     /// characters. Default: random.
     pub instance: Option<String>,
+}
+
+/// Regions that share limits. Each counts with its part in a store of its own; the parts move through a global store, outside
+/// the path of requests.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Regions {
+    /// Name of this region, unique among the regions. Visible ASCII without quotes and backslashes, at most 128 characters.
+    #[cfg_attr(test, schemars(required))]
+    pub name: Option<String>,
+    /// The global store, as in `store.redis`. All regions use the same one, with the same `store.prefix`.
+    #[cfg_attr(test, schemars(required))]
+    pub global: Option<Redis>,
+    /// Maximum number of regions, from 2 to 16. It must be the same in all regions.
+    #[cfg_attr(test, schemars(range(min = 2, max = 16), extend("default" = defaults::REGIONS)))]
+    pub count: Option<u8>,
+    /// What a region does that has not reached the global store for `store.registration`: `split` goes on with its part, which
+    /// the others may get, too; `strict_split` goes on with the little that it always has.
+    #[cfg_attr(test, schemars(extend("default" = "split")))]
+    pub on_store_loss: Option<RegionLoss>,
+    /// Maximum time for one call to the global store.
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::GLOBAL_STORE_TIMEOUT))))]
+    pub timeout: Option<Duration>,
+    /// User name for the global store, unless the URL has it. Needs `store.regions.password`. Default: `default`.
+    pub username: Option<String>,
+    /// Password for the global store: a text, or a map with `file`. It is a secret and is never shown.
+    pub password: Option<SecretOrFile>,
+    /// TLS settings for the global store, as `store.tls`.
+    pub tls: Option<Box<UpstreamTls>>,
+}
+
+impl Store {
+    /// Maximum number of regions; `None` without regions.
+    pub(crate) fn region_count(&self) -> Option<u8> {
+        self.regions.as_ref().map(|regions| regions.max_count())
+    }
+}
+
+impl Regions {
+    /// Maximum number of regions.
+    pub(crate) fn max_count(&self) -> u8 {
+        self.count.unwrap_or(defaults::REGIONS)
+    }
+}
+
+/// What a region does without the global store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RegionLoss {
+    /// Goes on with its part.
+    #[default]
+    Split,
+    /// Goes on with what it always has.
+    StrictSplit,
 }
 
 /// Redis or Valkey servers.

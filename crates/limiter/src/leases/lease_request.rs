@@ -231,7 +231,7 @@ impl StoreCounterKind {
     }
 
     /// Maximum number of units of one grant.
-    pub(super) fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u32 {
         match *self {
             Self::Bucket { burst, .. } | Self::Refill { burst, .. } => burst,
             Self::Window { count, .. } | Self::Sliding { count, .. } | Self::Permits { count, .. } => count,

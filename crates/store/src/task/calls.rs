@@ -5,12 +5,14 @@ use std::time::Duration;
 use crate::feedback;
 use crate::protocol;
 use crate::redis::{CallError, RedisClient, Script, ScriptCall, Value};
-use crate::scheduler::{BatchReply, LeaseBatch};
+use crate::regions::calls::ErrandContext;
+use crate::scheduler::{BatchReply, CounterCall, LeaseBatch};
 use crate::settings::StoreSettings;
 use weir_limiter::feedback::sharing::SharedKeyState;
+use weir_limiter::leases::SharedCounter;
 
 /// Client and scripts of the store.
-pub(super) struct StoreCalls {
+pub(crate) struct StoreCalls {
     client: RedisClient,
     prefix: Box<str>,
     lease_script: Script,
@@ -38,18 +40,40 @@ impl StoreCalls {
         batch: &LeaseBatch,
         new_generation: String,
     ) -> Result<BatchReply, CallError> {
-        let keys = batch.keys(&self.prefix);
+        self.call_counters(&batch.call(&self.prefix), new_generation).await
+    }
+
+    /// Makes errands of the regional store: encoded questions about counters of one group.
+    pub(crate) async fn call_regional_counters(
+        &self,
+        group: u16,
+        counters: &[SharedCounter],
+        encoded: Vec<String>,
+        context: &ErrandContext,
+    ) -> Result<Vec<Vec<i64>>, CallError> {
+        let keys = protocol::regional_keys(&self.prefix, group, counters);
+        let generation = context.generation.as_deref();
+        let call = CounterCall { keys, generation, renewal: None, encoded: &encoded };
+        Ok(self.call_counters(&call, format!("{:016x}", context.random)).await?.grants)
+    }
+
+    async fn call_counters(
+        &self,
+        counters: &CounterCall<'_>,
+        new_generation: String,
+    ) -> Result<BatchReply, CallError> {
+        let keys = &counters.keys;
         let run_id = self.client.run_id(&keys[0]).await?;
         let args: Vec<_> =
-            batch.arguments(&run_id, new_generation).into_iter().map(String::into_bytes).collect();
-        let call = ScriptCall { script: &self.lease_script, keys: &keys, args: &args };
+            counters.arguments(&run_id, new_generation).into_iter().map(String::into_bytes).collect();
+        let call = ScriptCall { script: &self.lease_script, keys, args: &args };
         let (value, executed_by) = self.client.call(call).await?;
         if executed_by != run_id {
             // Another process than the one named in the arguments executed the call and may lack its data. Its grant is
             // discarded.
             return Err(CallError::Unreachable("another server has taken over".to_owned()));
         }
-        match parse_reply(value).filter(|reply| reply.fits(batch)) {
+        match parse_reply(value).filter(|reply| reply.fits(counters.encoded.len())) {
             Some(reply) => Ok(reply),
             None => Err(self.client.close_malformed(&keys[0], "grants").await),
         }
@@ -58,13 +82,12 @@ impl StoreCalls {
     pub(super) async fn register(
         &self,
         instance: &str,
-        [first, second]: [u64; 2],
+        secret: [u64; 2],
+        is_secret_of_regions: bool,
         ttl: Duration,
     ) -> Result<([u64; 2], u32), CallError> {
         let keys = protocol::fleet_keys(&self.prefix);
-        let secret = format!("{first:016x}{second:016x}");
-        let ttl = ttl.as_millis().to_string();
-        let args = [secret.into_bytes(), instance.as_bytes().to_vec(), ttl.into_bytes()];
+        let args = registration(instance, secret, ttl, is_secret_of_regions);
         let (value, _) = self
             .client
             .call(ScriptCall { script: &self.membership_script, keys: &keys, args: &args })
@@ -90,22 +113,35 @@ impl StoreCalls {
     }
 }
 
+/// Returns the arguments that register an instance or a region. With `replaces`, the secret replaces another one.
+pub(crate) fn registration(
+    name: &str,
+    [first, second]: [u64; 2],
+    ttl: Duration,
+    replaces: bool,
+) -> [Vec<u8>; 4] {
+    let secret = format!("{first:016x}{second:016x}");
+    let (ttl, replaces) = (ttl.as_millis().to_string(), u8::from(replaces).to_string());
+    [secret.into_bytes(), name.as_bytes().to_vec(), ttl.into_bytes(), replaces.into_bytes()]
+}
+
 fn parse_reply(value: Value) -> Option<BatchReply> {
     let Value::Array(values) = value else { return None };
     let mut values = values.into_iter();
     let generation = parse_text(values.next()?)?.into();
     let store_time = parse_text(values.next()?)?.parse().ok()?;
     let Value::Int(part) = values.next()? else { return None };
-    let numbers = |value| {
-        let Value::Array(list) = value else { return None };
-        let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
-        list.into_iter().map(number).collect::<Option<Vec<_>>>()
-    };
-    let grants = values.map(numbers).collect::<Option<Vec<_>>>()?;
+    let grants = values.map(parse_numbers).collect::<Option<Vec<_>>>()?;
     Some(BatchReply { generation, store_time, part, grants })
 }
 
-fn parse_text(value: Value) -> Option<String> {
+pub(crate) fn parse_numbers(value: Value) -> Option<Vec<i64>> {
+    let Value::Array(list) = value else { return None };
+    let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
+    list.into_iter().map(number).collect()
+}
+
+pub(crate) fn parse_text(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text),
@@ -113,7 +149,7 @@ fn parse_text(value: Value) -> Option<String> {
     }
 }
 
-fn parse_fleet(value: Value) -> Option<([u64; 2], u32)> {
+pub(crate) fn parse_fleet(value: Value) -> Option<([u64; 2], u32)> {
     let Value::Array(values) = value else { return None };
     let [secret, Value::Int(instances)] = <[Value; 2]>::try_from(values).ok()? else { return None };
     let secret = parse_text(secret)?;

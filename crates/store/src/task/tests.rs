@@ -61,6 +61,7 @@ impl FakeServer {
             registration: Duration::from_secs(60),
             weight: 1.try_into().unwrap(),
             instance: None,
+            regions: None,
         };
         let resources = StoreTaskResources {
             limiter: Arc::clone(&limiter),

@@ -368,6 +368,16 @@ pub(super) static STORE_PART: Family = gauge(
     "weir_store_part",
     "Fraction of limits with `on_store_loss: strict_split` that this instance may spend without the store.",
 );
+pub(super) static STORE_GLOBAL_UP: Family = gauge(
+    "weir_store_global_up",
+    "1 while the global store of several regions responds; otherwise a region counts with its part of the limits.",
+);
+pub(super) static STORE_REGIONS: Family =
+    gauge("weir_store_regions", "Regions that share limits through the global store, as far as it knows.");
+pub(super) static STORE_ERRANDS: Family = counter(
+    "weir_store_errands_total",
+    "Reports of this instance to the global store about counters, by outcome.",
+);
 pub(super) static STORE_LEASE_REQUESTS: Family = counter(
     "weir_store_questions_total",
     "Requests for units of one counter to which the store has responded.",

@@ -62,6 +62,10 @@ pub struct StoreMetrics {
     unanswered: [Counter; Unanswered::ALL.len()],
     wait_seconds: Gauge,
     part: Gauge,
+    global_up: Gauge,
+    regions: Gauge,
+    errands_made: Counter,
+    errands_failed: Counter,
     lease_requests: Counter,
     granted_units: Counter,
     returned_units: Counter,
@@ -84,6 +88,10 @@ impl StoreMetrics {
                 .map(|reason| counter(&families::STORE_UNANSWERED, &[("reason", reason.as_str())])),
             wait_seconds: gauge(&families::STORE_WAIT_SECONDS),
             part: gauge(&families::STORE_PART),
+            global_up: gauge(&families::STORE_GLOBAL_UP),
+            regions: gauge(&families::STORE_REGIONS),
+            errands_made: counter(&families::STORE_ERRANDS, &[("outcome", "ok")]),
+            errands_failed: counter(&families::STORE_ERRANDS, &[("outcome", "failed")]),
             lease_requests: counter(&families::STORE_LEASE_REQUESTS, &[]),
             granted_units: counter(&families::STORE_GRANTED, &[]),
             returned_units: counter(&families::STORE_RETURNED, &[]),
@@ -125,6 +133,18 @@ impl StoreMetrics {
     /// Sets the fraction of the limits that this instance may spend without the store.
     pub fn set_part(&self, fraction: f64) {
         self.part.set(fraction);
+    }
+
+    /// Sets the number of regions that share limits, and whether the global store responds.
+    pub fn set_regions(&self, regions: u32, is_up: bool) {
+        self.regions.set(f64::from(regions));
+        self.global_up.set(f64::from(u8::from(is_up)));
+    }
+
+    /// Records errands to the global store.
+    pub fn record_errands(&self, made: u64, failed: u64) {
+        self.errands_made.increment(made);
+        self.errands_failed.increment(failed);
     }
 
     /// Records a request for a lease: the units granted and the units returned.

@@ -1,0 +1,185 @@
+//! Calls of the global store, and errands between it and the regional store.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::errands::{Errand, ErrandBatch, ErrandOutcome};
+use super::{Allotted, BegunErrand, Region};
+use crate::protocol::{self, InstanceInfo};
+use crate::redis::{CallError, RedisClient, Script, ScriptCall, Value};
+use crate::settings::RegionSettings;
+use crate::task::calls::{self, StoreCalls};
+use weir_limiter::leases::{LeaseRequest, SharedCounter};
+use weir_limiter::timestamp::Timestamp;
+
+/// Client and scripts of the global store.
+pub(crate) struct GlobalCalls {
+    client: RedisClient,
+    prefix: Box<str>,
+    pub(crate) region_name: Box<str>,
+    script: Script,
+    membership_script: Script,
+    /// The last known generation of each group's data.
+    generations: Mutex<Vec<Option<String>>>,
+}
+
+/// One call of the regional store on an errand.
+#[derive(Default)]
+struct ErrandCall<'e> {
+    queries: Vec<&'e LeaseRequest>,
+    /// What precedes each query.
+    heads: Vec<String>,
+}
+
+/// What all errands of a batch have in common.
+#[derive(Clone)]
+pub(crate) struct ErrandContext {
+    pub(crate) region: Region,
+    pub(crate) instance: InstanceInfo,
+    /// The last known generation of the group's data in the regional store.
+    pub(crate) generation: Option<Box<str>>,
+    /// A random number, for new generations.
+    pub(crate) random: u64,
+    /// Whether all regions have been connected for long.
+    pub(crate) is_complete: bool,
+    pub(crate) now: Timestamp,
+}
+
+impl GlobalCalls {
+    /// Creates the client of an instance with this name.
+    ///
+    /// # Errors
+    /// If TLS cannot be set up.
+    pub(crate) fn new(settings: &RegionSettings, instance: &str) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            client: RedisClient::new(&settings.global, instance)?,
+            prefix: settings.global.prefix.clone(),
+            region_name: settings.name.clone(),
+            script: Script::new(protocol::GLOBAL_SCRIPT),
+            membership_script: Script::new(include_str!("../members.lua")),
+            generations: Mutex::default(),
+        })
+    }
+
+    /// Registers the region for the time `ttl`. Returns the secret of all regions, which is `secret` if there was none, and
+    /// the number of regions.
+    pub(crate) async fn register(
+        &self,
+        secret: [u64; 2],
+        ttl: Duration,
+    ) -> Result<([u64; 2], u32), CallError> {
+        let keys = protocol::fleet_keys(&self.prefix);
+        let args = calls::registration(&self.region_name, secret, ttl, false);
+        let call = ScriptCall { script: &self.membership_script, keys: &keys, args: &args };
+        let (value, _) = self.client.call(call).await?;
+        match calls::parse_fleet(value) {
+            Some(fleet) => Ok(fleet),
+            None => Err(self.client.close_malformed(&keys[0], "secret of the regions").await),
+        }
+    }
+
+    /// Reports errands of one group, and returns the replies.
+    async fn report(
+        &self,
+        group: u16,
+        counters: Vec<SharedCounter>,
+        reports: Vec<String>,
+        random: u64,
+    ) -> Result<Vec<Vec<i64>>, CallError> {
+        let count = counters.len();
+        let counters = counters.into_iter().map(|it| protocol::counter_key(&self.prefix, group, it));
+        let keys: Vec<_> =
+            [protocol::generation_key(&self.prefix, group)].into_iter().chain(counters).collect();
+        let run_id = self.client.run_id(&keys[0]).await?;
+        let known = self.generations.lock().get(usize::from(group)).cloned().flatten();
+        let head = [known.unwrap_or_else(|| "-".to_owned()), run_id.to_string(), format!("{random:016x}")];
+        let args: Vec<_> = head.into_iter().chain(reports).map(String::into_bytes).collect();
+        let call = ScriptCall { script: &self.script, keys: &keys, args: &args };
+        let (value, executed_by) = self.client.call(call).await?;
+        if executed_by != run_id {
+            return Err(CallError::Unreachable("another server has taken over".to_owned()));
+        }
+        let Some((generation, replies)) = parse_reply(value).filter(|(_, replies)| replies.len() == count)
+        else {
+            return Err(self.client.close_malformed(&keys[0], "allotments").await);
+        };
+        let mut generations = self.generations.lock();
+        if generations.len() <= usize::from(group) {
+            generations.resize(usize::from(group) + 1, None);
+        }
+        generations[usize::from(group)] = Some(generation);
+        Ok(replies)
+    }
+}
+
+fn parse_reply(value: Value) -> Option<(String, Vec<Vec<i64>>)> {
+    let Value::Array(values) = value else { return None };
+    let mut values = values.into_iter();
+    let generation = calls::parse_text(values.next()?)?;
+    Some((generation, values.map(calls::parse_numbers).collect::<Option<_>>()?))
+}
+
+/// Makes errands: begins them in the regional store, reports to the global store, and deposits what it has allotted.
+///
+/// # Errors
+/// If a store has not replied. What was done until then takes effect: a report without a deposit is undone by the next one.
+pub(crate) async fn make(
+    store: &StoreCalls,
+    global: &GlobalCalls,
+    batch: &ErrandBatch,
+    context: &ErrandContext,
+) -> Result<Vec<ErrandOutcome>, CallError> {
+    let mut outcomes = vec![ErrandOutcome::Done; batch.errands.len()];
+    let mut call = ErrandCall::default();
+    for errand in &batch.errands {
+        call.add(errand, context.region.head(if errand.is_sent { 'e' } else { 'f' }, &errand.limit));
+    }
+    let begun = call.run(store, batch.group, context).await?;
+    let mut reported = Vec::new();
+    for (index, reply) in begun.iter().enumerate() {
+        if let Some(begun) = BegunErrand::decode(reply) {
+            outcomes[index] = ErrandOutcome::Failed;
+            reported.push((index, begun));
+        }
+    }
+    if reported.is_empty() {
+        return Ok(outcomes);
+    }
+    let report = |(index, begun): &(usize, BegunErrand)| {
+        context.region.report(&batch.errands[*index].limit, begun, context.is_complete)
+    };
+    let counters = reported.iter().map(|(index, _)| batch.errands[*index].query.counter).collect();
+    let reports = reported.iter().map(report).collect();
+    let replies = global.report(batch.group, counters, reports, context.random).await?;
+    let mut deposits = ErrandCall::default();
+    for ((index, begun), reply) in reported.iter().zip(&replies) {
+        let Some(allotted) = Allotted::decode(reply) else { continue };
+        let errand = &batch.errands[*index];
+        deposits.add(errand, context.region.head('d', &errand.limit) + &allotted.deposit(begun.number));
+        outcomes[*index] = allotted.report_again_after().map_or(ErrandOutcome::Done, ErrandOutcome::Again);
+    }
+    deposits.run(store, batch.group, context).await?;
+    Ok(outcomes)
+}
+
+impl<'e> ErrandCall<'e> {
+    fn add(&mut self, errand: &'e Errand, head: String) {
+        self.queries.push(&errand.query);
+        self.heads.push(head);
+    }
+
+    async fn run(
+        &self,
+        store: &StoreCalls,
+        group: u16,
+        context: &ErrandContext,
+    ) -> Result<Vec<Vec<i64>>, CallError> {
+        let encode = |(head, query): (&String, &&LeaseRequest)| {
+            format!("{head};{}", protocol::encode_request(query, context.instance, context.now))
+        };
+        let encoded = self.heads.iter().zip(&self.queries).map(encode).collect();
+        let counters: Vec<_> = self.queries.iter().map(|it| it.counter).collect();
+        store.call_regional_counters(group, &counters, encoded, context).await
+    }
+}

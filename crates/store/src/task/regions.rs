@@ -1,0 +1,113 @@
+//! What the task does if regions share the limits: it registers the region and makes errands.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CompletedCall, StoreTask};
+use crate::redis::CallError;
+use crate::regions::RegionStatus;
+use crate::regions::calls::{self, ErrandContext};
+use crate::regions::errands::{ErrandBatch, ErrandBook, ErrandOutcome};
+use crate::regions::link::REGISTRATION_TTL;
+use weir_limiter::Fleet;
+use weir_limiter::timestamp::Timestamp;
+
+impl<F: FnMut(Fleet)> StoreTask<F> {
+    /// Time after which a registration or an errand is due.
+    pub(super) fn regional_work_after(&self) -> Option<Duration> {
+        let link = self.region_link.as_ref()?;
+        let registration = link.next_registration().saturating_duration_since(tokio::time::Instant::now());
+        let errand = self.scheduler.errands.as_ref().and_then(|errands| errands.next_due());
+        let errand = errand.map(|due: Timestamp| due.since(self.clock.now()));
+        Some(errand.map_or(registration, |errand| errand.min(registration)))
+    }
+
+    /// Starts a registration of the region and errands, if they are due.
+    pub(super) fn start_regional_calls(&mut self) {
+        let Some(link) = &mut self.region_link else { return };
+        let proposed = link.secret.unwrap_or_else(|| match self.reported_instances {
+            0 => self.secret,
+            _ => self.limiter.fleet().hasher.secret(),
+        });
+        if link.begin_registration() {
+            let calls = Arc::clone(&link.calls);
+            self.in_flight.spawn_local(async move {
+                CompletedCall::RegionRegistered(calls.register(proposed, REGISTRATION_TTL).await)
+            });
+        }
+        let now = self.clock.now();
+        let (global, is_complete) = (Arc::clone(&link.calls), link.is_complete());
+        while let Some(batch) = self.scheduler.errands.as_mut().and_then(|errands| errands.next_batch(now)) {
+            let Some(region) = self.region else { return };
+            let (store, global) = (Arc::clone(&self.store), Arc::clone(&global));
+            let context = ErrandContext {
+                region,
+                instance: self.scheduler.instance,
+                generation: self.scheduler.generation(batch.group),
+                random: self.secret[0] ^ now.as_nanos(),
+                is_complete,
+                now,
+            };
+            self.in_flight.spawn_local(async move {
+                let made = calls::make(&store, &global, &batch, &context).await;
+                CompletedCall::ErrandsMade(batch, made)
+            });
+        }
+    }
+
+    pub(super) fn handle_errands(
+        &mut self,
+        batch: &ErrandBatch,
+        made: Result<Vec<ErrandOutcome>, CallError>,
+    ) {
+        let outcomes = made.unwrap_or_else(|error| {
+            tracing::debug!(%error, "errands to the global store have failed: they are made again");
+            vec![ErrandOutcome::Failed; batch.errands.len()]
+        });
+        let failed = outcomes.iter().filter(|outcome| **outcome == ErrandOutcome::Failed).count();
+        self.metrics.record_errands((outcomes.len() - failed) as u64, failed as u64);
+        let now = self.clock.now();
+        if let Some(errands) = &mut self.scheduler.errands {
+            errands.complete(batch, &outcomes, now);
+        }
+    }
+
+    pub(super) fn handle_region_registration(&mut self, registered: Result<([u64; 2], u32), CallError>) {
+        let (Some(link), Some(region)) = (&mut self.region_link, &self.region) else { return };
+        let error = registered.as_ref().err().map(ToString::to_string);
+        let before = link.secret;
+        let has_changed = link.end_registration(registered.ok());
+        match (has_changed, error) {
+            (true, Some(error)) => tracing::warn!(
+                %error,
+                "the global store is unavailable: this region counts with its part of the limits"
+            ),
+            (true, None) => tracing::info!(regions = link.regions, "the global store is available"),
+            (false, _) => {}
+        }
+        if before.is_some() && link.secret != before {
+            tracing::warn!("the regions have another secret for keys: their limits start anew");
+        }
+        if link.regions > region.count() {
+            tracing::error!(
+                regions = link.regions,
+                max = region.count(),
+                "there are more regions than `store.regions.count`: all of them together may admit more than the limits"
+            );
+        }
+        self.metrics.set_regions(link.regions, !link.is_down());
+        self.handle.set_region(RegionStatus {
+            name: link.calls.region_name.clone(),
+            regions: link.regions,
+            is_global_away: link.is_down(),
+            reported_counters: self.scheduler.errands.as_ref().map_or(0, ErrandBook::counters),
+        });
+    }
+
+    /// Returns the number by which limits are divided while the regional store is away, with this many instances in the region.
+    pub(super) fn divisor(&self, instances: NonZeroU32) -> NonZeroU32 {
+        let regions = self.region.map_or(1, |region| region.count());
+        instances.saturating_mul(NonZeroU32::new(regions).unwrap_or(NonZeroU32::MIN))
+    }
+}

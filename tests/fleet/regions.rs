@@ -1,0 +1,93 @@
+//! Limits that several regions share: the scripts of the regional stores and of the global one, attacked in virtual time.
+//!
+//! Messages are late, lost and out of order, links are cut for longer than allotments are valid, stores lose their data or are
+//! restored from snapshots. Units are spent at any time while they may be. No window may have more than the limit admits.
+
+#[path = "regions/limit.rs"]
+mod limit;
+#[path = "regions/server.rs"]
+mod server;
+#[path = "regions/world.rs"]
+mod world;
+
+use fastrand::Rng;
+use weir_store::protocol::{GLOBAL_SCRIPT, SCRIPT};
+
+use self::limit::{Kind, SECOND};
+use self::world::{Faults, World};
+use crate::runs::env_parameter;
+
+const SCRIPTS: [&str; 2] = [SCRIPT, GLOBAL_SCRIPT];
+
+/// Returns a fleet of regions under attack, after a run.
+fn attacked(seed: u64, scripts: [&str; 2]) -> World {
+    let mut rng = Rng::with_seed(seed);
+    let faults = Faults {
+        cuts: rng.bool(),
+        regional_loss: rng.u8(0..3) == 0,
+        global_loss: rng.u8(0..3) == 0,
+        lost: [0, 20, 120][rng.usize(0..3)],
+    };
+    let kind = Kind::random(&mut rng);
+    let mut world = World::new(seed, kind, faults, scripts);
+    world.run(rng.u64(20..150) * SECOND);
+    world
+}
+
+#[test]
+fn attacks_on_regions_admit_no_more_than_the_limit() {
+    let mut spent = 0;
+    let seeds = env_parameter("WEIR_SEEDS").map_or(20, |seeds: u64| seeds / 16);
+    for seed in 0..seeds {
+        let World { kind, faults, excess, spending, .. } = attacked(seed, SCRIPTS);
+        spent += spending.total;
+        assert!(excess <= 0.001, "seed {seed}: {kind:?}, {faults:?}: {excess} over");
+    }
+    assert!(spent > 0);
+}
+
+/// Steps of the protocol, and what they are replaced with: in the regional script or in the global one, and the first seed with
+/// which the limit is exceeded.
+const BROKEN: [(usize, &str, &str, u64); 9] = [
+    (0, "local units = s and occupied[kind](s, list) or 0", "local units = 0", 0),
+    (0, "drain(key, kind, list, it, q)\n  local s = load(key)", "local s = load(key)", 0),
+    (0, "number ~= it.number or it.awaited == 0 or ", "", 0),
+    (0, "(q.keeps == 1 or now < s[2] or s[1] == 0)", "true", 0),
+    (0, "(s[3] >= born or now >= born + q.valid + q.settle)", "true", 0),
+    (1, "if number <= mine.number then", "if false then", 0),
+    (1, "now < it.at + it.valid + it.settle", "now < it.at + it.valid / 2", 0),
+    (1, "if born > 0 and", "if false and", 0),
+    (1, "free, total = free - it.parts, total + it.demand", "total = total + it.demand", 0),
+];
+
+#[test]
+fn every_step_of_the_protocol_is_needed() {
+    for (script, step, broken, first) in BROKEN {
+        assert!(SCRIPTS[script].contains(step), "{step}");
+        let text = SCRIPTS[script].replace(step, broken);
+        let mut scripts = SCRIPTS;
+        scripts[script] = &text;
+        let caught = (first..first + 2000).find(|seed| attacked(*seed, scripts).excess > 0.001);
+        println!("{step}: {caught:?}");
+        assert!(caught.is_some(), "not noticed: {step}");
+    }
+}
+
+#[test]
+fn demand_gets_the_limit_wherever_it_is() {
+    for kind in [Kind::Bucket { interval: 1000, burst: 1000 }, Kind::Window { count: 1000, length: SECOND }] {
+        let mut world = World::new(1, kind, Faults::default(), SCRIPTS).without_faults();
+        world.min_interval = 20_000;
+        for demands in [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [1.0, 0.5, 3.0]] {
+            for (region, demand) in world.regions.iter_mut().zip(demands) {
+                region.demand = demand * 1000.0;
+            }
+            world.run(10 * SECOND);
+            let before = world.spending.total;
+            world.run(20 * SECOND);
+            let used = world.spending.total - before;
+            assert!(used >= 19_000, "{kind:?} with {demands:?}: {used} of 20 000");
+        }
+        assert!(world.excess <= 0.001, "{} over", world.excess);
+    }
+}
