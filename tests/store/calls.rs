@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use weir_store::protocol;
 use weir_store::redis::{CallError, Script};
 use weir_store::settings::{SingleServer as One, Topology};
 use weir_telemetry::metrics::StoreOutcome;
@@ -92,11 +93,20 @@ fn with_password() -> Server {
 
 /// Returns the ACL rules of the user in `docs/operations/shared-store.md`.
 fn documented_user() -> Vec<String> {
-    let page =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations/shared-store.md"))
-            .unwrap();
+    let page = documented();
     let line = page.lines().find(|line| line.starts_with("ACL SETUSER weir ")).unwrap();
     line.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect()
+}
+
+/// Returns the permissions of all features.
+fn documented_permissions() -> Vec<String> {
+    let page = documented();
+    let lines = page.lines().filter(|line| line.starts_with("ACL SETUSER weir "));
+    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+fn documented() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations/shared-store.md")).unwrap()
 }
 
 /// Creates the user `weir` on a server with these ACL rules.
@@ -114,7 +124,7 @@ fn run_scripts(server: &Server) -> Result<(), CallError> {
     settings.credentials = credentials(Some("weir"), "secret");
     let caller = Caller::new(settings);
     let scripts = [
-        "redis.call('SET', KEYS[1], 1) redis.call('GET', KEYS[1]) redis.call('DEL', KEYS[1]) return ARGV[1]",
+        "redis.call('SET', KEYS[1], 1) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) return ARGV[1]",
         "redis.call('ZADD', KEYS[1], 1, 'a') redis.call('ZCARD', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 9) return ARGV[1]",
         "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', 9) redis.call('TIME') return ARGV[1]",
     ];
@@ -126,10 +136,12 @@ fn run_scripts(server: &Server) -> Result<(), CallError> {
 
 #[test]
 fn scripts_use_only_documented_commands() {
-    let permitted = documented_user();
+    let permitted = documented_permissions();
     for script in [
-        include_str!("../../crates/store/src/script.lua"),
+        protocol::SCRIPT,
+        protocol::GLOBAL_SCRIPT,
         include_str!("../../crates/store/src/members.lua"),
+        include_str!("../../crates/store/src/feedback.lua"),
     ] {
         for call in script.split("redis.call('").skip(1) {
             let (command, _) = call.split_once('\'').unwrap();
