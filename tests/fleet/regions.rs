@@ -48,15 +48,16 @@ fn attacks_on_regions_admit_no_more_than_the_limit() {
 
 /// Steps of the protocol, and what they are replaced with: in the regional script or in the global one, and the first seed with
 /// which the limit is exceeded.
-const BROKEN: [(usize, &str, &str, u64); 9] = [
+const BROKEN: [(usize, &str, &str, u64); 10] = [
     (0, "local units = s and occupied[kind](s, list) or 0", "local units = 0", 0),
-    (0, "drain(key, kind, list, it, q)\n  local s = load(key)", "local s = load(key)", 0),
+    (0, "\n  drain(key, kind, list, it, q)\nend\n\n-- Decides", "\nend\n\n-- Decides", 0),
     (0, "number ~= it.number or it.awaited == 0 or ", "", 0),
     (0, "(q.keeps == 1 or now < s[2] or s[1] == 0)", "true", 0),
     (0, "(s[3] >= born or now >= born + q.valid + q.settle)", "true", 0),
     (1, "if number <= mine.number then", "if false then", 0),
     (1, "now < it.at + it.valid + it.settle", "now < it.at + it.valid / 2", 0),
     (1, "if born > 0 and", "if false and", 0),
+    (1, "math.max(parts, math.min(mine.parts, in_use))", "parts", 0),
     (1, "free, total = free - it.parts, total + it.demand", "total = total + it.demand", 0),
 ];
 

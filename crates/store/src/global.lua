@@ -10,7 +10,7 @@
 --
 -- State of a limit: the end of the window in which units were given up last, and for each region its number, its allotment in
 -- parts of WHOLE, the time of its last report, for how long it may use the allotment, after which time nothing matters that
--- it has spent, its demand, the number of its last errand, and when the state of its own store began.
+-- it has spent, its demand, and the number of its last errand.
 
 local WHOLE = 1048576
 -- Time after which the demand of a region counts no more.
@@ -22,9 +22,9 @@ local REPORTED_AFTER = 20 * SECOND
 local function load_regions(key, id)
   local s = load(key) or { 0 }
   local regions, mine = {}, nil
-  for index = 2, #s, 8 do
+  for index = 2, #s, 7 do
     local it = { id = s[index], parts = s[index + 1], at = s[index + 2], valid = s[index + 3], settle = s[index + 4],
-      demand = s[index + 5], number = s[index + 6], began = s[index + 7] }
+      demand = s[index + 5], number = s[index + 6] }
     -- What a region has spent of an allotment that has ended matters until then.
     if now < it.at + it.valid + it.settle then
       regions[#regions + 1] = it
@@ -32,7 +32,7 @@ local function load_regions(key, id)
     end
   end
   if not mine then
-    mine = { id = id, parts = 0, at = now, demand = 0, number = 0, began = 0 }
+    mine = { id = id, parts = 0, at = now, demand = 0, number = 0 }
     regions[#regions + 1] = mine
   end
   return regions, mine, s[1]
@@ -42,7 +42,7 @@ local function save_regions(key, regions, window)
   local list, longest = { window }, 0
   for _, it in ipairs(regions) do
     longest = math.max(longest, it.valid + it.settle)
-    for _, number in ipairs({ it.id, it.parts, it.at, it.valid, it.settle, it.demand, it.number, it.began }) do
+    for _, number in ipairs({ it.id, it.parts, it.at, it.valid, it.settle, it.demand, it.number }) do
       list[#list + 1] = number
     end
   end
@@ -55,14 +55,13 @@ local function target_of(it, total, unit)
   return math.min(WHOLE, math.floor(WHOLE * it.demand / total / unit + 0.5) * unit)
 end
 
-local function report(key, id, parts, number, demand, began, window, valid, settle, unit, complete)
+local function report(key, id, parts, number, demand, in_use, window, valid, settle, unit, complete)
   local regions, mine, given_in = load_regions(key, id)
   if number <= mine.number then return { -1, 0, 0, 0 } end
-  -- A region whose store has lost its state still counts what it has spent, so it keeps its allotment.
-  local known = mine.began == began and parts or math.max(parts, mine.parts)
+  -- An allotment that has ended in the region, or that its store has lost, is still in use as far as it was spent.
+  local known = math.max(parts, math.min(mine.parts, in_use))
   if known < mine.parts then given_in = math.max(given_in, window) end
-  mine.parts, mine.at, mine.valid, mine.settle, mine.demand, mine.number, mine.began =
-    known, now, valid, settle, demand, number, began
+  mine.parts, mine.at, mine.valid, mine.settle, mine.demand, mine.number = known, now, valid, settle, demand, number
   local free, total, others_lack = WHOLE, 0, false
   for _, it in ipairs(regions) do
     if now >= it.at + DEMAND_AGE then it.demand = 0 end

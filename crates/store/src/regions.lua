@@ -76,16 +76,21 @@ local function drain(key, kind, list, it, q)
   decide_part(key, kind, idle, math.max(1, left), math.max(rate, 1 / WHOLE))
 end
 
+-- Returns the allotment without which units that are in use would have no place.
+local function parts_in_use(key, kind, list, q)
+  local s = load(key)
+  -- A counter that has lost its data counts as used up.
+  local saved = s and s[(kind == 'b' or kind == 's') and 1 or 3] or 0
+  if born > 0 and saved < born and now < born + q.settle then return WHOLE end
+  local units = s and occupied[kind](s, list) or 0
+  return math.min(WHOLE, math.ceil(math.max(0, units - q.stock - ROUNDING) / q.movable * WHOLE))
+end
+
 -- Lowers the allotment to what the global store wants, as far as it is not in use. Then other regions may get the rest.
 local function give_up_unused(it, key, kind, list, q)
   if it.parts <= it.target then return end
   drain(key, kind, list, it, q)
-  local s = load(key)
-  local units = s and occupied[kind](s, list) or 0
-  -- A counter that has lost its data counts as used up.
-  if born > 0 and (not s or s[kind == 'b' and 1 or kind == 's' and 1 or 3] < born) and now < born + q.settle then return end
-  local needed = math.ceil(math.max(0, units - q.stock - ROUNDING) / q.movable * WHOLE)
-  it.parts = math.max(it.target, math.min(it.parts, needed))
+  it.parts = math.max(it.target, math.min(it.parts, parts_in_use(key, kind, list, q)))
   drain(key, kind, list, it, q)
 end
 
@@ -156,7 +161,8 @@ local function decide_shared_by_regions(key, allotment_key, action, head, kind, 
       if reply[7] == 1 then it.due = now + ERRAND_TIME end
     else
       begin_errand(it)
-      reply = { 1, it.parts, it.number, reported_demand(it, q), it.began, window_of(kind, list) }
+      local in_use = q.movable > 0 and parts_in_use(key, kind, list, q) or 0
+      reply = { 1, it.parts, it.number, reported_demand(it, q), in_use, window_of(kind, list) }
     end
   end
   save_allotment(allotment_key, it, q)

@@ -112,9 +112,9 @@ impl Region {
         let movable = limit.units - limit.stock(self.count) * self.count.get();
         let unit = (WHOLE / movable.max(1)).max(1);
         let (valid, settle) = (self.valid.as_micros(), limit.settle_time.as_micros());
-        let BegunErrand { parts, number, demand, began, window } = *begun;
+        let BegunErrand { parts, number, demand, in_use, window } = *begun;
         let (id, complete) = (self.id, u8::from(is_complete));
-        format!("{id} {parts} {number} {demand} {began} {window} {valid} {settle} {unit} {complete}")
+        format!("{id} {parts} {number} {demand} {in_use} {window} {valid} {settle} {unit} {complete}")
     }
 }
 
@@ -125,7 +125,7 @@ pub struct BegunErrand {
     /// Number of the errand.
     pub number: i64,
     demand: i64,
-    began: i64,
+    in_use: i64,
     window: i64,
 }
 
@@ -142,8 +142,8 @@ pub struct Allotted {
 impl BegunErrand {
     /// Decodes the regional store's reply; `None` if no errand is due.
     pub fn decode(reply: &[i64]) -> Option<Self> {
-        let &[1, parts, number, demand, began, window, ..] = reply else { return None };
-        Some(Self { parts, number, demand, began, window })
+        let &[1, parts, number, demand, in_use, window, ..] = reply else { return None };
+        Some(Self { parts, number, demand, in_use, window })
     }
 }
 
