@@ -28,6 +28,7 @@ mod grpc;
 mod headers;
 mod held;
 mod local_reply;
+mod own_limits;
 mod pipeline;
 mod prepare;
 mod request_context;
@@ -65,6 +66,7 @@ use weir_net::replacement::Replacement;
 use weir_net::tls::server::TlsServer;
 use weir_policy::decision::DecisionProtocol;
 use weir_policy::engine::Policy;
+use weir_policy::rules::own_limits::OwnLimits;
 use weir_store as store;
 use weir_store::deferred::handle::DeferredHandle;
 use weir_store::remote;
@@ -136,6 +138,8 @@ pub struct Generation {
     pub forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
     /// How other proxies ask for decisions, by listener.
     pub decisions: Box<[Option<DecisionProtocol>]>,
+    /// Where callers read their own limits, by listener.
+    pub own_limits: Box<[Option<Arc<OwnLimits>>]>,
     /// The access log, if one is configured.
     pub access_log: Option<AccessLog>,
     /// The tracer, if tracing is configured.

@@ -105,6 +105,7 @@ impl Generations {
             tls: current.tls.clone(),
             forward_proxies: current.forward_proxies.clone(),
             decisions: current.decisions.clone(),
+            own_limits: current.own_limits.clone(),
             access_log: current.access_log.clone(),
             tracer: current.tracer.clone(),
             rate_limit_services: current.rate_limit_services.clone(),
@@ -124,7 +125,16 @@ fn build_generation(
     parts: GenerationParts,
     fallbacks: &Fallbacks,
 ) -> Generation {
-    let GenerationParts { upstreams, listeners, tls, forward_proxies, decisions, access_log, tracer } = parts;
+    let GenerationParts {
+        upstreams,
+        listeners,
+        tls,
+        forward_proxies,
+        decisions,
+        own_limits,
+        access_log,
+        tracer,
+    } = parts;
     Generation {
         fallbacks: Arc::new(Fallbacks::new(&policy, fallbacks)),
         policy,
@@ -136,6 +146,7 @@ fn build_generation(
         tls,
         forward_proxies,
         decisions,
+        own_limits,
         access_log,
         tracer,
         rate_limit_services: config.remote_services.clone().into(),

@@ -21,6 +21,7 @@ use super::grpc;
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
 use super::held::HeldRequest;
 use super::local_reply::{DownstreamResponse, LocalReply, PendingBody, UnreadBody};
+use super::own_limits;
 use super::prepare::ChosenUpstream;
 use super::request_context::{RequestContext, start_log};
 use super::response_future::{RequestOutcome, ResponseFuture};
@@ -97,6 +98,10 @@ fn handle_admitted(
     set_client(&mut context, &identified, flags, &view);
     let unread = PendingBody::new(flags.expectation(), body);
     let has_body = !unread.is_empty();
+    if let Some(reply) = own_limits::respond(connection, &view, head, &attributes, now) {
+        record_unforwarded(&mut context, &view, identified.hop, head, flags);
+        return reply.send(context, unread.into()).into();
+    }
     if let NextHop::Refused(refusal) = identified.next_hop {
         record_unforwarded(&mut context, &view, identified.hop, head, flags);
         return LocalReply::refused(refusal).send(context, unread.into()).into();

@@ -13,6 +13,7 @@ use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::identify::geo::{GeoLocation, LocationCache};
 use weir_policy::rules::RuleIndex;
+use weir_policy::rules::own_limits::OwnLimits;
 use weir_policy::rules::rule::Rule;
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::observe::top_keys::WorkerId;
@@ -114,6 +115,11 @@ impl GenerationView {
     /// Returns how another proxy asks for decisions on a listener; `None` if that forwards requests.
     pub(super) fn decision_protocol(&self, listener: usize) -> Option<DecisionProtocol> {
         *self.generation.decisions.get(listener)?
+    }
+
+    /// Returns the path of a listener at which callers read their own limits, if it has one.
+    pub(super) fn own_limits(&self, listener: usize) -> Option<&OwnLimits> {
+        self.generation.own_limits.get(listener)?.as_deref()
     }
 
     /// Returns the name of the listener at this position.

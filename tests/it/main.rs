@@ -43,6 +43,7 @@ mod malformed;
 mod migration;
 mod observe;
 mod overload;
+mod own_limits;
 mod plans;
 mod proxy_protocol;
 mod recipes;

@@ -32,6 +32,7 @@ mod listeners;
 mod matching;
 mod nested_networks;
 mod networks;
+mod own_limits;
 mod patterns;
 mod plans;
 mod rejection;

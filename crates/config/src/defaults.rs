@@ -243,6 +243,8 @@ pub const CENTRAL_TIMEOUT: Duration = Duration::from_secs(5);
 pub const STORE_PREFIX: &str = "weir";
 /// Timeout of a call to the store.
 pub const STORE_TIMEOUT: Duration = Duration::from_millis(50);
+/// Default of `listeners[].quota.limit`.
+pub const OWN_LIMITS_RATE: &str = "10/s";
 /// Default of `store.regions.count`.
 pub const REGIONS: u8 = 4;
 /// Default of `store.regions.timeout`.

@@ -62,6 +62,7 @@ use weir_net::overload;
 use weir_net::tls;
 use weir_policy::decision::DecisionProtocol;
 use weir_policy::engine::PolicySpec;
+use weir_policy::rules::own_limits::OwnLimitsSettings;
 use weir_rls as rls;
 use weir_store as store;
 use weir_store::remote;
@@ -128,6 +129,8 @@ pub struct ListenerConfig {
     pub forward_proxy: Option<ForwardProxySettings>,
     /// How another proxy asks for decisions; `None` for a listener that forwards requests.
     pub decide: Option<DecisionProtocol>,
+    /// Where callers read their own limits, if the listener has such a path.
+    pub own_limits: Option<OwnLimitsSettings>,
 }
 
 /// A service that requests are forwarded to.

@@ -245,6 +245,21 @@ pub struct ListenerMap {
     /// (nginx), `forward_auth` (Traefik, Caddy) or `ext_authz` (Envoy). Such a listener forwards nothing. Needs
     /// `client_ip.trusted_proxies`. Default: none, requests are forwarded.
     pub decide: Option<Decide>,
+    /// Path at which callers read [their own limits](listeners.md#own-limits), as a map. Reading them charges none.
+    pub quota: Option<Quota>,
+}
+
+/// Path at which callers read their own limits.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// The path, such as `/rate_limit`. Requests to it are not forwarded.
+    #[cfg_attr(test, schemars(required))]
+    pub path: Option<String>,
+    /// Limit of the requests of one address to the path.
+    #[cfg_attr(test, schemars(extend("default" = defaults::OWN_LIMITS_RATE)))]
+    pub limit: Option<Rate>,
 }
 
 /// Number of worker threads.

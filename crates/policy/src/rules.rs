@@ -23,6 +23,7 @@ pub mod key_text;
 pub mod matcher;
 pub mod membership;
 pub mod outcome;
+pub mod own_limits;
 pub mod path_set;
 pub mod pattern;
 pub mod remote_limit;

@@ -11,6 +11,7 @@ use weir_config::{Config, ListenerConfig, UpstreamConfig};
 use weir_net::tls::client::{self, TlsClient};
 use weir_net::tls::server::TlsServer;
 use weir_policy::decision::DecisionProtocol;
+use weir_policy::rules::own_limits::OwnLimits;
 use weir_telemetry::access_log::{AccessLog, AccessLogManager};
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::spans::Tracer;
@@ -38,6 +39,7 @@ pub(in crate::app) struct GenerationParts {
     pub(super) tls: Box<[Option<Arc<TlsServer>>]>,
     pub(super) forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
     pub(super) decisions: Box<[Option<DecisionProtocol>]>,
+    pub(super) own_limits: Box<[Option<Arc<OwnLimits>>]>,
     pub(super) access_log: Option<AccessLog>,
     pub(super) tracer: Option<Arc<Tracer>>,
 }
@@ -63,11 +65,13 @@ impl GenerationParts {
         let forward_proxies = forward_proxies.map_err(cannot_set_up_tls("listeners"))?;
         let decisions =
             decision_protocols(config, &listeners, before.map_or(&[], |before| &before.decisions));
+        let own_limits =
+            build_own_limits(config, &listeners, before.map_or(&[], |before| &before.own_limits));
         // Last, because it changes upstreams that are kept.
         let clusters_before = before.map_or(&[][..], |before| &before.upstreams);
         let upstreams = build_clusters(config, clusters_before, metrics, runtime.as_ref());
         let upstreams = upstreams.map_err(cannot_set_up_tls("upstreams"))?;
-        Ok(Self { upstreams, listeners, tls, forward_proxies, decisions, access_log, tracer })
+        Ok(Self { upstreams, listeners, tls, forward_proxies, decisions, own_limits, access_log, tracer })
     }
 }
 
@@ -157,6 +161,24 @@ fn decision_protocols(
     let one = |(index, name): (usize, &str)| {
         let listener = config.listeners.iter().find(|listener| *listener.settings.name == *name);
         listener.map_or_else(|| before.get(index).copied().flatten(), |listener| listener.decide)
+    };
+    listeners.iter().map(|name| &**name).enumerate().map(one).collect()
+}
+
+/// Returns where callers read their own limits. What callers have used of an unchanged one stays used.
+fn build_own_limits(
+    config: &Config,
+    listeners: &[Box<str>],
+    before: &[Option<Arc<OwnLimits>>],
+) -> Box<[Option<Arc<OwnLimits>>]> {
+    let one = |(index, name): (usize, &str)| {
+        let before = before.get(index).cloned().flatten();
+        let Some(listener) = config.listeners.iter().find(|listener| *listener.settings.name == *name) else {
+            return before;
+        };
+        let settings = listener.own_limits.as_ref()?;
+        let kept = before.filter(|before| before.settings() == settings);
+        Some(kept.unwrap_or_else(|| Arc::new(OwnLimits::new(settings.clone()))))
     };
     listeners.iter().map(|name| &**name).enumerate().map(one).collect()
 }

@@ -70,6 +70,13 @@ impl<'a> LocalReply<'a> {
         Self { is_last, ..Self::plain(status, flag, "overloaded\n").mark_overloaded() }
     }
 
+    /// Replies to a request for the caller's own limits.
+    pub(in crate::proxy) fn own_limits(status: StatusCode, text: String) -> Self {
+        let mut headers = Headers::default();
+        headers.set(&CONTENT_TYPE, &super::PLAIN_TEXT);
+        Self::new(status, ResponseFlag::None, headers, text.into())
+    }
+
     /// Replies to a request that `rule` rejects before any limit.
     pub(in crate::proxy) fn denied(policy: &'a Policy, rule: RuleIndex, denial: Denial) -> Self {
         let reply = match denial {

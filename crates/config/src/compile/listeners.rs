@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{client_limits, decisions, forward_proxy, map_items, rules, tls};
+use super::{client_limits, decisions, forward_proxy, map_items, own_limits, rules, tls};
 use crate::at::At;
 use crate::data_files::DataFiles;
 use crate::data_files::jwt_keys::SECRET;
@@ -31,12 +31,14 @@ pub(super) fn compile(raw: &raw::Root, files: &mut DataFiles, report: &Diagnosti
     let client_ip = raw.client_ip.as_ref();
     if let Some(raw) = &raw.listeners {
         map_items(raw, root.key("listeners"), |raw, at| {
-            let (tls, forward, decide) = match raw {
-                raw::Listener::Address(_) => (None, None, None),
-                raw::Listener::Map(map) => {
-                    (map.tls.as_deref(), map.forward_proxy.as_ref(), decisions::compile(map, client_ip, at))
-                }
+            let map = match raw {
+                raw::Listener::Address(_) => None,
+                raw::Listener::Map(map) => Some(map),
             };
+            let (tls, forward) =
+                (map.and_then(|map| map.tls.as_deref()), map.and_then(|map| map.forward_proxy.as_ref()));
+            let decide = map.and_then(|map| decisions::compile(map, client_ip, at));
+            let own_limits = map.and_then(|map| own_limits::compile(map, at));
             let tls = tls.and_then(|raw| tls::compile_server(raw, at.key("tls"), files));
             let settings = compile_listener(raw, at, &mut used_addresses)?;
             if let Some(first) = all.iter().position(|other| other.settings.name == settings.name) {
@@ -46,7 +48,7 @@ pub(super) fn compile(raw: &raw::Root, files: &mut DataFiles, report: &Diagnosti
             }
             let (name, address, forward_at) = (&settings.name, &settings.address, at.key("forward_proxy"));
             let forward_proxy = forward_proxy::compile(forward, name, address, forward_at, files);
-            all.push(ListenerConfig { settings, tls, forward_proxy, decide });
+            all.push(ListenerConfig { settings, tls, forward_proxy, decide, own_limits });
             Some(())
         });
     }

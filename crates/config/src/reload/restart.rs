@@ -17,5 +17,5 @@ pub(super) fn without_data(config: &Config) -> Config {
 
 fn without_files(listener: &ListenerConfig) -> ListenerConfig {
     let (settings, decide) = (listener.settings.clone(), listener.decide);
-    ListenerConfig { settings, tls: None, forward_proxy: None, decide }
+    ListenerConfig { settings, tls: None, forward_proxy: None, decide, own_limits: None }
 }

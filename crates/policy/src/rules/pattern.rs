@@ -154,6 +154,19 @@ impl PathPattern {
         }
     }
 
+    /// Returns a path that matches, also for prefixes and open templates; `None` for regexes.
+    pub fn any_example(&self) -> Option<String> {
+        match &self.kind {
+            PathKind::Prefix(prefix) => Some(format!("{prefix}x")),
+            PathKind::Template { segments, open: true } => {
+                let kind = PathKind::Template { segments: segments.clone(), open: false };
+                let closed = Self { text: self.text.clone(), kind };
+                Some(closed.example()? + "/x")
+            }
+            PathKind::Exact(_) | PathKind::Template { .. } | PathKind::Regex(_) => self.example(),
+        }
+    }
+
     /// Returns the pattern as configured, which is the name of the route.
     pub fn as_str(&self) -> &str {
         &self.text
