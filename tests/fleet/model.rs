@@ -310,7 +310,7 @@ impl Call<'_> {
         let s = text.unwrap_or_else(|| vec![stop, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         let (mut used, mut out_until) = (s[1], s[8]);
         if s[0] != stop {
-            used = (used - count).max(0.0);
+            used = (used - self.whole.unwrap_or(count)).max(0.0);
         }
         if self.generation_start >= start && (!is_known || s[2] < self.generation_start) {
             used = used.max(self.whole.unwrap_or(count));

@@ -50,7 +50,7 @@ fn attacks_on_regions_admit_no_more_than_the_limit() {
 /// which the limit is exceeded.
 const BROKEN: [(usize, &str, &str, u64); 10] = [
     (0, "local units = s and occupied[kind](s, list) or 0", "local units = 0", 0),
-    (0, "\n  drain(key, kind, list, it, q)\nend\n\n-- Decides", "\nend\n\n-- Decides", 0),
+    (0, "\n    drain(key, kind, list, it, q)\n  end\n\n  -- Decides", "\n  end\n\n  -- Decides", 0),
     (0, "number ~= it.number or it.awaited == 0 or ", "", 0),
     (0, "(q.keeps == 1 or now < s[2] or s[1] == 0)", "true", 0),
     (0, "(s[3] >= born or now >= born + q.valid + q.settle)", "true", 0),
@@ -89,6 +89,23 @@ fn demand_gets_the_limit_wherever_it_is() {
             let used = world.spending.total - before;
             assert!(used >= 19_000, "{kind:?} with {demands:?}: {used} of 20 000");
         }
+        assert!(world.excess <= 0.001, "{} over", world.excess);
+    }
+}
+
+#[test]
+fn limits_that_are_too_small_for_all_regions_are_used_in_turn() {
+    for (burst, interval) in [(1, SECOND), (2, SECOND), (5, SECOND / 5)] {
+        let kind = Kind::Bucket { interval, burst };
+        let mut world = World::new(1, kind, Faults::default(), SCRIPTS).without_faults();
+        for region in &mut world.regions {
+            region.demand = 20.0;
+        }
+        world.run(300 * SECOND);
+        let admitted: Vec<_> = world.regions.iter().map(|region| region.admitted).collect();
+        let most = 300 * SECOND / interval;
+        assert!(admitted.iter().all(|units| *units >= most / 12), "{admitted:?} of {most}");
+        assert!(admitted.iter().sum::<u64>() >= most * 2 / 5, "{admitted:?} of {most}");
         assert!(world.excess <= 0.001, "{} over", world.excess);
     }
 }

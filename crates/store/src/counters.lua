@@ -76,7 +76,7 @@ local function bucket(key, list)
   local q = { interval = list[1], burst = list[2], valid = list[3], priority = list[4], fair = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
     owed = list[13], period = list[14], instances = list[15] or 1, least = list[16] or list[7],
-    whole = list.whole or list[2] }
+    lost = list.lost or list.whole or list[2] }
   local full = q.burst * q.interval
   local rate = SECOND / q.interval
   local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
@@ -102,7 +102,7 @@ local function bucket(key, list)
     used = UNKNOWN
   end
   -- All of the limit may have been used, whatever is held back now.
-  local lost = q.whole * q.interval
+  local lost = q.lost * q.interval
   if born > 0 and (not text or s[1] < born) and now - born < lost + math.min(0.6 * full, SECOND) then
     backlog, used = math.max(backlog, lost - (now - born)), UNKNOWN
     -- Leases that the store does not know any more may be spent late, too.
@@ -207,8 +207,8 @@ local function window(key, list)
   local text = s
   s = s or { stop, 0, now, 0, 0, 0, 0, 0, 0 }
   local used, out_until = s[2], s[9] or 0
-  if s[1] ~= stop then used = math.max(0, used - q.count) end
-  if born >= start and (not text or s[3] < born) then used = math.max(used, list.whole or q.count) end
+  if s[1] ~= stop then used = math.max(0, used - (list.whole or q.count)) end
+  if born >= start and (not text or s[3] < born) then used = math.max(used, list.lost or list.whole or q.count) end
   local over = math.min(60 * SECOND, math.max(SECOND, (stop - start) / 4))
   local demand = { s[4], s[5], s[6], s[7], s[8] }
   note_demand(demand, math.max(0, now - s[3]), over, q)
@@ -261,7 +261,7 @@ local function sliding(key, list)
   if born > 0 and (not text or s[1] < born) then
     local lost = math.floor(born / part_length)
     if lost >= oldest then
-      local whole = list.whole or q.count
+      local whole = list.lost or list.whole or q.count
       table.insert(counts, 1, { lost, math.max(0, whole - used) })
       used = math.max(used, whole)
     end
@@ -334,7 +334,7 @@ local function refill(key, list)
   local text = s
   s = s or { now, 0, now, 0, 0, 0, 0, 0, 0 }
   local since, missing, out_until = s[1], s[2], s[9] or 0
-  if born > 0 and (not text or s[3] < born) then since, missing = born, list.whole or q.burst end
+  if born > 0 and (not text or s[3] < born) then since, missing = born, list.lost or list.whole or q.burst end
   local refills = math.max(0, math.floor((now - since) / q.every))
   missing = math.max(0, missing - refills * q.count)
   since = since + refills * q.every
@@ -433,12 +433,13 @@ local function polls_after(kind, list)
   return math.max(HELD_POLL, poll({ instances = list[places[kind][3]] or 1 }))
 end
 
--- Decides a request with `left` units of its limit, at the fraction `rate` of its rate. Returns nothing if no unit is left.
-local function decide_part(key, kind, list, left, rate)
+-- Decides a request with `left` units of its limit, at the fraction `rate` of its rate. Returns nothing if no unit is left. After
+-- a loss of data, `lost` units count as used; all of the limit without it.
+local function decide_part(key, kind, list, left, rate, lost)
   local units, needed = unpack(places[kind])
   if kind == 'b' then list[1] = list[1] / rate end
   if kind == 'r' then list[1] = list[1] * rate end
-  list.whole, list[units] = list[units], left
+  list.whole, list.lost, list[units] = list[units], lost, left
   if left >= 1 then return kinds[kind](key, list) end
   -- What is given back and owed counts all the same.
   if list[needed + 4] > 0 or list[needed + 6] > 0 then

@@ -48,8 +48,10 @@ pub struct Region {
     count: NonZeroU32,
     /// Time for which the global store holds back the allotment of a region that it does not hear of.
     valid: Duration,
-    /// Whether the region counts with its allotment after this time.
+    /// Whether the region counts with its allotment after this time, while it does not reach the global store.
     keeps_allotment: bool,
+    /// Whether it does not reach the global store.
+    is_cut_off: bool,
 }
 
 /// A limit that regions share.
@@ -89,7 +91,12 @@ impl Region {
         hasher.write(name.as_bytes());
         // A double holds 53 bits.
         let id = hasher.finish128().h1 >> 16;
-        Self { id, count, valid, keeps_allotment }
+        Self { id, count, valid, keeps_allotment, is_cut_off: false }
+    }
+
+    /// Returns the region with or without a link to the global store.
+    pub fn cut_off(self, is_cut_off: bool) -> Self {
+        Self { is_cut_off, ..self }
     }
 
     /// Maximum number of regions.
@@ -99,10 +106,10 @@ impl Region {
 
     /// Encodes what a request about a limit says of regions, before its kind. `action` is that of the script.
     pub fn head(&self, action: char, limit: &RegionalLimit) -> String {
-        let Self { count, valid, keeps_allotment, .. } = self;
+        let Self { count, valid, keeps_allotment, is_cut_off, .. } = self;
         let over = (limit.settle_time / 8).clamp(MIN_DEMAND_TIME, MAX_DEMAND_TIME);
         let [valid, settle, over] = [*valid, limit.settle_time, over].map(|time| time.as_micros());
-        let (stock, keeps) = (limit.stock(*count), u8::from(*keeps_allotment));
+        let (stock, keeps) = (limit.stock(*count), u8::from(*keeps_allotment && *is_cut_off));
         format!("@{action} {stock} {count} {valid} {settle} {over} {keeps}")
     }
 
@@ -112,9 +119,11 @@ impl Region {
         let movable = limit.units - limit.stock(self.count) * self.count.get();
         let unit = (WHOLE / movable.max(1)).max(1);
         let (valid, settle) = (self.valid.as_micros(), limit.settle_time.as_micros());
-        let BegunErrand { parts, number, demand, in_use, window } = *begun;
+        let BegunErrand { parts, number, demand, in_use, window, lacked } = *begun;
+        let least = (lacked - i64::from(limit.stock(self.count))).max(0) as u64 * u64::from(WHOLE);
+        let least = least.div_ceil(movable.max(1).into()).min(WHOLE.into());
         let (id, complete) = (self.id, u8::from(is_complete));
-        format!("{id} {parts} {number} {demand} {in_use} {window} {valid} {settle} {unit} {complete}")
+        format!("{id} {parts} {number} {demand} {in_use} {window} {valid} {settle} {unit} {complete} {least}")
     }
 }
 
@@ -127,6 +136,8 @@ pub struct BegunErrand {
     demand: i64,
     in_use: i64,
     window: i64,
+    /// Least units that were needed and not left; 0 if all were.
+    lacked: i64,
 }
 
 /// What the global store has allotted.
@@ -140,10 +151,10 @@ pub struct Allotted {
 }
 
 impl BegunErrand {
-    /// Decodes the regional store's reply; `None` if no errand is due.
+    /// Decodes the regional store's reply; `None` if no errand is due yet.
     pub fn decode(reply: &[i64]) -> Option<Self> {
-        let &[1, parts, number, demand, in_use, window, ..] = reply else { return None };
-        Some(Self { parts, number, demand, in_use, window })
+        let &[1, parts, number, demand, in_use, window, lacked] = reply else { return None };
+        Some(Self { parts, number, demand, in_use, window, lacked })
     }
 }
 

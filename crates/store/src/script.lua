@@ -34,10 +34,13 @@ local function decide_rest(key, kind, list)
   return reply
 end
 
+local decide_regional
+
 local function decide(key, question)
   local action, head, rest = question:match('^@(%a) ([^;]*);(.*)$')
   if action then
-    return decide_shared_by_regions(key, key .. ':region', action, head, rest:sub(1, 1), numbers(rest:sub(3)))
+    decide_regional = decide_regional or open_regions()
+    return decide_regional(key, key .. ':region', action, head, rest:sub(1, 1), numbers(rest:sub(3)))
   end
   local kind, list = question:sub(1, 1), numbers(question:sub(3))
   local counted_as = kind:lower()

@@ -97,6 +97,8 @@ struct StoreTask<F> {
     give_up_rounds: u32,
     region: Option<Region>,
     region_link: Option<RegionLink>,
+    /// Whether failed errands have been reported.
+    has_reported_errands: bool,
 }
 
 /// Result of a call.
@@ -130,7 +132,7 @@ pub async fn run(
         .as_ref()
         .map(|it| Region::new(&it.name, it.count, settings.registration, it.keeps_allotment));
     let region_link = match settings.regions.as_ref().map(|it| GlobalCalls::new(it, &instance)).transpose() {
-        Ok(calls) => calls.map(RegionLink::new),
+        Ok(calls) => calls.zip(region).map(|(calls, region)| RegionLink::new(calls, region.count())),
         Err(error) => {
             tracing::error!(%error, "cannot set up TLS for the global store: limits are not shared");
             return;
@@ -164,6 +166,7 @@ pub async fn run(
         give_up_rounds: 0,
         region,
         region_link,
+        has_reported_errands: false,
     };
     task.run(queue).await;
 }
@@ -428,8 +431,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     }
 
     fn send_heartbeat(&mut self) {
-        let is_region_unknown = self.region_link.as_ref().is_some_and(RegionLink::is_unknown);
-        if self.is_registering || Instant::now() < self.next_heartbeat || is_region_unknown {
+        if self.is_registering || Instant::now() < self.next_heartbeat {
             return;
         }
         self.is_registering = true;

@@ -40,7 +40,7 @@ pub(super) struct SimulatedRegion {
     /// Units that are given back, and when they were granted by the clock of the store.
     returned: (u64, u64),
     snapshot: Option<Snapshot>,
-    admitted: u64,
+    pub(super) admitted: u64,
 }
 
 /// Faults of a run.
@@ -207,7 +207,7 @@ impl World {
             let delay = self.rng.u64(0..3000);
             self.after(delay, Event::Errand { region, is_further: false });
         }
-        let wait = (reply[2].max(0) as u64).clamp(self.min_interval, 300_000);
+        let wait = (reply[2].max(0) as u64).clamp(self.min_interval, 2_500_000);
         let delay = self.rng.u64(wait / 2..wait);
         self.after(delay, Event::Query(region));
     }

@@ -13,6 +13,13 @@ use crate::task::calls::{self, StoreCalls};
 use weir_limiter::leases::{LeaseRequest, SharedCounter};
 use weir_limiter::timestamp::Timestamp;
 
+/// Number of groups of counters in the global store, whatever store each region has.
+const GLOBAL_GROUPS: u16 = 4;
+/// End of each key in the global store, which may be the store of a region, too.
+const GLOBAL_SUFFIX: &str = ":global";
+/// Time by which an errand that was not due is made later than it is due.
+const DUE_MARGIN: Duration = Duration::from_millis(200);
+
 /// Client and scripts of the global store.
 pub(crate) struct GlobalCalls {
     client: RedisClient,
@@ -69,7 +76,7 @@ impl GlobalCalls {
         secret: [u64; 2],
         ttl: Duration,
     ) -> Result<([u64; 2], u32), CallError> {
-        let keys = protocol::fleet_keys(&self.prefix);
+        let keys = protocol::fleet_keys(&self.prefix).map(|key| key + GLOBAL_SUFFIX);
         let args = calls::registration(&self.region_name, secret, ttl, false);
         let call = ScriptCall { script: &self.membership_script, keys: &keys, args: &args };
         let (value, _) = self.client.call(call).await?;
@@ -89,8 +96,9 @@ impl GlobalCalls {
     ) -> Result<Vec<Vec<i64>>, CallError> {
         let count = counters.len();
         let counters = counters.into_iter().map(|it| protocol::counter_key(&self.prefix, group, it));
-        let keys: Vec<_> =
-            [protocol::generation_key(&self.prefix, group)].into_iter().chain(counters).collect();
+        let generation = protocol::generation_key(&self.prefix, group);
+        let keys = std::iter::once(generation).chain(counters);
+        let keys: Vec<_> = keys.map(|key| key + GLOBAL_SUFFIX).collect();
         let run_id = self.client.run_id(&keys[0]).await?;
         let known = self.generations.lock().get(usize::from(group)).cloned().flatten();
         let head = [known.unwrap_or_else(|| "-".to_owned()), run_id.to_string(), format!("{random:016x}")];
@@ -138,29 +146,72 @@ pub(crate) async fn make(
     let begun = call.run(store, batch.group, context).await?;
     let mut reported = Vec::new();
     for (index, reply) in begun.iter().enumerate() {
-        if let Some(begun) = BegunErrand::decode(reply) {
-            outcomes[index] = ErrandOutcome::Failed;
-            reported.push((index, begun));
+        match (BegunErrand::decode(reply), reply.get(1..3)) {
+            (Some(begun), _) => {
+                outcomes[index] = ErrandOutcome::Failed;
+                reported.push((index, begun));
+            }
+            // Another instance may make it, but nobody else does for sure.
+            (None, Some(&[parts, micros])) if parts > 0 => {
+                let due = Duration::from_micros(u64::try_from(micros).unwrap_or_default());
+                outcomes[index] = ErrandOutcome::Again(due + DUE_MARGIN);
+            }
+            (None, _) => {}
         }
     }
-    if reported.is_empty() {
-        return Ok(outcomes);
-    }
-    let report = |(index, begun): &(usize, BegunErrand)| {
-        context.region.report(&batch.errands[*index].limit, begun, context.is_complete)
-    };
-    let counters = reported.iter().map(|(index, _)| batch.errands[*index].query.counter).collect();
-    let reports = reported.iter().map(report).collect();
-    let replies = global.report(batch.group, counters, reports, context.random).await?;
+    let report = |group| report_group(global, batch, &reported, context, group);
+    let replies: [_; GLOBAL_GROUPS as usize] =
+        tokio::join!(report(0), report(1), report(2), report(3)).into();
     let mut deposits = ErrandCall::default();
-    for ((index, begun), reply) in reported.iter().zip(&replies) {
-        let Some(allotted) = Allotted::decode(reply) else { continue };
-        let errand = &batch.errands[*index];
-        deposits.add(errand, context.region.head('d', &errand.limit) + &allotted.deposit(begun.number));
-        outcomes[*index] = allotted.report_again_after().map_or(ErrandOutcome::Done, ErrandOutcome::Again);
+    let mut error = None;
+    for replies in replies {
+        match replies {
+            Ok(replies) => {
+                for (index, number, allotted) in replies {
+                    let errand = &batch.errands[index];
+                    let head = context.region.head('d', &errand.limit) + &allotted.deposit(number);
+                    deposits.add(errand, head);
+                    let again = allotted.report_again_after();
+                    outcomes[index] = again.map_or(ErrandOutcome::Done, ErrandOutcome::Again);
+                }
+            }
+            Err(failed) => error = Some(failed),
+        }
+    }
+    match error.filter(|_| deposits.heads.is_empty()) {
+        Some(error) => return Err(error),
+        None if deposits.heads.is_empty() => return Ok(outcomes),
+        None => {}
     }
     deposits.run(store, batch.group, context).await?;
     Ok(outcomes)
+}
+
+/// Reports those errands whose counters are in one group of the global store. Returns for each that is not too late its
+/// position in the batch, its number, and what is allotted.
+async fn report_group(
+    global: &GlobalCalls,
+    batch: &ErrandBatch,
+    begun: &[(usize, BegunErrand)],
+    context: &ErrandContext,
+    group: u16,
+) -> Result<Vec<(usize, i64, Allotted)>, CallError> {
+    let counter = |index: usize| batch.errands[index].query.counter;
+    let is_of_group = |index: usize| protocol::group_index(counter(index), GLOBAL_GROUPS) == group;
+    let of_group: Vec<_> = begun.iter().filter(|(index, _)| is_of_group(*index)).collect();
+    if of_group.is_empty() {
+        return Ok(Vec::new());
+    }
+    let report = |(index, begun): &&(usize, BegunErrand)| {
+        context.region.report(&batch.errands[*index].limit, begun, context.is_complete)
+    };
+    let counters = of_group.iter().map(|(index, _)| counter(*index)).collect();
+    let reports = of_group.iter().map(report).collect();
+    let replies = global.report(group, counters, reports, context.random).await?;
+    let allotted = of_group.iter().zip(&replies);
+    Ok(allotted
+        .filter_map(|((index, begun), reply)| Some((*index, begun.number, Allotted::decode(reply)?)))
+        .collect())
 }
 
 impl<'e> ErrandCall<'e> {

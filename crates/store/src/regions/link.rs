@@ -21,9 +21,9 @@ pub(crate) struct RegionLink {
     pub(crate) secret: Option<[u64; 2]>,
     /// Result of the last registration; `None` before the first.
     is_up: Option<bool>,
-    /// Registered regions, and the most that there have been.
+    /// Registered regions, and the number of all.
     pub(crate) regions: u32,
-    max_regions: u32,
+    count: u32,
     /// Since when all regions are registered.
     complete_since: Option<Instant>,
     is_registering: bool,
@@ -31,22 +31,18 @@ pub(crate) struct RegionLink {
 }
 
 impl RegionLink {
-    pub(crate) fn new(calls: GlobalCalls) -> Self {
+    /// Creates the link of one of `count` regions.
+    pub(crate) fn new(calls: GlobalCalls, count: u32) -> Self {
         Self {
             calls: Arc::new(calls),
             secret: None,
             is_up: None,
             regions: 0,
-            max_regions: 0,
+            count,
             complete_since: None,
             is_registering: false,
             next_registration: Instant::now(),
         }
-    }
-
-    /// Whether the first registration has not ended yet.
-    pub(crate) fn is_unknown(&self) -> bool {
-        self.is_up.is_none()
     }
 
     /// Whether the last registration has failed.
@@ -59,9 +55,9 @@ impl RegionLink {
         self.complete_since.is_some_and(|since| since.elapsed() >= COMPLETE_AFTER)
     }
 
-    /// Time of the next registration.
-    pub(crate) fn next_registration(&self) -> Instant {
-        self.next_registration
+    /// Time of the next registration; `None` while one is in flight.
+    pub(crate) fn next_registration(&self) -> Option<Instant> {
+        (!self.is_registering).then_some(self.next_registration)
     }
 
     /// Whether to register now. Then it counts as begun.
@@ -81,8 +77,7 @@ impl RegionLink {
         match registered {
             Some((secret, regions)) => {
                 (self.secret, self.regions) = (Some(secret), regions);
-                self.max_regions = self.max_regions.max(regions);
-                let is_complete = regions >= self.max_regions;
+                let is_complete = regions >= self.count;
                 self.complete_since = is_complete.then(|| self.complete_since.unwrap_or_else(Instant::now));
             }
             None => self.complete_since = None,

@@ -17,27 +17,27 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     /// Time after which a registration or an errand is due.
     pub(super) fn regional_work_after(&self) -> Option<Duration> {
         let link = self.region_link.as_ref()?;
-        let registration = link.next_registration().saturating_duration_since(tokio::time::Instant::now());
+        let registration = link.next_registration().filter(|_| self.reported_instances > 0);
+        let registration = registration.map(|at| at.saturating_duration_since(tokio::time::Instant::now()));
         let errand = self.scheduler.errands.as_ref().and_then(|errands| errands.next_due());
         let errand = errand.map(|due: Timestamp| due.since(self.clock.now()));
-        Some(errand.map_or(registration, |errand| errand.min(registration)))
+        registration.into_iter().chain(errand).min()
     }
 
     /// Starts a registration of the region and errands, if they are due.
     pub(super) fn start_regional_calls(&mut self) {
         let Some(link) = &mut self.region_link else { return };
-        let proposed = link.secret.unwrap_or_else(|| match self.reported_instances {
-            0 => self.secret,
-            _ => self.limiter.fleet().hasher.secret(),
-        });
-        if link.begin_registration() {
+        // The regional store is asked for its secret first: another one would begin all its limits anew.
+        if self.reported_instances > 0 && link.begin_registration() {
+            let proposed = link.secret.unwrap_or_else(|| self.limiter.fleet().hasher.secret());
             let calls = Arc::clone(&link.calls);
             self.in_flight.spawn_local(async move {
                 CompletedCall::RegionRegistered(calls.register(proposed, REGISTRATION_TTL).await)
             });
         }
         let now = self.clock.now();
-        let (global, is_complete) = (Arc::clone(&link.calls), link.is_complete());
+        let is_overloaded = self.scheduler.errands.as_ref().is_some_and(ErrandBook::is_overloaded);
+        let (global, is_complete) = (Arc::clone(&link.calls), link.is_complete() && !is_overloaded);
         while let Some(batch) = self.scheduler.errands.as_mut().and_then(|errands| errands.next_batch(now)) {
             let Some(region) = self.region else { return };
             let (store, global) = (Arc::clone(&self.store), Arc::clone(&global));
@@ -62,7 +62,13 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         made: Result<Vec<ErrandOutcome>, CallError>,
     ) {
         let outcomes = made.unwrap_or_else(|error| {
-            tracing::debug!(%error, "errands to the global store have failed: they are made again");
+            if !std::mem::replace(&mut self.has_reported_errands, true) {
+                tracing::warn!(
+                    %error,
+                    "cannot move parts of limits between regions; they are moved later. Reported once, \
+                     weir_store_errands_total counts it"
+                );
+            }
             vec![ErrandOutcome::Failed; batch.errands.len()]
         });
         let failed = outcomes.iter().filter(|outcome| **outcome == ErrandOutcome::Failed).count();
@@ -76,7 +82,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     pub(super) fn handle_region_registration(&mut self, registered: Result<([u64; 2], u32), CallError>) {
         let (Some(link), Some(region)) = (&mut self.region_link, &self.region) else { return };
         let error = registered.as_ref().err().map(ToString::to_string);
-        let before = link.secret;
+        let before = (link.secret.unwrap_or_else(|| self.limiter.fleet().hasher.secret()), link.regions);
         let has_changed = link.end_registration(registered.ok());
         match (has_changed, error) {
             (true, Some(error)) => tracing::warn!(
@@ -86,15 +92,21 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             (true, None) => tracing::info!(regions = link.regions, "the global store is available"),
             (false, _) => {}
         }
-        if before.is_some() && link.secret != before {
-            tracing::warn!("the regions have another secret for keys: their limits start anew");
+        if link.secret.is_some_and(|secret| secret != before.0) {
+            tracing::warn!(
+                "the other regions have another secret for keys: the limits of this one start anew"
+            );
+            self.next_heartbeat = tokio::time::Instant::now();
         }
-        if link.regions > region.count() {
+        if link.regions > region.count() && link.regions != before.1 {
             tracing::error!(
                 regions = link.regions,
                 max = region.count(),
                 "there are more regions than `store.regions.count`: all of them together may admit more than the limits"
             );
+        }
+        if let Some(errands) = &mut self.scheduler.errands {
+            errands.set_cut_off(link.is_down());
         }
         self.metrics.set_regions(link.regions, !link.is_down());
         self.handle.set_region(RegionStatus {
