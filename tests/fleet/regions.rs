@@ -48,17 +48,15 @@ fn attacks_on_regions_admit_no_more_than_the_limit() {
 
 /// Steps of the protocol, and what they are replaced with: in the regional script or in the global one, and the first seed with
 /// which the limit is exceeded.
-const BROKEN: [(usize, &str, &str, u64); 10] = [
-    (0, "local units = s and occupied[kind](s, list) or 0", "local units = 0", 0),
-    (0, "\n    drain(key, kind, list, it, q)\n  end\n\n  -- Decides", "\n  end\n\n  -- Decides", 0),
-    (0, "number ~= it.number or it.awaited == 0 or ", "", 0),
-    (0, "(q.keeps == 1 or now < s[2] or s[1] == 0)", "true", 0),
-    (0, "(s[3] >= born or now >= born + q.valid + q.settle)", "true", 0),
-    (1, "if number <= mine.number then", "if false then", 0),
-    (1, "now < it.at + it.valid + it.settle", "now < it.at + it.valid / 2", 0),
-    (1, "if born > 0 and", "if false and", 0),
+const BROKEN: [(usize, &str, &str, u64); 8] = [
+    (0, "local units = s and occupied[kind](s, list) or 0", "local units = 0", 1),
+    (0, "if number ~= it.number or not is_awaited(it, q) then return 0 end", "", 1),
+    (0, "(q.keeps == 1 or now < s[2] or s[1] == 0)", "true", 52),
+    (1, "if number <= mine.number then", "if false then", 4),
+    (1, "now < it.at + it.valid + it.settle", "now < it.at + it.valid / 2", 5),
+    (1, "if born > 0 and", "if false and", 70),
+    (1, "free, total = free - it.parts, total + it.demand", "total = total + it.demand", 1),
     (1, "math.max(parts, math.min(mine.parts, in_use))", "parts", 0),
-    (1, "free, total = free - it.parts, total + it.demand", "total = total + it.demand", 0),
 ];
 
 #[test]
@@ -68,8 +66,7 @@ fn every_step_of_the_protocol_is_needed() {
         let text = SCRIPTS[script].replace(step, broken);
         let mut scripts = SCRIPTS;
         scripts[script] = &text;
-        let caught = (first..first + 2000).find(|seed| attacked(*seed, scripts).excess > 0.001);
-        println!("{step}: {caught:?}");
+        let caught = (first..first + 100).find(|seed| attacked(*seed, scripts).excess > 0.001);
         assert!(caught.is_some(), "not noticed: {step}");
     }
 }

@@ -201,3 +201,6 @@ fn idle_query(request: &LeaseRequest) -> LeaseRequest {
         ..request.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;
