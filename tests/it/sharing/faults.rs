@@ -53,3 +53,22 @@ fn slots_that_move_to_another_server_of_a_cluster_admit_nothing_twice() {
         fleet.until_all_admit(2 * LIMIT);
     });
 }
+
+#[test]
+fn wall_clock_that_jumps_on_one_instance_admits_nothing_twice() {
+    let (store, directory) = (Server::start(), tempfile::tempdir().unwrap());
+    let lead = directory.path().join("lead");
+    let jump_to = |seconds: &str| std::fs::write(&lead, seconds).unwrap();
+    jump_to("+0");
+    let fleet = LoadedFleet::start_with_clock(&format!("{{ redis: {}, timeout: 2s }}", store.url()), &lead);
+    let noticed =
+        |times| fleet.instances[0].log().iter().filter(|line| line.contains("clock")).count() >= times;
+    fleet.assert_kept(0.5, || {
+        for (times, seconds) in (1..).zip(["+20", "+0", "+3600", "-3600"]) {
+            jump_to(seconds);
+            wait::until_true("the jump", || noticed(times));
+            fleet.until_admits(0, LIMIT / 4);
+            fleet.until_all_admit(LIMIT);
+        }
+    });
+}

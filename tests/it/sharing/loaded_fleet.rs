@@ -1,5 +1,6 @@
 //! A fleet whose instances all have more demand than their shared limit, and what it admits.
 
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -19,12 +20,28 @@ pub(super) struct LoadedFleet {
     is_over: AtomicBool,
 }
 
+fn rule(on_store_loss: &str) -> String {
+    let scope = format!("{{ shared: lease, on_store_loss: {on_store_loss} }}");
+    format!("  - {{ name: all, limit: {LIMIT}/s, scope: {scope} }}\n")
+}
+
 impl LoadedFleet {
     /// Starts an instance for each of these sections `store`.
     pub(super) fn start(stores: &[String], on_store_loss: &str) -> Self {
-        let scope = format!("{{ shared: lease, on_store_loss: {on_store_loss} }}");
-        let rule = format!("  - {{ name: all, limit: {LIMIT}/s, scope: {scope} }}\n");
-        let instances: Vec<_> = stores.iter().map(|store| start_with_store("echo", store, &rule)).collect();
+        let rule = rule(on_store_loss);
+        Self::of(stores.iter().map(|store| start_with_store("echo", store, &rule)).collect())
+    }
+
+    /// Starts two instances with this section `store`, of which the first has a clock that leads by what a file says.
+    pub(super) fn start_with_clock(store: &str, lead: &Path) -> Self {
+        let rule = rule("deny");
+        let yaml = config("echo", &format!("store: {store}\nrules:\n{rule}"));
+        let first = Weir::start_with_clock(&yaml, lead);
+        wait::until_true("the store", || first.metric("weir_store_up", &[]) == 1.0);
+        Self::of(vec![first, start_with_store("echo", store, &rule)])
+    }
+
+    fn of(instances: Vec<Weir>) -> Self {
         let admitted = instances.iter().map(|_| AtomicUsize::new(0)).collect();
         Self { instances, admitted, times: Mutex::default(), is_over: AtomicBool::new(false) }
     }

@@ -45,6 +45,22 @@ impl Weir {
         Self::spawn(run, file.to_owned(), None)
     }
 
+    /// As [`Self::start`], with a wall clock that leads by what the file `lead` says, such as `+5`, when it is read.
+    pub(crate) fn start_with_clock(yaml: &str, lead: &Path) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("weir.yaml");
+        fs::write(&file, yaml).unwrap();
+        let folders = fs::read_dir("/usr/lib").unwrap().map_while(Result::ok);
+        let mut libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
+        let library = libraries.find(|library| library.exists()).expect("tests/install installs faketime");
+        let mut run = command(["run", "-c"]);
+        run.arg(&file).env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", lead);
+        run.envs([("FAKETIME_NO_CACHE", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]);
+        let mut weir = Self::spawn(run, file, None);
+        weir._directory = Some(directory);
+        weir
+    }
+
     /// As [`Self::start_file`], with another binary.
     pub(crate) fn start_binary(binary: &Path, file: &Path) -> Self {
         let mut run = Command::new(binary);
