@@ -1,6 +1,7 @@
 //! Faults of the store and of instances: admissions of the fleet in each second, and its excess over the limit.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -13,7 +14,9 @@ use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 use weir_net::clock::Clock;
 use weir_store::remote::channel::ServerAddress;
-use weir_store::settings::{SentinelSettings, SingleServer as StoreServer, StoreSettings, Topology};
+use weir_store::settings::{
+    RegionSettings, SentinelSettings, SingleServer as StoreServer, StoreSettings, Topology,
+};
 
 use crate::SharingMethod;
 use crate::admission_stats::AdmissionStats;
@@ -28,8 +31,9 @@ const DEMAND: f64 = 1.5;
 const FAULT_AT: u64 = 8;
 /// Delay of a late store each way: twice that is longer than the timeout of a call.
 const LATE: Duration = Duration::from_millis(60);
-/// Faults by name. With the prefix `parts:` the limit has `on_store_loss: strict_split`, otherwise `split`.
-const FAULTS: [&str; 18] = [
+/// Faults by name. With the prefix `parts:` the limit has `on_store_loss: strict_split`, otherwise `split`. With `regions:`
+/// a third of the instances is in each of three regions, 120 ms from the global store, which has the fault.
+const FAULTS: [&str; 21] = [
     "none",
     "killed",
     "frozen",
@@ -48,6 +52,9 @@ const FAULTS: [&str; 18] = [
     "parts:third_cut",
     "parts:half_cut",
     "parts:two_thirds_cut",
+    "regions:none",
+    "regions:region_cut",
+    "regions:flushed",
 ];
 
 /// State of one experiment.
@@ -56,6 +63,8 @@ struct FaultScenario {
     group: Option<Group>,
     /// Link to the server of the instances that lose it.
     link: Option<Link>,
+    /// Stores of the regions, and their links to the global store.
+    regions: Vec<(Server, Link)>,
     newcomers: Option<mpsc::Receiver<Vec<LeaseInstance>>>,
     clock: Arc<Clock>,
     limit: FleetLimit,
@@ -74,7 +83,8 @@ struct Link {
 
 /// Returns the fault without the way to share, and whether the limit has parts.
 fn split_name(name: &str) -> (&str, bool) {
-    name.strip_prefix("parts:").map_or((name, false), |fault| (fault, true))
+    let fault = name.strip_prefix("regions:").unwrap_or(name);
+    fault.strip_prefix("parts:").map_or((fault, false), |fault| (fault, true))
 }
 
 /// Returns how many of twelve instances have a fault of their connections.
@@ -100,7 +110,7 @@ pub(crate) fn run(instances: usize, only: Option<&str>) {
 fn duration(name: &str) -> u64 {
     match split_name(name).0 {
         "killed" => 30,
-        "frozen" | "late" | "third_cut" | "half_cut" | "two_thirds_cut" => 10,
+        "frozen" | "late" | "third_cut" | "half_cut" | "two_thirds_cut" | "region_cut" => 10,
         _ => 1,
     }
 }
@@ -147,7 +157,15 @@ impl FaultScenario {
         let (is_group, behind) = (fault == "failed_over", twelfths(fault));
         let server = (!is_group).then(Server::start);
         let method = if has_parts { SharingMethod::Parts } else { SharingMethod::Lease };
+        let port = server.as_ref().map_or(0, Server::port);
+        let regions = if name.starts_with("regions:") { 3 } else { 0 };
+        let regions = (0..regions).map(|_| {
+            let link = Link::start(port, 4);
+            link.is_late.store(true, Ordering::Relaxed);
+            (Server::start(), link)
+        });
         Self {
+            regions: regions.collect(),
             link: server.as_ref().filter(|_| behind > 0).map(|server| Link::start(server.port(), behind)),
             server,
             group: is_group.then(Group::start),
@@ -174,6 +192,9 @@ impl FaultScenario {
     }
 
     fn start(&mut self) -> Vec<LeaseInstance> {
+        if !self.regions.is_empty() {
+            return self.start_regions();
+        }
         let port = self.server.as_ref().map_or(0, Server::port);
         let store = self.store(port);
         let Some(link) = &self.link else {
@@ -193,6 +214,26 @@ impl FaultScenario {
         let mut all = leases::start_fleet(rest, self.limit, &store, &self.clock);
         all.extend(cut.join().unwrap());
         all
+    }
+
+    /// Starts a third of the instances in each region. All of them wait until they know all regions.
+    fn start_regions(&self) -> Vec<LeaseInstance> {
+        let part = self.instances / 3;
+        let started = self.regions.iter().enumerate().map(|(number, (server, link))| {
+            let timeout = Duration::from_secs(1);
+            let regions = RegionSettings {
+                name: format!("r{number}").into(),
+                global: StoreSettings { timeout, ..self.store(link.address.port()) },
+                count: NonZeroU32::MIN.saturating_add(2),
+                keeps_allotment: true,
+            };
+            let store = StoreSettings { regions: Some(Box::new(regions)), ..self.store(server.port()) };
+            let members = FleetPart { first: number * part, count: part, fleet_size: self.instances };
+            let (limit, clock) = (self.limit, Arc::clone(&self.clock));
+            std::thread::spawn(move || leases::start_fleet(members, limit, &store, &clock))
+        });
+        let started: Vec<_> = started.collect();
+        started.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     }
 
     /// Begins or ends the fault if its second has come.
@@ -250,7 +291,8 @@ impl FaultScenario {
     }
 
     fn set_link(&self, fault: &str, is_faulty: bool) {
-        let Some(link) = &self.link else { return };
+        let of_region = self.regions.first().map(|(_, link)| link).filter(|_| fault == "region_cut");
+        let Some(link) = self.link.as_ref().or(of_region) else { return };
         let state = if fault == "late" { &link.is_late } else { &link.is_cut };
         state.store(is_faulty, Ordering::Relaxed);
     }

@@ -149,6 +149,16 @@ pub(crate) fn start_fleet(
         assert!(Instant::now() < deadline, "instances do not discover each other");
         std::thread::sleep(Duration::from_millis(10));
     }
+    if let Some(regions) = &store.regions {
+        let has_all =
+            |handle: &StoreHandle| handle.region().is_some_and(|it| it.regions == regions.count.get());
+        while !started.iter().all(|(_, handle, _)| has_all(handle)) {
+            assert!(Instant::now() < deadline, "regions do not discover each other");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // They adopt one secret for keys with the next registration.
+        std::thread::sleep(Duration::from_secs(3));
+    }
     let mut keys: Option<Arc<[KeyHash]>> = None;
     let mut instances = Vec::new();
     for (limiter, handle, kill) in started {

@@ -118,7 +118,10 @@ FAULTS = {
     "third_cut": "a third loses the store, seconds 8 to 18",
     "half_cut": "half loses the store, seconds 8 to 18",
     "two_thirds_cut": "two thirds lose the store, seconds 8 to 18",
+    "region_cut": "one loses the global store, seconds 8 to 18",
 }
+FLEETS = {"": "split", "parts": "strict_split", "regions": "three regions"}
+COLOURS = {"": "#1f77b4", "parts": "#2ca02c", "regions": "#d62728"}
 
 
 def fault_rows():
@@ -134,8 +137,8 @@ def fault_panel(row, place):
     x = lambda second: left + second / 50 * PANEL
     y = lambda count: top + 100 * (1 - min(count / (2 * LIMIT), 1))
     points = " ".join(f"{x(second):.1f},{y(count):.1f}" for second, count in enumerate(counts, 3))
-    colour = "#2ca02c" if way else "#1f77b4"
-    title = f"{'strict_split' if way else 'split'}: {FAULTS[fault]}"
+    colour = COLOURS[way]
+    title = f"{FLEETS[way]}: {FAULTS[fault]}"
     return [
         f'<text x="{left}" y="{top - 6}">{title}</text>',
         f'<line x1="{left}" x2="{left + PANEL}" y1="{y(LIMIT)}" y2="{y(LIMIT)}" stroke="#bbbbbb"/>',
@@ -163,7 +166,7 @@ def fault_table(all_rows):
         way, _, fault = row["fault"].rpartition(":")
         excess = f"{float(row['excess']):,.0f} units".replace(",", " ") if float(row["excess"]) > 0 else "none"
         print(
-            f"| {FAULTS[fault]} | `{'strict_split' if way else 'split'}` | {float(row['used_meanwhile']):.1%} | "
+            f"| {FAULTS[fault]} | {FLEETS[way] if way == 'regions' else f'`{FLEETS[way]}`'} | {float(row['used_meanwhile']):.1%} | "
             f"{float(row['used_after']):.1%} | {excess} |"
         )
 
