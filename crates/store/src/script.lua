@@ -12,7 +12,8 @@
 --   ARGV[5..]          a request for each counter: its kind and numbers, separated by spaces. If parts of the limit are held
 --                      back, the kind is in upper case, and the time after which nothing matters that was spent is first
 -- Returns the generation, the time of the store in microseconds, the renewed part or -1, and for each request
---   { granted, valid for, wait, spread, pause, remaining }, with times in microseconds.
+--   { granted, valid for, wait, spread, pause, remaining }, with times in microseconds. For a limit that regions share, a
+--   seventh number is 1 if the instance is to go on an errand to the global store.
 --
 -- Times are in microseconds: a double holds them exactly until the year 2255. docs/design/023-shared-limits.md has the
 -- protocol and its proof. tests/fleet/model.rs is a model of this script in Rust, and a test compares the two.
