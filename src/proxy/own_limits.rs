@@ -20,7 +20,7 @@ use weir_limits::AppliedLimits;
 use weir_policy::identify::{Attributes, ConnectionAttributes, identify};
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::cost_unit::CostUnit;
-use weir_policy::rules::own_limits::examples;
+use weir_policy::rules::own_limits::{counts_by_path, examples};
 use weir_policy::rules::rule::{Action, LimitAction};
 use weir_policy::rules::selection::{CheckRole, SelectedCheck, Selection};
 
@@ -152,6 +152,7 @@ fn limits_of(
         let rule = view.policy.rules.get(one.rule)?;
         let Action::Limit(limiting) = &rule.action else { return None };
         let is_shown = matches!(one.role, CheckRole::Limit(_) | CheckRole::Permit);
+        let is_shown = is_shown && !counts_by_path(limiting);
         if !is_shown || matches!(verdict.enforcement, Enforcement::Shadow | Enforcement::PassedOver) {
             return None;
         }

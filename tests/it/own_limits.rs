@@ -85,6 +85,18 @@ fn own_limits_are_themselves_limited_and_denied() {
 }
 
 #[test]
+fn limits_without_a_counter_are_left_out_and_said_to_be_missing() {
+    for rule in [
+        "{ name: pages, key: [client_ip, path], limit: 3/h }",
+        "{ name: numbers, match: { path: '~^/[0-9]' }, key: client_ip, limit: 3/h }",
+    ] {
+        let weir = start("{ path: /rate_limit }", &format!("rules:\n  - {rule}\n"));
+        let body: Value = serde_json::from_slice(&read(&weir, "a").body.bytes).unwrap();
+        assert_eq!(body, serde_json::json!({ "limits": [], "complete": false }));
+    }
+}
+
+#[test]
 fn ban_leaves_nothing_of_a_limit() {
     let rules = "rules:\n  - { name: strict, key: client_ip, limit: 1/h, on_limit: { ban: 10m } }\n";
     let weir = start("{ path: /rate_limit }", rules);

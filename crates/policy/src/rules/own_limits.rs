@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use http::Method;
 
-use super::rule::Rule;
+use super::attribute::Attribute;
+use super::rule::{LimitAction, Rule};
 use weir_limiter::RateLimiter;
 use weir_limiter::quota::Quota;
 use weir_limiter::timestamp::Timestamp;
@@ -54,6 +55,11 @@ impl OwnLimits {
     }
 }
 
+/// Whether the limits of a rule count each path apart, so that they have no counter without one.
+pub fn counts_by_path(limiting: &LimitAction) -> bool {
+    limiting.key.0.contains(&Attribute::Path)
+}
+
 /// Returns the methods and paths that rules name, each once, and whether these are all.
 pub fn examples(rules: &[Rule]) -> (Vec<(Method, String)>, bool) {
     let mut found = vec![(Method::GET, "/".to_owned())];
@@ -65,7 +71,8 @@ pub fn examples(rules: &[Rule]) -> (Vec<(Method, String)>, bool) {
             Some(_) => rule.matcher.paths.iter().find_map(|path| path.any_example()),
         };
         // A regular expression has no example.
-        let Some(path) = path else {
+        let is_by_path = rule.action.limiting().is_some_and(counts_by_path);
+        let Some(path) = path.filter(|_| !is_by_path) else {
             is_complete = false;
             continue;
         };
