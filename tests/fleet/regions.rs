@@ -13,8 +13,9 @@ mod world;
 use fastrand::Rng;
 use weir_store::protocol::{GLOBAL_SCRIPT, SCRIPT};
 
-use self::limit::{Kind, SECOND};
+use self::limit::SECOND;
 use self::world::{Faults, World};
+use crate::limit::Limit;
 use crate::runs::env_parameter;
 
 const SCRIPTS: [&str; 2] = [SCRIPT, GLOBAL_SCRIPT];
@@ -28,8 +29,8 @@ fn attacked(seed: u64, scripts: [&str; 2]) -> World {
         global_loss: rng.u8(0..3) == 0,
         lost: [0, 20, 120][rng.usize(0..3)],
     };
-    let kind = Kind::random(&mut rng);
-    let mut world = World::new(seed, kind, faults, scripts);
+    let limit = Limit::random(&mut rng);
+    let mut world = World::new(seed, limit, faults, scripts);
     world.run(rng.u64(20..150) * SECOND);
     world
 }
@@ -39,9 +40,9 @@ fn attacks_on_regions_admit_no_more_than_the_limit() {
     let mut spent = 0;
     let seeds = env_parameter("WEIR_SEEDS").map_or(20, |seeds: u64| seeds / 16);
     for seed in 0..seeds {
-        let World { kind, faults, excess, spending, .. } = attacked(seed, SCRIPTS);
+        let World { limit, faults, excess, spending, .. } = attacked(seed, SCRIPTS);
         spent += spending.total;
-        assert!(excess <= 0.001, "seed {seed}: {kind:?}, {faults:?}: {excess} over");
+        assert!(excess <= 0.001, "seed {seed}: {limit:?}, {faults:?}: {excess} over");
     }
     assert!(spent > 0);
 }
@@ -73,8 +74,10 @@ fn every_step_of_the_protocol_is_needed() {
 
 #[test]
 fn demand_gets_the_limit_wherever_it_is() {
-    for kind in [Kind::Bucket { interval: 1000, burst: 1000 }, Kind::Window { count: 1000, length: SECOND }] {
-        let mut world = World::new(1, kind, Faults::default(), SCRIPTS).without_faults();
+    for limit in
+        [Limit::Bucket { interval: 1000, burst: 1000 }, Limit::Window { count: 1000, length: SECOND }]
+    {
+        let mut world = World::new(1, limit, Faults::default(), SCRIPTS).without_faults();
         world.min_interval = 20_000;
         for demands in [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [1.0, 0.5, 3.0]] {
             for (region, demand) in world.regions.iter_mut().zip(demands) {
@@ -84,7 +87,7 @@ fn demand_gets_the_limit_wherever_it_is() {
             let before = world.spending.total;
             world.run(20 * SECOND);
             let used = world.spending.total - before;
-            assert!(used >= 19_000, "{kind:?} with {demands:?}: {used} of 20 000");
+            assert!(used >= 19_000, "{limit:?} with {demands:?}: {used} of 20 000");
         }
         assert!(world.excess <= 0.001, "{} over", world.excess);
     }
@@ -93,8 +96,8 @@ fn demand_gets_the_limit_wherever_it_is() {
 #[test]
 fn limits_that_are_too_small_for_all_regions_are_used_in_turn() {
     for (burst, interval) in [(1, SECOND), (2, SECOND), (5, SECOND / 5)] {
-        let kind = Kind::Bucket { interval, burst };
-        let mut world = World::new(1, kind, Faults::default(), SCRIPTS).without_faults();
+        let limit = Limit::Bucket { interval, burst };
+        let mut world = World::new(1, limit, Faults::default(), SCRIPTS).without_faults();
         for region in &mut world.regions {
             region.demand = 20.0;
         }

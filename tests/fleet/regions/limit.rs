@@ -1,23 +1,16 @@
 //! Limits of each kind, and what all regions together spend of them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use fastrand::Rng;
 use weir_store::regions::RegionalLimit;
 
+use crate::limit::{ExactCounter, Limit};
+
 pub(super) const SECOND: u64 = 1_000_000;
 
-/// A limit, as the scripts count it.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
-    Bucket { interval: u64, burst: u64 },
-    Window { count: u64, length: u64 },
-    Sliding { count: u64, length: u64 },
-    Refill { count: u64, every: u64, burst: u64 },
-}
-
-impl Kind {
+impl Limit {
     pub(super) fn random(rng: &mut Rng) -> Self {
         match rng.u8(0..4) {
             0 => Self::Window {
@@ -75,63 +68,36 @@ impl Kind {
         };
         valid.min(SECOND)
     }
-
-    pub(super) fn question(self, valid: u64, demand: &str, now: u64) -> String {
-        match self {
-            Self::Bucket { interval, burst } => format!("b {interval} {burst} {valid} 0 0 1 {demand} 3 1"),
-            Self::Window { count, length } => {
-                let start = now / length * length;
-                format!(
-                    "w {count} {valid} 0 1 {demand} {start} {} {} 3 1",
-                    start + length,
-                    start + 2 * length
-                )
-            }
-            Self::Sliding { count, length } => format!("s {count} {length} 100 {valid} 0 1 {demand} 3 1"),
-            Self::Refill { count, every, burst } => {
-                format!("r {count} {every} {burst} {valid} 0 1 {demand} 3 1")
-            }
-        }
-    }
 }
 
 /// What all regions together have spent.
 #[derive(Default)]
 pub(super) struct Spending {
+    counter: ExactCounter,
+    /// Level of a bucket that drains at the rate of refills.
     level: f64,
     at: u64,
     of_window: HashMap<u64, u64>,
-    recent: VecDeque<(u64, u64)>,
     pub(super) total: u64,
 }
 
 impl Spending {
     /// Records units that are spent at `now`, at `local` of the clock of the region; returns what exceeds the limit.
-    pub(super) fn spend(&mut self, kind: Kind, units: u64, now: u64, local: u64) -> f64 {
+    pub(super) fn spend(&mut self, limit: Limit, units: u64, now: u64, local: u64) -> f64 {
         self.total += units;
-        let drained = |interval: f64, level: f64, at| (level - (now - at) as f64 / interval).max(0.0);
-        match kind {
-            Kind::Bucket { interval, burst } => {
-                self.level = drained(interval as f64, self.level, self.at) + units as f64;
-                self.at = now;
-                self.level - burst as f64
-            }
-            Kind::Refill { count, every, burst } => {
-                self.level = drained(every as f64 / count as f64, self.level, self.at) + units as f64;
-                self.at = now;
+        match limit {
+            Limit::Bucket { .. } | Limit::Sliding { .. } => self.counter.admit(limit, units, now),
+            // Regions have marks of their own.
+            Limit::Refill { count, every, burst } => {
+                let drained = (now - self.at) as f64 * count as f64 / every as f64;
+                (self.level, self.at) = ((self.level - drained).max(0.0) + units as f64, now);
                 self.level - (burst + count) as f64
             }
-            Kind::Window { count, length } => {
+            // Regions have clocks of their own.
+            Limit::Window { count, length } => {
                 let used = self.of_window.entry(local / length).or_default();
                 *used += units;
                 *used as f64 - count as f64
-            }
-            Kind::Sliding { count, length } => {
-                self.recent.push_back((now, units));
-                while self.recent.front().is_some_and(|(at, _)| at + length <= now) {
-                    self.recent.pop_front();
-                }
-                self.recent.iter().map(|(_, units)| units).sum::<u64>() as f64 - count as f64
             }
         }
     }

@@ -8,10 +8,13 @@ use std::time::Duration;
 use fastrand::Rng;
 use weir_store::regions::{Allotted, BegunErrand, Region};
 
-use super::limit::{Kind, SECOND, Spending};
+use super::limit::{SECOND, Spending};
 use super::server::{ScriptServer, Snapshot};
+use crate::limit::Limit;
 
 pub(super) const REGIONS: usize = 3;
+/// Numbers of a query for no units.
+const IDLE: &str = "0 0 0 0 0 0 0 300000";
 /// Time for which an allotment is valid.
 const VALID: u64 = 60 * SECOND;
 /// Time for which all regions must have been connected, so that the global store knows all allotments.
@@ -54,7 +57,7 @@ pub(super) struct Faults {
 }
 
 pub(super) struct World {
-    pub(super) kind: Kind,
+    pub(super) limit: Limit,
     pub(super) faults: Faults,
     rng: Rng,
     now: u64,
@@ -72,7 +75,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, kind: Kind, faults: Faults, [regional, global]: [&str; 2]) -> Self {
+    pub(super) fn new(seed: u64, limit: Limit, faults: Faults, [regional, global]: [&str; 2]) -> Self {
         let mut rng = Rng::with_seed(seed);
         let regions = (0..REGIONS).map(|number| {
             let mut server = ScriptServer::new(regional);
@@ -97,7 +100,7 @@ impl World {
             (global.lead, global.clock_rate) = (f64::from(rng.u32(..)), 0.95 + 0.1 * rng.f64());
         }
         let mut world = Self {
-            kind,
+            limit,
             faults,
             rng,
             now: 1_700_000_000 * SECOND,
@@ -134,12 +137,12 @@ impl World {
 
     /// Rate of the limit, in units a second.
     fn rate(&self) -> f64 {
-        match self.kind {
-            Kind::Bucket { interval, .. } => SECOND as f64 / interval as f64,
-            Kind::Window { count, length } | Kind::Sliding { count, length } => {
+        match self.limit {
+            Limit::Bucket { interval, .. } => SECOND as f64 / interval as f64,
+            Limit::Window { count, length } | Limit::Sliding { count, length } => {
                 count as f64 * SECOND as f64 / length as f64
             }
-            Kind::Refill { count, every, .. } => count as f64 * SECOND as f64 / every as f64,
+            Limit::Refill { count, every, .. } => count as f64 * SECOND as f64 / every as f64,
         }
     }
 
@@ -156,7 +159,7 @@ impl World {
                 Event::Spend { region, units } => {
                     let local = self.regions[region].server.time(self.now);
                     self.regions[region].admitted += units;
-                    self.excess = self.excess.max(self.spending.spend(self.kind, units, self.now, local));
+                    self.excess = self.excess.max(self.spending.spend(self.limit, units, self.now, local));
                 }
                 Event::Fault => self.fault(),
             }
@@ -165,8 +168,8 @@ impl World {
     }
 
     fn ask(&mut self, region: usize, action: char, more: &str, question: &str) -> Vec<i64> {
-        let kind = self.kind;
-        let head = self.regions[region].identity.head(action, &kind.regional()) + more + ";" + question;
+        let limit = self.limit;
+        let head = self.regions[region].identity.head(action, &limit.regional()) + more + ";" + question;
         let new = self.rng.u64(..).to_string();
         let it = &mut self.regions[region];
         let keys = ["generation", "parts", "counter", "counter:region"];
@@ -183,12 +186,12 @@ impl World {
         let needed = demanded.min(self.rng.u64(0..4));
         let wanted = needed + if self.rng.bool() { demanded } else { 0 };
         let (returned, granted_at) = it.returned;
-        let valid = if wanted > needed { self.kind.max_valid() } else { self.kind.max_valid().min(20_000) };
+        let valid = if wanted > needed { self.limit.max_valid() } else { self.limit.max_valid().min(20_000) };
         let valid =
-            if matches!(self.kind, Kind::Bucket { .. }) && self.rng.u8(0..8) == 0 { 0 } else { valid };
+            if matches!(self.limit, Limit::Bucket { .. }) && self.rng.u8(0..8) == 0 { 0 } else { valid };
         let demand = format!("{needed} {wanted} {demanded} {elapsed} {returned} {granted_at} 0 300000");
         let local = it.server.time(self.now);
-        let question = self.kind.question(valid, &demand, local);
+        let question = self.limit.question(local, valid, &demand, "3 1");
         let reply = self.ask(region, 'q', "", &question);
         let (granted, valid) = (reply[0].max(0) as u64, reply[1].max(0) as u64);
         let it = &mut self.regions[region];
@@ -214,7 +217,7 @@ impl World {
 
     fn begin_errand(&mut self, region: usize, is_further: bool) {
         let local = self.regions[region].server.time(self.now);
-        let question = self.kind.question(0, "0 0 0 0 0 0 0 300000", local);
+        let question = self.limit.question(local, 0, IDLE, "3 1");
         let reply = self.ask(region, if is_further { 'f' } else { 'e' }, "", &question);
         if let Some(begun) = BegunErrand::decode(&reply) {
             // An errand without a reply is tried again.
@@ -240,7 +243,7 @@ impl World {
         let connected = self.regions.iter().map(|it| it.cut_until).max().unwrap();
         // A region whose messages are lost may not report in time.
         let is_complete = self.faults.lost == 0 && self.now >= connected + COMPLETE_AFTER;
-        let text = self.regions[region].identity.report(&self.kind.regional(), begun, is_complete);
+        let text = self.regions[region].identity.report(&self.limit.regional(), begun, is_complete);
         let new = self.rng.u64(..).to_string();
         let it = &mut self.regions[region];
         let reply = self.global.call(&["generation", "limit"], &it.global_known, &new, &[&text], self.now);
@@ -253,7 +256,7 @@ impl World {
 
     fn deposit(&mut self, region: usize, number: i64, allotted: &Allotted) {
         let local = self.regions[region].server.time(self.now);
-        let question = self.kind.question(0, "0 0 0 0 0 0 0 300000", local);
+        let question = self.limit.question(local, 0, IDLE, "3 1");
         self.ask(region, 'd', &allotted.deposit(number), &question);
         if let Some(again) = allotted.report_again_after() {
             let delay = again.as_micros() as u64 + self.rng.u64(0..20_000);
