@@ -107,6 +107,26 @@ impl RedisClient {
         Ok(self.connection(key).await?.run_id().clone())
     }
 
+    /// Calls a script whose arguments name the server process that executes it.
+    ///
+    /// # Errors
+    /// Why there is no result. Also if another process than the named one has executed the script: it may lack the data of
+    /// that one.
+    pub async fn call_known(
+        &self,
+        script: &Script,
+        keys: &[String],
+        args: impl FnOnce(&RunId) -> Vec<String>,
+    ) -> Result<Value, CallError> {
+        let run_id = self.run_id(&keys[0]).await?;
+        let args: Vec<_> = args(&run_id).into_iter().map(String::into_bytes).collect();
+        let (value, executed_by) = self.call(ScriptCall { script, keys, args: &args }).await?;
+        if executed_by != run_id {
+            return Err(CallError::Unreachable("another server has taken over".to_owned()));
+        }
+        Ok(value)
+    }
+
     /// Closes the connection for calls with `key`, whose last reply had another form than that of its script: the next ones
     /// may be those of other calls. Returns the reason as an error.
     pub async fn close_malformed(&self, key: &str, what: &'static str) -> CallError {

@@ -94,14 +94,9 @@ impl Region {
         Self { id, count, valid, keeps_allotment, is_cut_off: false }
     }
 
-    /// Returns the region with or without a link to the global store.
-    pub fn cut_off(self, is_cut_off: bool) -> Self {
-        Self { is_cut_off, ..self }
-    }
-
     /// Maximum number of regions.
-    pub fn count(&self) -> u32 {
-        self.count.get()
+    pub fn count(&self) -> NonZeroU32 {
+        self.count
     }
 
     /// Encodes what a request about a limit says of regions, before its kind. `action` is that of the script.

@@ -95,7 +95,6 @@ struct StoreTask<F> {
     on_fleet_change: F,
     /// Rounds of queries that are left to give up all leases, while the process ends.
     give_up_rounds: u32,
-    region: Option<Region>,
     region_link: Option<RegionLink>,
     /// Whether failed errands have been reported.
     has_reported_errands: bool,
@@ -132,7 +131,7 @@ pub async fn run(
         .as_ref()
         .map(|it| Region::new(&it.name, it.count, settings.registration, it.keeps_allotment));
     let region_link = match settings.regions.as_ref().map(|it| GlobalCalls::new(it, &instance)).transpose() {
-        Ok(calls) => calls.zip(region).map(|(calls, region)| RegionLink::new(calls, region.count())),
+        Ok(calls) => calls.zip(region).map(|(calls, region)| RegionLink::new(calls, region.count().get())),
         Err(error) => {
             tracing::error!(%error, "cannot set up TLS for the global store: limits are not shared");
             return;
@@ -164,7 +163,6 @@ pub async fn run(
         reported_instances: 0,
         on_fleet_change,
         give_up_rounds: 0,
-        region,
         region_link,
         has_reported_errands: false,
     };

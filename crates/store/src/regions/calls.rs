@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::errands::{Errand, ErrandBatch, ErrandOutcome};
 use super::{Allotted, BegunErrand, Region};
 use crate::protocol::{self, InstanceInfo};
-use crate::redis::{CallError, RedisClient, Script, ScriptCall, Value};
+use crate::redis::{CallError, RedisClient, RunId, Script, Value};
 use crate::settings::RegionSettings;
 use crate::task::calls::{self, StoreCalls};
 use weir_limiter::leases::{LeaseRequest, SharedCounter};
@@ -78,12 +78,7 @@ impl GlobalCalls {
     ) -> Result<([u64; 2], u32), CallError> {
         let keys = protocol::fleet_keys(&self.prefix).map(|key| key + GLOBAL_SUFFIX);
         let args = calls::registration(&self.region_name, secret, ttl, false);
-        let call = ScriptCall { script: &self.membership_script, keys: &keys, args: &args };
-        let (value, _) = self.client.call(call).await?;
-        match calls::parse_fleet(value) {
-            Some(fleet) => Ok(fleet),
-            None => Err(self.client.close_malformed(&keys[0], "secret of the regions").await),
-        }
+        calls::register(&self.client, &self.membership_script, &keys, &args).await
     }
 
     /// Reports errands of one group, and returns the replies.
@@ -99,15 +94,13 @@ impl GlobalCalls {
         let generation = protocol::generation_key(&self.prefix, group);
         let keys = std::iter::once(generation).chain(counters);
         let keys: Vec<_> = keys.map(|key| key + GLOBAL_SUFFIX).collect();
-        let run_id = self.client.run_id(&keys[0]).await?;
         let known = self.generations.lock().get(usize::from(group)).cloned().flatten();
-        let head = [known.unwrap_or_else(|| "-".to_owned()), run_id.to_string(), format!("{random:016x}")];
-        let args: Vec<_> = head.into_iter().chain(reports).map(String::into_bytes).collect();
-        let call = ScriptCall { script: &self.script, keys: &keys, args: &args };
-        let (value, executed_by) = self.client.call(call).await?;
-        if executed_by != run_id {
-            return Err(CallError::Unreachable("another server has taken over".to_owned()));
-        }
+        let known = known.unwrap_or_else(|| "-".to_owned());
+        let args = |run_id: &RunId| {
+            let head = [known, run_id.to_string(), format!("{random:016x}")];
+            head.into_iter().chain(reports).collect()
+        };
+        let value = self.client.call_known(&self.script, &keys, args).await?;
         let Some((generation, replies)) = parse_reply(value).filter(|(_, replies)| replies.len() == count)
         else {
             return Err(self.client.close_malformed(&keys[0], "allotments").await);
@@ -151,7 +144,7 @@ pub(crate) async fn make(
                 outcomes[index] = ErrandOutcome::Failed;
                 reported.push((index, begun));
             }
-            // Another instance may make it, but nobody else does for sure.
+            // Another instance may make it, and may end before it does.
             (None, Some(&[parts, micros])) if parts > 0 => {
                 let due = Duration::from_micros(u64::try_from(micros).unwrap_or_default());
                 outcomes[index] = ErrandOutcome::Again(due + DUE_MARGIN);

@@ -19,12 +19,11 @@ const RETRY_AFTER: Duration = Duration::from_millis(1100);
 /// Errands that this instance makes.
 #[derive(Debug)]
 pub struct ErrandBook {
-    pub(super) region: Region,
+    pub(crate) region: Region,
     groups: Vec<ErrandGroup>,
     /// Errands to make again, by time. Those of counters that are not known any more are stale.
     later: BinaryHeap<Reverse<(Timestamp, SharedCounter)>>,
     known: BTreeMap<SharedCounter, KnownErrand>,
-    is_cut_off: bool,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +74,7 @@ impl ErrandBook {
     /// Creates a book without errands, with this number of groups of counters.
     pub fn new(region: Region, groups: u16) -> Self {
         let groups = (0..groups).map(|_| ErrandGroup::default()).collect();
-        Self { region, groups, later: BinaryHeap::new(), known: BTreeMap::new(), is_cut_off: false }
+        Self { region, groups, later: BinaryHeap::new(), known: BTreeMap::new() }
     }
 
     /// Encodes what a query says of regions; `None` for concurrency limits.
@@ -85,8 +84,7 @@ impl ErrandBook {
 
     /// Sets whether the global store does not respond. No errands are made meanwhile.
     pub fn set_cut_off(&mut self, is_cut_off: bool) {
-        self.is_cut_off = is_cut_off;
-        self.region = self.region.cut_off(is_cut_off);
+        self.region.is_cut_off = is_cut_off;
     }
 
     /// Whether so many errands wait that allotments may be reported late.
@@ -96,7 +94,7 @@ impl ErrandBook {
 
     /// Makes an errand for the counter of a query, as its store has replied.
     pub fn send(&mut self, request: &LeaseRequest) {
-        let Some(limit) = RegionalLimit::of(request).filter(|_| !self.is_cut_off) else { return };
+        let Some(limit) = RegionalLimit::of(request).filter(|_| !self.region.is_cut_off) else { return };
         let (counter, groups) = (request.counter, self.groups.len() as u16);
         let errand = Errand { query: idle_query(request), limit, is_sent: true };
         let known = self.known.get(&counter);
@@ -110,7 +108,7 @@ impl ErrandBook {
 
     /// Returns the errands of the next call. Must be called repeatedly until it returns `None`.
     pub fn next_batch(&mut self, now: Timestamp) -> Option<ErrandBatch> {
-        if self.is_cut_off {
+        if self.region.is_cut_off {
             return None;
         }
         self.queue_due(now);
@@ -143,7 +141,7 @@ impl ErrandBook {
 
     /// Time of the next errand, if it is known.
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.later.peek().map(|Reverse((at, _))| *at).filter(|_| !self.is_cut_off)
+        self.later.peek().map(|Reverse((at, _))| *at).filter(|_| !self.region.is_cut_off)
     }
 
     /// Number of counters with errands.

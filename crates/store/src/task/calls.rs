@@ -63,16 +63,8 @@ impl StoreCalls {
         new_generation: String,
     ) -> Result<BatchReply, CallError> {
         let keys = &counters.keys;
-        let run_id = self.client.run_id(&keys[0]).await?;
-        let args: Vec<_> =
-            counters.arguments(&run_id, new_generation).into_iter().map(String::into_bytes).collect();
-        let call = ScriptCall { script: &self.lease_script, keys, args: &args };
-        let (value, executed_by) = self.client.call(call).await?;
-        if executed_by != run_id {
-            // Another process than the one named in the arguments executed the call and may lack its data. Its grant is
-            // discarded.
-            return Err(CallError::Unreachable("another server has taken over".to_owned()));
-        }
+        let args = |run_id: &_| counters.arguments(run_id, new_generation);
+        let value = self.client.call_known(&self.lease_script, keys, args).await?;
         match parse_reply(value).filter(|reply| reply.fits(counters.encoded.len())) {
             Some(reply) => Ok(reply),
             None => Err(self.client.close_malformed(&keys[0], "grants").await),
@@ -88,14 +80,7 @@ impl StoreCalls {
     ) -> Result<([u64; 2], u32), CallError> {
         let keys = protocol::fleet_keys(&self.prefix);
         let args = registration(instance, secret, ttl, is_secret_of_regions);
-        let (value, _) = self
-            .client
-            .call(ScriptCall { script: &self.membership_script, keys: &keys, args: &args })
-            .await?;
-        match parse_fleet(value) {
-            Some(fleet) => Ok(fleet),
-            None => Err(self.client.close_malformed(&keys[0], "secret of the fleet").await),
-        }
+        register(&self.client, &self.membership_script, &keys, &args).await
     }
 
     pub(super) async fn exchange_feedback(
@@ -125,6 +110,20 @@ pub(crate) fn registration(
     [secret.into_bytes(), name.as_bytes().to_vec(), ttl.into_bytes(), replaces.into_bytes()]
 }
 
+/// Registers an instance or a region; returns the secret of all, and their number.
+pub(crate) async fn register(
+    client: &RedisClient,
+    script: &Script,
+    keys: &[String],
+    args: &[Vec<u8>],
+) -> Result<([u64; 2], u32), CallError> {
+    let (value, _) = client.call(ScriptCall { script, keys, args }).await?;
+    match parse_fleet(value) {
+        Some(fleet) => Ok(fleet),
+        None => Err(client.close_malformed(&keys[0], "secret of the fleet").await),
+    }
+}
+
 fn parse_reply(value: Value) -> Option<BatchReply> {
     let Value::Array(values) = value else { return None };
     let mut values = values.into_iter();
@@ -149,7 +148,7 @@ pub(crate) fn parse_text(value: Value) -> Option<String> {
     }
 }
 
-pub(crate) fn parse_fleet(value: Value) -> Option<([u64; 2], u32)> {
+fn parse_fleet(value: Value) -> Option<([u64; 2], u32)> {
     let Value::Array(values) = value else { return None };
     let [secret, Value::Int(instances)] = <[Value; 2]>::try_from(values).ok()? else { return None };
     let secret = parse_text(secret)?;

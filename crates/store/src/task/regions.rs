@@ -38,8 +38,10 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         let now = self.clock.now();
         let is_overloaded = self.scheduler.errands.as_ref().is_some_and(ErrandBook::is_overloaded);
         let (global, is_complete) = (Arc::clone(&link.calls), link.is_complete() && !is_overloaded);
-        while let Some(batch) = self.scheduler.errands.as_mut().and_then(|errands| errands.next_batch(now)) {
-            let Some(region) = self.region else { return };
+        while let Some(errands) = &mut self.scheduler.errands
+            && let Some(batch) = errands.next_batch(now)
+        {
+            let region = errands.region;
             let (store, global) = (Arc::clone(&self.store), Arc::clone(&global));
             let context = ErrandContext {
                 region,
@@ -80,7 +82,10 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     }
 
     pub(super) fn handle_region_registration(&mut self, registered: Result<([u64; 2], u32), CallError>) {
-        let (Some(link), Some(region)) = (&mut self.region_link, &self.region) else { return };
+        let (Some(link), Some(errands)) = (&mut self.region_link, &mut self.scheduler.errands) else {
+            return;
+        };
+        let max_regions = errands.region.count().get();
         let error = registered.as_ref().err().map(ToString::to_string);
         let before = (link.secret.unwrap_or_else(|| self.limiter.fleet().hasher.secret()), link.regions);
         let has_changed = link.end_registration(registered.ok());
@@ -98,28 +103,26 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             );
             self.next_heartbeat = tokio::time::Instant::now();
         }
-        if link.regions > region.count() && link.regions != before.1 {
+        if link.regions > max_regions && link.regions != before.1 {
             tracing::error!(
                 regions = link.regions,
-                max = region.count(),
+                max = max_regions,
                 "there are more regions than `store.regions.count`: all of them together may admit more than the limits"
             );
         }
-        if let Some(errands) = &mut self.scheduler.errands {
-            errands.set_cut_off(link.is_down());
-        }
+        errands.set_cut_off(link.is_down());
         self.metrics.set_regions(link.regions, !link.is_down());
         self.handle.set_region(RegionStatus {
             name: link.calls.region_name.clone(),
             regions: link.regions,
             is_global_away: link.is_down(),
-            reported_counters: self.scheduler.errands.as_ref().map_or(0, ErrandBook::counters),
+            reported_counters: errands.counters(),
         });
     }
 
     /// Returns the number by which limits are divided while the regional store is away, with this many instances in the region.
     pub(super) fn divisor(&self, instances: NonZeroU32) -> NonZeroU32 {
-        let regions = self.region.map_or(1, |region| region.count());
-        instances.saturating_mul(NonZeroU32::new(regions).unwrap_or(NonZeroU32::MIN))
+        let regions = self.scheduler.errands.as_ref().map(|errands| errands.region.count());
+        instances.saturating_mul(regions.unwrap_or(NonZeroU32::MIN))
     }
 }
