@@ -1,7 +1,7 @@
 //! Stages of the pipeline from the identification of a request to the decision of its limits. A request passes them again
 //! if a reload removes a limit for which it waits.
 
-use http::request;
+use http::{HeaderMap, Method, Uri, request};
 
 use super::connection::DownstreamConnection;
 use super::deferred;
@@ -63,8 +63,21 @@ pub(super) fn identify_request<'a>(
     head: &'a request::Parts,
     now: Timestamp,
 ) -> Result<Attributes<'a>, MalformedPath> {
+    identify_as(connection, view, &head.method, &head.uri, &head.headers, now)
+}
+
+/// As [`identify_request`], for a request with this head.
+#[inline]
+pub(super) fn identify_as<'a>(
+    connection: &'a DownstreamConnection,
+    view: &'a GenerationView,
+    method: &'a Method,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    now: Timestamp,
+) -> Result<Attributes<'a>, MalformedPath> {
     let (settings, civil) = (&view.policy.identify, connection.worker.shared.clock.civil_time_at(now));
-    let mut attributes = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil)?;
+    let mut attributes = identify(method, uri, headers, connection.peer, settings, civil)?;
     attributes.connection = ConnectionAttributes {
         certificate: connection.certificate(),
         listener: view.listener_name(connection.listener),

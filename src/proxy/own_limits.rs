@@ -3,12 +3,12 @@
 //! Rules apply to paths and methods, and the caller may ask before it chooses one. So the rules are selected for an example
 //! of each path and method that they name, with everything else as the caller sent it.
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Method, StatusCode, Uri, request};
+use http::{Method, Uri, request};
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
 use super::connection::DownstreamConnection;
+use super::decide::identify_as;
 use super::local_reply::LocalReply;
 use super::view::GenerationView;
 use weir_http::headers::Headers;
@@ -17,17 +17,16 @@ use weir_limiter::decision::{Decision, Enforcement, Verdict};
 use weir_limiter::quota::Quota;
 use weir_limiter::timestamp::Timestamp;
 use weir_limits::AppliedLimits;
-use weir_policy::identify::{Attributes, ConnectionAttributes, identify};
+use weir_policy::identify::Attributes;
+use weir_policy::response::rate_limit_headers::whole_seconds;
 use weir_policy::rules::RuleIndex;
-use weir_policy::rules::cost_unit::CostUnit;
+use weir_policy::rules::outcome::{is_banned, unit_of};
 use weir_policy::rules::own_limits::{counts_by_path, examples};
-use weir_policy::rules::rule::{Action, LimitAction};
+use weir_policy::rules::rule::Action;
 use weir_policy::rules::selection::{CheckRole, SelectedCheck, Selection};
 
 /// Maximum number of limits in a response.
 const MAX_LIMITS: usize = 100;
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A limit of the caller, and what is left of it.
 struct CallerLimit {
@@ -54,15 +53,10 @@ pub(super) fn respond(
         return None;
     }
     if head.method != Method::GET && head.method != Method::HEAD {
-        let mut reply = LocalReply::own_limits(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n".into());
-        reply.headers_mut().set(&ALLOW, &HeaderValue::from_static("GET, HEAD"));
-        return Some(reply);
+        return Some(LocalReply::own_limits_are_only_read());
     }
     if let Err(wait) = own_limits.check(attributes.client_network, now) {
-        let mut reply = LocalReply::own_limits(StatusCode::TOO_MANY_REQUESTS, "too many requests\n".into());
-        let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
-        reply.headers_mut().set(&RETRY_AFTER, &HeaderValue::from(seconds));
-        return Some(reply);
+        return Some(LocalReply::own_limits_read_too_often(wait));
     }
     Some(report(connection, view, head, now))
 }
@@ -82,17 +76,9 @@ fn report(
     let (examples, mut is_complete) = examples(view.policy.rules.rules());
     let mut decided: Vec<AppliedLimits> = Vec::new();
     let mut limits: Vec<CallerLimit> = Vec::new();
-    let civil = connection.worker.shared.clock.civil_time_at(now);
     for (method, path) in &examples {
         let Ok(uri) = Uri::try_from(path) else { continue };
-        let settings = &view.policy.identify;
-        let Ok(mut request) = identify(method, &uri, &head.headers, connection.peer, settings, civil) else {
-            continue;
-        };
-        request.connection = ConnectionAttributes {
-            certificate: connection.certificate(),
-            listener: view.listener_name(connection.listener),
-        };
+        let Ok(request) = identify_as(connection, view, method, &uri, &head.headers, now) else { continue };
         request.body_size.set(Some(0));
         let Selection::Limited(selected, _) =
             view.policy.rules.select(&request, connection.worker.shared.elastic.headroom())
@@ -115,11 +101,7 @@ fn report(
     }
     let shown: Vec<Value> = limits.into_iter().map(|limit| limit.shown).collect();
     let body = json!({ "limits": shown, "complete": is_complete });
-    let mut reply = LocalReply::own_limits(StatusCode::OK, format!("{body}\n"));
-    *reply.headers_mut() = headers;
-    reply.headers_mut().set(&CONTENT_TYPE, &JSON);
-    reply.headers_mut().set(&CACHE_CONTROL, &HeaderValue::from_static("no-store"));
-    reply
+    LocalReply::own_limits(headers, format!("{body}\n"))
 }
 
 /// Reads the counters of the checks, without charging them.
@@ -144,9 +126,6 @@ fn limits_of(
     now: Timestamp,
 ) -> Vec<CallerLimit> {
     let (selected, decision) = applied.checks();
-    let is_banned = |one: &SelectedCheck, verdict: &Verdict| {
-        verdict.is_banned() || (one.role == CheckRole::Ban && verdict.exceeds())
-    };
     let checks = selected.iter().zip(decision.verdicts());
     let limit = |(one, verdict): (&SelectedCheck, &Verdict)| {
         let rule = view.policy.rules.get(one.rule)?;
@@ -176,10 +155,10 @@ fn limits_of(
             shown: json!({
                 "rule": &*rule.name,
                 "limit": limit_text(one, quota),
-                "unit": unit(limiting, one.role).as_str(),
+                "unit": unit_of(limiting, one.role).as_str(),
                 "used": usage.used,
                 "remaining": remaining,
-                "reset_seconds": reset.as_secs_f64().ceil() as u64,
+                "reset_seconds": whole_seconds(reset),
                 "banned": ban.is_some(),
                 "shared": quota.is_leased(),
                 "methods": rule.matcher.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
@@ -198,8 +177,4 @@ fn limit_text(one: &SelectedCheck, quota: &Quota) -> String {
         }
         _ => quota.limit().to_string(),
     }
-}
-
-fn unit(limiting: &LimitAction, role: CheckRole) -> CostUnit {
-    if role == CheckRole::Permit { CostUnit::Requests } else { CostUnit::of(limiting) }
 }

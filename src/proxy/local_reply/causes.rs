@@ -1,7 +1,9 @@
 //! Local replies by their cause, except for [failures](super::failures) and [limits](super::rate_limited).
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 
 use super::LocalReply;
@@ -12,6 +14,7 @@ use weir_net::overload::LoadShed;
 use weir_policy::engine::Policy;
 use weir_policy::identify::lookup::Ambiguity;
 use weir_policy::response::dynamic_reply::ConfiguredParts;
+use weir_policy::response::rate_limit_headers::{number, whole_seconds};
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::selection::{Denial, NOT_DEFERRABLE};
 
@@ -70,11 +73,23 @@ impl<'a> LocalReply<'a> {
         Self { is_last, ..Self::plain(status, flag, "overloaded\n").mark_overloaded() }
     }
 
-    /// Replies to a request for the caller's own limits.
-    pub(in crate::proxy) fn own_limits(status: StatusCode, text: String) -> Self {
-        let mut headers = Headers::default();
-        headers.set(&CONTENT_TYPE, &super::PLAIN_TEXT);
-        Self::new(status, ResponseFlag::None, headers, text.into())
+    /// Replies to a request for the caller's own limits with these headers about them.
+    pub(in crate::proxy) fn own_limits(mut headers: Headers, json: String) -> Self {
+        headers.set(&CONTENT_TYPE, &JSON);
+        headers.set(&CACHE_CONTROL, &HeaderValue::from_static("no-store"));
+        Self::new(StatusCode::OK, ResponseFlag::None, headers, json.into())
+    }
+
+    /// Replies to a request for the caller's own limits with another method.
+    pub(in crate::proxy) fn own_limits_are_only_read() -> Self {
+        let reply = Self::plain(StatusCode::METHOD_NOT_ALLOWED, ResponseFlag::None, "method not allowed\n");
+        reply.with_header(&ALLOW, &HeaderValue::from_static("GET, HEAD"))
+    }
+
+    /// Replies to a caller that may read its own limits again after this time.
+    pub(in crate::proxy) fn own_limits_read_too_often(wait: Duration) -> Self {
+        let reply = Self::plain(StatusCode::TOO_MANY_REQUESTS, ResponseFlag::None, "too many requests\n");
+        reply.with_header(&RETRY_AFTER, &number(whole_seconds(wait).max(1)))
     }
 
     /// Replies to a request that `rule` rejects before any limit.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::cost_unit::CostUnit;
+use super::rule::LimitAction;
 use super::selection::{CheckRole, SelectedCheck};
 use weir_limiter::decision::{Decision, Enforcement, Verdict};
 use weir_limiter::timestamp::Timestamp;
@@ -34,6 +36,19 @@ pub fn time_banned(selected: &SelectedCheck, verdict: &Verdict, now: Timestamp) 
     }
     let running = verdict.usage(now).filter(|usage| selected.role == CheckRole::Ban && usage.used > 0);
     running.map(|usage| usage.reset)
+}
+
+/// Whether a check bans the key, by an operator or by the rule.
+pub fn is_banned(selected: &SelectedCheck, verdict: &Verdict) -> bool {
+    verdict.is_banned() || (selected.role == CheckRole::Ban && verdict.exceeds())
+}
+
+/// Returns what the numbers of a check count.
+pub fn unit_of(limiting: &LimitAction, role: CheckRole) -> CostUnit {
+    match role {
+        CheckRole::Permit | CheckRole::Ban => CostUnit::Requests,
+        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => CostUnit::of(limiting),
+    }
 }
 
 /// What a rule did with a request that it applied to.

@@ -17,9 +17,8 @@ use weir_limiter::quota::Quota;
 use weir_policy::engine::overrides::ActiveOverride;
 use weir_policy::identify::Attributes;
 use weir_policy::rules::RuleIndex;
-use weir_policy::rules::cost_unit::CostUnit;
 use weir_policy::rules::explain::{ExplainedKey, RuleExplanation, RuleStatus};
-use weir_policy::rules::outcome::DecisionOutcome;
+use weir_policy::rules::outcome::{DecisionOutcome, is_banned, unit_of};
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, OnMissing};
 use weir_policy::rules::selection::{CheckRole, SelectedCheck};
 use weir_telemetry::rfc3339;
@@ -86,11 +85,6 @@ fn rule_report(
         overrides: overrides(explained, context),
         key: explained.key.as_ref().map(|key| key_report(key, context.limiter.hasher())),
     }
-}
-
-/// Whether a check bans the key, by an operator or by the rule.
-fn is_banned(selected: &SelectedCheck, verdict: &Verdict) -> bool {
-    verdict.is_banned() || (selected.role == CheckRole::Ban && verdict.exceeds())
 }
 
 /// Returns the usage of a limit as headers show it: nothing is left while a ban runs.
@@ -243,14 +237,6 @@ fn limit_report(
         share: share_in_force(selected, &quota, context),
         paused_until: verdict.is_paused().then(ends_at),
     })
-}
-
-/// Returns what the numbers of a check count.
-fn unit_of(limiting: &LimitAction, role: CheckRole) -> CostUnit {
-    match role {
-        CheckRole::Permit | CheckRole::Ban => CostUnit::Requests,
-        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => CostUnit::of(limiting),
-    }
 }
 
 /// Returns the share of a limit that is in force, if its rule follows the provider.
