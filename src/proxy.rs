@@ -14,6 +14,7 @@ mod accept;
 mod awaited;
 mod body;
 mod body_fields;
+mod classes;
 mod connection;
 mod date;
 mod decide;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
+use super::snapshot;
 use weir_telemetry::metrics::{ClusterView, HostView, UpstreamCounts};
 
 /// Envoy's names of the circuit breaker thresholds.
@@ -76,6 +77,7 @@ fn cluster_json(view: &ClusterView, counts: &CountsByAddress) -> Value {
     json!({
         "name": view.name,
         "added_via_api": false,
+        "weir_concurrency": view.concurrency.as_ref().map(snapshot::concurrency),
         "circuit_breakers": { "thresholds": [thresholds] },
         "host_statuses": hosts,
     })

@@ -9,7 +9,7 @@ use super::AdminState;
 use super::recent::Sample;
 use super::scrape::certificates;
 use weir_policy::rules::rule::Action;
-use weir_telemetry::metrics::{ClusterView, HostView, TrafficTotals, UpstreamTotals};
+use weir_telemetry::metrics::{ClusterView, ConcurrencyView, HostView, TrafficTotals, UpstreamTotals};
 use weir_telemetry::panics;
 
 /// Maximum number of notices.
@@ -26,6 +26,7 @@ pub(super) fn notices(state: &AdminState, now: &Sample, before: Option<&Sample>)
     found.extend(global_store(state));
     for view in state.process.upstreams() {
         found.extend(upstream(&view, now, before));
+        found.extend(view.concurrency.iter().flat_map(|concurrency| shed_classes(&view.name, concurrency)));
     }
     if let Some(before) = before {
         let seconds = now.since(before).as_secs().max(1);
@@ -43,6 +44,19 @@ pub(super) fn notices(state: &AdminState, now: &Sample, before: Option<&Sample>)
     }
     found.truncate(MAX_NOTICES);
     found
+}
+
+/// Classes whose requests are rejected because the upstream has no slot for them.
+fn shed_classes(upstream: &str, ConcurrencyView { classes, gate }: &ConcurrencyView) -> Vec<String> {
+    let shed = classes.iter().zip(&gate.classes).filter_map(|(name, class)| Some((name, class.shed_for?)));
+    let notice = |(name, time): (_, Duration)| {
+        format!(
+            "Requests of class {name} are rejected since {} s: the {} slots of upstream {upstream} are in use.",
+            time.as_secs(),
+            gate.limit.limit
+        )
+    };
+    shed.map(notice).collect()
 }
 
 /// The global store of several regions does not respond.

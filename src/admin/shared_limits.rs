@@ -49,7 +49,7 @@ impl<'s> SharedLimitsView<'s> {
         let limits = self.rules.rule_checks(index).filter_map(|(role, handle)| {
             let quota = limiting.quota(role)?;
             let name = match role {
-                CheckRole::Ban => return None,
+                CheckRole::Ban | CheckRole::Seen => return None,
                 CheckRole::Permit => "in_flight".to_owned(),
                 CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => quota.limit().to_string(),
             };

@@ -11,12 +11,13 @@ use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
 use super::{AdminState, document_limits, top};
 use weir_config::reload::ReloadStatus;
+use weir_limiter::classes::{ClassCounts, ClassView};
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::engine::Policy;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::cost_unit::CostUnit;
 use weir_policy::rules::rule::{Action, Rule};
-use weir_telemetry::metrics::{ClusterView, HostView, VERSION};
+use weir_telemetry::metrics::{ClusterView, ConcurrencyView, HostView, VERSION};
 use weir_telemetry::observe::key_writer::key_of;
 use weir_telemetry::observe::top_keys::RuleTop;
 use weir_telemetry::rfc3339;
@@ -108,9 +109,35 @@ fn upstreams(state: &AdminState, sample: &Sample, before: Option<&Sample>) -> Ve
             "p99_ms": quantile(0.99),
             "healthy": view.hosts.iter().filter(|host| HostView::is_healthy(host)).count(),
             "endpoints": view.hosts.len(),
+            "concurrency": view.concurrency.as_ref().map(concurrency),
         })
     };
     views.iter().map(upstream_json).collect()
+}
+
+/// Returns the classes that share the concurrency of an upstream.
+pub(super) fn concurrency(ConcurrencyView { classes, gate }: &ConcurrencyView) -> Value {
+    let class = |(name, class): (&Box<str>, &ClassView)| {
+        let ClassCounts { admitted, waited, shed, left } = class.counts;
+        json!({
+            "name": name,
+            "in_flight": class.in_flight,
+            "waiting": class.waiting,
+            "requests": { "admitted": admitted, "waited": waited, "shed": shed, "abandoned": left },
+            "shed_seconds": class.shed_for.map(|time| time.as_secs()),
+        })
+    };
+    json!({
+        "limit": gate.limit.limit,
+        "in_flight": gate.in_flight,
+        "latency_ms": gate.limit.latency.map(seconds_as_millis),
+        "min_latency_ms": gate.limit.baseline.map(seconds_as_millis),
+        "classes": classes.iter().zip(&gate.classes).map(class).collect::<Vec<_>>(),
+    })
+}
+
+fn seconds_as_millis(seconds: f64) -> f64 {
+    millis(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 /// Returns a duration in milliseconds, to a hundredth.

@@ -89,7 +89,8 @@ impl Inspect for FakeProcess {
             hostname: "localhost:3000".into(),
             health: "healthy",
         };
-        vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits: [1024, 1024, 1024, 3] }]
+        let limits = [1024, 1024, 1024, 3];
+        vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits, concurrency: None }]
     }
 
     fn server_tls(&self) -> Vec<Arc<TlsServer>> {

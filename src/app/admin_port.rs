@@ -307,7 +307,8 @@ impl Inspect for ProcessInspector {
     }
 
     fn upstreams(&self) -> Vec<ClusterView> {
-        self.shared.generation.load().upstreams.iter().map(|upstream| upstream.view()).collect()
+        let now = self.shared.clock.now();
+        self.shared.generation.load().upstreams.iter().map(|upstream| upstream.view(now)).collect()
     }
 
     fn server_tls(&self) -> Vec<Arc<TlsServer>> {

@@ -53,7 +53,7 @@ fn sample(running: &RunningApp) -> AlertSample {
     let rules = shared.metrics.all_decisions().into_iter();
     let countries = shared.metrics.country_decisions().into_iter();
     let upstreams =
-        shared.generation.load().upstreams.iter().map(|upstream| upstream.view()).collect::<Vec<_>>();
+        shared.generation.load().upstreams.iter().map(|upstream| upstream.view(now)).collect::<Vec<_>>();
     AlertSample {
         now,
         wall_clock: shared.clock.civil_time_at(now),

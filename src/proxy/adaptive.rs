@@ -1,6 +1,6 @@
 //! Adaptive concurrency limits: what each attempt of a request shows about the upstream, and the task that computes the limits.
 //!
-//! Only requests of rules with `in_flight: auto` touch this.
+//! Only requests of rules with `in_flight: auto` touch this, and those to upstreams whose concurrency is limited.
 
 use std::time::Duration;
 
@@ -29,6 +29,10 @@ pub async fn run_adaptive_limits(shared: &ProxyState) {
         let mut is_idle = true;
         for (_, limits, range) in generation.policy.rules.adaptive_rules() {
             limits.adapt(range, shared.clock.now());
+            is_idle = false;
+        }
+        for gate in generation.upstreams.iter().filter_map(|upstream| upstream.gate()) {
+            gate.adapt(shared.clock.now());
             is_idle = false;
         }
         drop(generation);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::request;
 
 use super::body::RequestBody;
+use super::classes;
 use super::fallback::CachedFallbacks;
 use super::finish;
 use super::forward::{forward, response_timeout};
@@ -65,6 +66,15 @@ impl AdmittedRequest {
             }
             grpc::apply_client_deadline(context, headers);
             let (upstream, overrides) = (self.upstream.as_deref(), self.overrides.as_deref());
+            // Boxed, because few requests wait and every request's future would be larger.
+            if let Some(wait) = upstream.and_then(|upstream| classes::enter(upstream, context))
+                && let Err(reason) = Box::pin(wait.hold(context, headers)).await
+            {
+                classes::refund(context, limits);
+                let mut reply = LocalReply::without_slot(reason);
+                limits.write_all(reply.headers_mut(), &view.limits);
+                return reply.send(self.context, self.unread.into());
+            }
             let body = RequestBody::new(self.unread.body, context, response_timeout(upstream, overrides));
             let result = forward(upstream, context, request, body, overrides).await;
             // It is in the memory of the next request's bytes.

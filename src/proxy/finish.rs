@@ -222,6 +222,7 @@ fn log(context: &RequestContext, duration: Duration, charged: Option<u32>) {
         request_id: texts.request_id(),
         authority: texts.authority(),
         upstream_host: record.upstream.as_ref().map(|endpoint| endpoint.name()),
+        class: record.view.policy.class_name(context.class),
         other_headers: &record.other_headers,
         decision: decided.and_then(|decided| {
             let DecisionSummary { rule, outcome, standing, delay } = decided.summary;

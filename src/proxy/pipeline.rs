@@ -8,6 +8,7 @@ use http::{HeaderMap, Method, request};
 use super::admitted::AdmittedRequest;
 use super::body::DownstreamBody;
 use super::body_fields;
+use super::classes;
 use super::connection::DownstreamConnection;
 use super::decide::{
     IdentifiedRequest, decide, identify_request, keep_details, log_headers, record_admission,
@@ -203,6 +204,7 @@ fn validate(
     let believed = || connection.may_forward_certificates(&view.policy.identify);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
     remove_claims(&connection, &mut head.headers, flags, view);
+    classes::remove_untrusted_name(&connection, &mut head.headers, view);
     headers::join_cookies(head);
     let twins = &view.policy.header_twins;
     if flags.underscores || twins.includes_dashes() {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, HeaderValue, request};
 
+use super::classes;
 use super::decide::{IdentifiedRequest, keep_details};
 use super::fallback::CachedFallbacks;
 use super::headers::overrides::RequestOverrides;
@@ -39,6 +40,7 @@ impl<'c> ChosenUpstream<'c> {
         let cached = CachedFallbacks::look_up(&view.fallbacks, pending, incoming, context.started_at);
         context.recorder = view.fallbacks.record(pending, incoming, context.started_at);
         let IdentifiedRequest { attributes, next_hop, hop } = identified;
+        classes::classify(context, view, head, attributes);
         let diverting = pending.limits().diverting_rule().and_then(|rule| view.diversion(rule));
         let upstream = match diverting {
             Some(upstream) => {
@@ -103,6 +105,7 @@ fn prepare(
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
+    classes::name_class(context, view, &mut head.headers);
     if !context.hides_client {
         add_marks(&mut head.headers, pending, view);
     }

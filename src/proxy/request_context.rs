@@ -19,6 +19,7 @@ use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
 use weir_bodies::response::ResponseReader;
 use weir_http::http1::head::ReceivedHead;
+use weir_limiter::classes::ConcurrencySlot;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::wait_queue::WaitingMemory;
 use weir_limits::{FollowedLimits, Settlement};
@@ -27,6 +28,7 @@ use weir_net::overload::InFlightPermit;
 use weir_policy::decision::InquiryForm;
 use weir_policy::identify::geo::GeoLocation;
 use weir_policy::response::request_details::RequestDetails;
+use weir_policy::rules::classes::ClassOfRequest;
 use weir_policy::rules::outcome::DecisionOutcome;
 use weir_upstream::tunnel::Tunnel;
 
@@ -37,6 +39,10 @@ pub(super) struct RequestContext {
     pub(super) timer: Rc<RequestTimer>,
     /// The request's permit, if requests are limited.
     pub(super) permit: Option<InFlightPermit>,
+    /// Its class, if the concurrency of upstreams is limited and it may be forwarded.
+    pub(super) class: Option<ClassOfRequest>,
+    /// Its slot at the upstream, if the concurrency of that is limited.
+    pub(super) slot: Option<ConcurrencySlot>,
     /// Memory that it takes while a limit delays it.
     pub(super) delayed_memory: Option<WaitingMemory>,
     /// Whether it is a gRPC call, whose outcome is in `grpc-status`.
@@ -144,6 +150,8 @@ impl RequestContext {
             connection: Rc::clone(connection),
             timer,
             permit: None,
+            class: None,
+            slot: None,
             delayed_memory: None,
             is_grpc: false,
             hides_client: false,

@@ -122,6 +122,8 @@ fn start_tunnel(
         headers::prepare_upgrade_response(&mut headers);
     }
     context.respond_with(status, ResponseFlag::None);
+    // What a tunnel takes of the upstream's capacity is unknown, and it may be open for days.
+    context.slot = None;
     if let Some(upstream) = body.into_tunnel() {
         tunnel::start(context, upstream);
     }

@@ -95,14 +95,17 @@ fn normalised_path(path: &str) -> String {
     path.replace("[]", "").replace("upstreams.", "upstream.")
 }
 
-/// Returns the keys that need a row. The rows of `match` also document `except` and the `match` of an upstream, and those
-/// of `key` the key of flows.
+/// Returns the keys that need a row. The rows of `match` also document `except` and the `match` of an upstream or a class, and
+/// those of `key` the key of flows and classes, and `distinct`.
 fn described_keys() -> BTreeMap<String, SchemaKey> {
     let stands_for_itself = |path: &str| {
         // `from` is an error in a list of limits, so the map has no meaning there.
-        const DOCUMENTED_ELSEWHERE: [&str; 5] = [
+        const DOCUMENTED_ELSEWHERE: [&str; 8] = [
             "rules.except.",
             "upstream.match.",
+            "classes.match.",
+            "classes.key.",
+            "rules.distinct.",
             "rules.throttle.wait.order.fair.",
             "rules.limits.limit.",
             "rules.key.client_ip.limits.limit.",

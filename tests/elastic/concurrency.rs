@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use weir_limiter::adaptive::AdaptiveRange;
-use weir_limiter::adaptive::controller::{LimitController, Reading};
+use weir_limiter::adaptive::controller::{LimitController, Reading, Tolerance};
 use weir_limiter::algorithm::conversion::OnChange;
 use weir_limiter::check_options::{CheckOptions, CounterRole};
 use weir_limiter::control::samples::Samples;
@@ -189,7 +189,7 @@ fn adaptive_limit_is_within_its_bounds_whatever_is_measured() {
         let (one, other) = (random.u32(1..2000), random.u32(1..2000));
         let bound = |number| NonZeroU32::new(number).unwrap();
         let mut range = AdaptiveRange::new(bound(one.min(other)), bound(one.max(other))).unwrap();
-        let mut controller = LimitController::new(range, random.u64(..));
+        let mut controller = LimitController::new(range, Tolerance::QUEUE_UPSTREAM, random.u64(..));
         for step in 0..300 {
             if step == 150 {
                 range = AdaptiveRange::new(bound(one.min(other)), bound(one.min(other))).unwrap();

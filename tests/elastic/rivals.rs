@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use weir_limiter::adaptive::AdaptiveRange;
-use weir_limiter::adaptive::controller::{LimitController, Reading};
+use weir_limiter::adaptive::controller::{LimitController, Reading, Tolerance};
 
 use super::queue::{Algorithm, TICK};
 
@@ -22,7 +22,7 @@ pub(crate) struct Weir {
 
 impl Weir {
     pub(crate) fn new(range: AdaptiveRange) -> Self {
-        let controller = LimitController::new(range, 7);
+        let controller = LimitController::new(range, Tolerance::QUEUE_UPSTREAM, 7);
         Self { controller, range, reading: Reading::default(), limit: range.min().get() }
     }
 }

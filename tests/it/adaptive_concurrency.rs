@@ -18,7 +18,7 @@ const CLIENTS: usize = 48;
 
 /// Number of requests that an upstream may serve at once, and is serving.
 #[derive(Default)]
-struct Capacity {
+pub(crate) struct Capacity {
     servers: AtomicUsize,
     busy: Mutex<usize>,
     changed: Condvar,
@@ -28,11 +28,11 @@ struct Capacity {
 }
 
 impl Capacity {
-    fn new(servers: usize) -> Arc<Self> {
+    pub(crate) fn new(servers: usize) -> Arc<Self> {
         Arc::new(Self { servers: AtomicUsize::new(servers), ..Self::default() })
     }
 
-    fn set(&self, servers: usize) {
+    pub(crate) fn set(&self, servers: usize) {
         self.servers.store(servers, Ordering::SeqCst);
         self.changed.notify_all();
     }
@@ -52,7 +52,7 @@ impl Capacity {
     }
 }
 
-fn start_upstream(capacity: &Arc<Capacity>) -> Origin {
+pub(crate) fn start_upstream(capacity: &Arc<Capacity>) -> Origin {
     let capacity = Arc::clone(capacity);
     Origin::start(move |turn| {
         capacity.serve();

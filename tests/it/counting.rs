@@ -3,6 +3,7 @@
 mod costs;
 mod deadlines;
 mod departures;
+mod distinct;
 mod resent;
 mod responses;
 mod settlement;

@@ -13,6 +13,7 @@ mod alerts;
 mod balance;
 mod bodies;
 mod check;
+mod classes;
 mod cli;
 mod client_ip;
 mod config_mistakes;

@@ -213,7 +213,7 @@ fn events_are_not_for_other_hosts_and_probes() {
 }
 
 /// Returns the notices of the instance now.
-fn notices(weir: &Weir) -> Vec<String> {
+pub(crate) fn notices(weir: &Weir) -> Vec<String> {
     let snapshot = weir.admin_json("/events?once");
     let notices = snapshot["notices"].as_array().unwrap().iter();
     notices.map(|notice| notice.as_str().unwrap().to_owned()).collect()

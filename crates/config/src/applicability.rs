@@ -106,6 +106,17 @@ const COUNTING_EXCLUSIONS: &[Exclusion] = &[
     REQUEST_END_UNKNOWN,
     END_UNREPORTED,
 ];
+const DISTINCT_EXCLUSIONS: &[Exclusion] = &[
+    excluded_in(RuleKind::AllowOrDeny),
+    excluded_in(RuleKind::InFlightOnly),
+    excluded_in_remote(WITHOUT_SCOPE_HINT),
+    Exclusion {
+        kind: RuleKind::Shared,
+        reason: "values are remembered in this process",
+        hint: WITHOUT_SCOPE_HINT,
+    },
+    excluded_in_domain("a call has hits and no values", "use a separate rule without `domain`"),
+];
 const LIMIT_EXCLUSIONS: &[Exclusion] = &[excluded_in(RuleKind::AllowOrDeny), NO_LOCAL_LIMIT];
 const LIMIT_OPTION_EXCLUSIONS: &[Exclusion] =
     &[excluded_in(RuleKind::AllowOrDeny), excluded_in(RuleKind::InFlightOnly), NO_LOCAL_LIMIT];
@@ -181,6 +192,7 @@ const TABLE: &[ApplicabilityRow] = &[
         )],
     )
     .reported_at_key(),
+    key_row(&["distinct"], |given| given.rule.distinct.is_some(), DISTINCT_EXCLUSIONS),
     key_row(&["count"], |given| given.rule.count.is_some(), COUNTING_EXCLUSIONS),
     key_row(&["refund_on"], |given| given.rule.refund_on.is_some(), COUNTING_EXCLUSIONS),
     key_row(

@@ -8,12 +8,14 @@ mod alerts;
 mod any_of;
 mod bodies;
 mod bootstrap;
+mod classes;
 mod client_limits;
 mod context;
 mod cost;
 mod counters;
 mod decisions;
 mod descriptors;
+mod distinct;
 mod diversion;
 mod domain;
 mod endpoints;
@@ -65,6 +67,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use self::context::{CompileContext, MatcherOwner, StoreFacts, UsedFields};
+use self::upstreams::CompiledUpstreams;
 use super::content_hashes::ContentHashes;
 use super::data_files::DataFiles;
 use super::diagnostic::{Diagnostics, ValueError};
@@ -139,12 +142,13 @@ pub(super) fn compile(
     let response_fields = response_cost::fields(&context.used_fields);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context).map(Arc::new);
-    let upstreams = upstreams.filter(|_| report.has_no_errors())?;
+    let CompiledUpstreams { all: upstreams, routes, classes } =
+        upstreams.filter(|_| report.has_no_errors())?;
     Some(Config {
         central,
         listeners: listeners.all,
         workers: worker_count(raw.workers),
-        upstreams: upstreams.all,
+        upstreams,
         admin: listeners.admin,
         access_log,
         log_keys,
@@ -155,7 +159,7 @@ pub(super) fn compile(
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
         state_file,
         store,
-        policy: PolicySpec { identify, rules, routes: upstreams.routes, bodies, response_fields, response },
+        policy: PolicySpec { identify, rules, routes, classes, bodies, response_fields, response },
         elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),
         rls,
         remote_services: services,

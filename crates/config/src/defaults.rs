@@ -9,6 +9,9 @@ use http::Method;
 use weir_limiter::adaptive;
 use weir_limiter::percent::Percent;
 
+/// Default share of a class, and the least that requests of no class have.
+pub const CLASS_SHARE: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
+
 /// Maximum time from a request's first byte to the end of its header section. Slow clients need a second or
 /// two. A connection that a slow header section is meant to hold open is closed after this time.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,6 +8,7 @@
 mod alerts;
 mod bodies;
 mod bootstrap;
+mod classes;
 mod client_limits;
 mod cost;
 mod decide;
@@ -39,6 +40,7 @@ use serde::Deserialize;
 pub use self::alerts::Alerts;
 pub use self::bodies::Bodies;
 pub use self::bootstrap::{Bootstrap, DocumentUrl};
+pub use self::classes::RequestClass;
 pub use self::client_limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::cost::{
     Cost, Count, Estimate, GraphqlCost, GrpcStatus, OutcomePattern, RequestEstimate, ResponseJson,
@@ -85,6 +87,8 @@ use weir_net::listener::ProxyProtocol;
 #[cfg(test)]
 use weir_policy::identify::forwarded::X_FORWARDED_FOR;
 use weir_policy::response::{LimitForm, Visibility};
+#[cfg(test)]
+use weir_policy::rules::classes::X_WEIR_CRITICALITY;
 use weir_telemetry::access_log::RequestKind;
 use weir_telemetry::observe::key_writer::LogKeys;
 
@@ -172,6 +176,13 @@ pub struct Root {
     pub elastic: Option<Elastic>,
     /// Rate limit service for Envoy, as a map.
     pub rls: Option<Rls>,
+    /// Classes of requests, between which the concurrency of each upstream is divided while it is scarce, a list of at most 32.
+    /// See [Classes of requests](classes.md).
+    pub classes: Option<OneOrMany<RequestClass>>,
+    /// Header in which peers of `client_ip.trusted_proxies` name the class of a request, and in which upstreams receive
+    /// it; `false` for none. Requests of other peers lose it. Only used with `classes`.
+    #[cfg_attr(test, schemars(extend("default" = X_WEIR_CRITICALITY.as_str())))]
+    pub criticality_header: Option<OrOff<String>>,
     /// Groups of rules, each a list of at least two names in the order of preference. A request needs room in one rule of
     /// a group, and is charged to that one only. See [One of several limits](any-of.md).
     pub any_of: Option<ZeroOrMany<OneOrMany<String>>>,

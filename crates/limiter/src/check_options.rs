@@ -47,6 +47,9 @@ pub enum WithoutRoom {
     Reject,
     /// It passes, marked as one to be sent elsewhere, and is not charged to the group.
     Divert,
+    /// As [`Self::Reject`]. But if the group's [`CounterRole::Seen`] has no room, the request passes and is not charged to
+    /// the group. The number tells the values of one request apart.
+    Distinct(u32),
     /// The next group of a set is tried. It is rejected if none of them has room, and charged to one only.
     TryNext(AlternativePlace),
 }
@@ -71,6 +74,8 @@ pub enum CounterRole {
     Adaptive(u32),
     /// Rejects while a ban runs, which begins when a limit of the same group rejects.
     Ban,
+    /// Has room for the first request with a value, so that the others are not charged to the group.
+    Seen,
 }
 
 /// Maximum number of delayed requests per key, unless a rule sets it.

@@ -213,9 +213,10 @@ fn apply_options(
     match (options.role, verdict.outcome) {
         // A request that passes does not change a ban.
         (CounterRole::Ban, _) => None,
-        (CounterRole::Limit | CounterRole::Adaptive(_) | CounterRole::Delay(_), Outcome::Conform) => {
-            Some(next)
-        }
+        (
+            CounterRole::Limit | CounterRole::Adaptive(_) | CounterRole::Delay(_) | CounterRole::Seen,
+            Outcome::Conform,
+        ) => Some(next),
         (CounterRole::Delay(policy), Outcome::Exceed { .. }) => match verdict.enforcement {
             Enforcement::Enforced => delayed(policy, check, verdict, before, quota, now),
             Enforcement::Marking => {
@@ -224,7 +225,7 @@ fn apply_options(
             }
             Enforcement::Shadow | Enforcement::Diverting | Enforcement::PassedOver => None,
         },
-        (CounterRole::Limit | CounterRole::Adaptive(_), Outcome::Exceed { .. }) => None,
+        (CounterRole::Limit | CounterRole::Adaptive(_) | CounterRole::Seen, Outcome::Exceed { .. }) => None,
     }
 }
 

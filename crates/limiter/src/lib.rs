@@ -18,6 +18,7 @@ pub mod guide {}
 pub mod adaptive;
 pub mod algorithm;
 pub mod check_options;
+pub mod classes;
 pub mod control;
 pub mod decision;
 pub mod elastic;
@@ -109,7 +110,7 @@ impl Check {
     pub fn adaptive_limit(&self) -> Option<u32> {
         match self.options?.role {
             CounterRole::Adaptive(limit) => Some(limit),
-            CounterRole::Limit | CounterRole::Delay(_) | CounterRole::Ban => None,
+            CounterRole::Limit | CounterRole::Delay(_) | CounterRole::Ban | CounterRole::Seen => None,
         }
     }
 

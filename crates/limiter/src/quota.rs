@@ -204,6 +204,15 @@ impl Quota {
         Some(raised.with_params(self.params()))
     }
 
+    /// Returns the quota that admits one unit in the same period; `None` for a bucket that is refilled in batches, which has
+    /// no period.
+    pub fn for_one_unit(&self) -> Option<Self> {
+        let period = self.limit().period;
+        let one = Self::new(self.algorithm, Limit::new(NonZeroU32::MIN, period), None).ok();
+        let is_periodic = self.algorithm != Algorithm::RefillBucket;
+        one.filter(|_| is_periodic).map(|one| one.with_params(self.params()))
+    }
+
     /// Returns this quota with windows that follow the calendar of `zone`; `None` unless it is a fixed window.
     pub fn in_zone(self, zone: Zone) -> Option<Self> {
         matches!(self.params(), Params::Calendar(_)).then(|| self.with_params(Params::Calendar(zone)))

@@ -407,8 +407,9 @@ impl AppliedLimits {
         self.charged(|selected| selected.needs_settlement || self.is_pending())
     }
 
-    /// Refunds the charges that need no settlement.
-    fn refund_unsettled(&self, limiter: &Limiter, now: Timestamp) {
+    /// Refunds the charges that need no settlement, of an admitted request that is rejected for another reason than its
+    /// limits.
+    pub fn refund_unsettled(&self, limiter: &Limiter, now: Timestamp) {
         for (_, _, mut reservation) in
             self.charged(|selected| !selected.needs_settlement && !self.is_pending())
         {
@@ -423,7 +424,9 @@ impl AppliedLimits {
     ) -> impl Iterator<Item = (usize, &'a SelectedCheck, Reservation)> + 'a {
         let is_counted = move |selected: &SelectedCheck| match selected.role {
             CheckRole::Ban | CheckRole::Permit => false,
-            CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => is_wanted(selected),
+            CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) | CheckRole::Seen => {
+                is_wanted(selected)
+            }
         };
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
         checked.filter(move |(_, (selected, verdict))| is_counted(selected) && verdict.is_charged()).map(

@@ -23,6 +23,7 @@ use crate::identify;
 use crate::identify::body::BodySettings;
 use crate::response;
 use crate::response::rejection::RejectionResponse;
+use crate::rules::classes::Classes;
 use crate::rules::header_twins::HeaderTwins;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
@@ -40,6 +41,8 @@ pub struct PolicySpec {
     pub rules: Arc<[Rule]>,
     /// Assignment of requests to upstreams.
     pub routes: Routes,
+    /// Classes of requests, between which the concurrency of upstreams is divided; `None` if it is not.
+    pub classes: Option<Arc<Classes>>,
     /// What rules read of bodies; `None` if no rule reads any.
     pub bodies: Option<Arc<BodySettings>>,
     /// Fields that rules read of the bodies of responses; `None` if there are none.
@@ -90,13 +93,15 @@ impl PolicySpec {
         let token = self.identify.jwt.iter().filter_map(|verifier| verifier.header().cloned());
         let of_clients = self.identify.address_headers.iter().map(|header| header.name().clone());
         let of_rules = self.rules.iter().flat_map(Rule::headers).chain(self.routes.headers());
-        let read_headers = of_rules.chain(token).chain(of_clients);
+        let of_classes = self.classes.iter().flat_map(|classes| classes.headers());
+        let read_headers = of_rules.chain(token).chain(of_clients).chain(of_classes);
         let header_twins = HeaderTwins::new(read_headers);
         Arc::new(Policy {
             generation,
             identify: self.identify.clone(),
             rules: rules.in_fleet(limiter.fleet().hasher).with_feedback(limiter, now),
             routes: self.routes.clone(),
+            classes: self.classes.clone(),
             denied: RejectionResponse::denied(),
             has_dynamic_replies: self.rules.iter().any(|rule| rule.rejection.is_dynamic()),
             header_twins,

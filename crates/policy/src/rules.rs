@@ -7,6 +7,7 @@
 //! immutable.
 
 pub mod attribute;
+pub mod classes;
 pub mod containment;
 pub mod cost;
 pub mod cost_unit;
@@ -116,6 +117,8 @@ struct RequestKey<'r> {
     /// Whether every part of the key is present. All requests without some part share one key.
     is_complete: bool,
     is_enforced: bool,
+    /// Hash of the key and the value, if different values are counted.
+    value: Option<KeyHash>,
     hasher: KeyHasher,
 }
 
@@ -396,16 +399,22 @@ impl RuleSet {
     ) -> Result<Option<RequestKey<'r>>, Denial> {
         let hasher = if limiting.shared().is_some() { self.fleet_hasher } else { self.hasher };
         let hash = memo.get_or_insert(bound.key, || limiting.key.hash(request, route, hasher));
-        let (key, is_complete) = match (hash, limiting.on_missing) {
-            (Ok(key), _) => (key, true),
+        let value =
+            limiting.distinct.as_ref().map(|distinct| distinct.hash(request, route, hasher)).transpose();
+        let hash = hash.and_then(|key| Ok((key, value?)));
+        let (key, value, is_complete) = match (hash, limiting.on_missing) {
+            (Ok((key, value)), _) => (key, value, true),
             (Err(IncompleteKey::Ambiguous(ambiguity)), _) => return Err(Denial::Ambiguous(ambiguity)),
             (Err(IncompleteKey::Missing), OnMissing::Skip) => return Ok(None),
-            (Err(IncompleteKey::Missing), OnMissing::Shared) => (key::incomplete_key(hasher), false),
+            (Err(IncompleteKey::Missing), OnMissing::Shared) => {
+                let key = key::incomplete_key(hasher);
+                (key, limiting.distinct.as_ref().map(|_| key), false)
+            }
             (Err(IncompleteKey::Missing), OnMissing::Deny) => return Err(Denial::Forbidden),
         };
         let key_is_enforced = || limiting.is_enforced(is_complete.then_some((request, route)));
         let is_enforced = bound.is_enforced.unwrap_or_else(key_is_enforced);
-        Ok(Some(RequestKey { key, route, is_complete, is_enforced, hasher }))
+        Ok(Some(RequestKey { key, route, is_complete, is_enforced, value, hasher }))
     }
 
     /// Adds the checks of one rule that applies to the request.

@@ -23,8 +23,8 @@ use http::{Method, StatusCode};
 pub use self::decide::{PredictedAction, StoreState, predict};
 pub use self::document::{DocumentLimitReport, DocumentReport};
 pub use self::report::{
-    ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, HeaderLine, LimitReport, OverrideReport,
-    override_report,
+    ExplainedClass, ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, HeaderLine, LimitReport,
+    OverrideReport, override_report,
 };
 pub use self::request::{DescriptionError, RequestDescription};
 pub use self::text::render;
@@ -162,7 +162,22 @@ fn explain_attributes<'f>(
             }
         }
     }
-    rules::report(request, peer, &rules, &prediction, context)
+    let class = if domain.is_none() { class_of(request, peer, context) } else { None };
+    Explanation { class, ..rules::report(request, peer, &rules, &prediction, context) }
+}
+
+/// Returns the class of a request; `None` if the concurrency of upstreams is not divided.
+fn class_of(request: &Attributes<'_>, peer: IpAddr, context: &ExplainContext<'_>) -> Option<ExplainedClass> {
+    let classes = context.policy.classes.as_ref().filter(|classes| classes.all().len() > 1)?;
+    let named = classes.header().filter(|_| context.policy.identify.trusted_proxies.contains(peer));
+    let named = named.and_then(|header| request.headers.get(header));
+    let class = classes.get(classes.classify(request, named, context.limiter.hasher()).index)?;
+    Some(ExplainedClass {
+        name: class.name().to_owned(),
+        share: class.share.get(),
+        of: classes.all().iter().map(|class| class.share.get()).sum(),
+        sheddable: class.is_sheddable,
+    })
 }
 
 fn seconds(duration: Duration) -> f64 {

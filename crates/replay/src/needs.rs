@@ -183,7 +183,7 @@ impl NeedsOfRule {
     }
 
     fn add_limiting(&mut self, limiting: &LimitAction, token: Option<&HeaderName>) {
-        let key = limiting.key.0.iter().filter_map(|part| NeededAttribute::of(part, token));
+        let key = limiting.counted_parts().iter().filter_map(|part| NeededAttribute::of(part, token));
         key.for_each(|attribute| self.add(attribute, Consequence::Key(limiting.on_missing)));
         let stated = limiting.limits.iter().filter_map(|limit| limit.stated.as_ref());
         let attributes = stated.filter_map(|stated| NeededAttribute::of(stated.attribute(), token));

@@ -135,6 +135,8 @@ pub struct AccessLogEntry<'a> {
     pub upstream_host: Option<&'a str>,
     /// Number of attempts to send it upstream.
     pub attempts: u32,
+    /// Class of the request, if the concurrency of upstreams is limited and it may be forwarded.
+    pub class: Option<&'a str>,
     /// Address of the client, as used by the rules.
     pub client_ip: std::net::IpAddr,
     /// What the rules decided; `None` if no rule applied.

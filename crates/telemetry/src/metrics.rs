@@ -6,6 +6,7 @@
 
 mod alerts;
 mod by_rule;
+mod concurrency;
 mod connection_setup;
 mod countries;
 mod deferred;
@@ -51,7 +52,8 @@ pub use self::store::{StoreMetrics, StoreOutcome, Unanswered};
 pub use self::summary::{TrafficTotals, UpstreamTotals};
 use self::upstream::UpstreamRegistry;
 pub use self::upstream::{
-    ClusterMetrics, ClusterView, EndpointMetrics, HostView, UpstreamCounts, UpstreamOutcome, UpstreamOverflow,
+    ClusterMetrics, ClusterView, ConcurrencyView, EndpointMetrics, HostView, UpstreamCounts, UpstreamOutcome,
+    UpstreamOverflow,
 };
 use self::waits::WaitRegistry;
 pub use self::waits::{WaitMetrics, WaitRejection, WaitingGuard};

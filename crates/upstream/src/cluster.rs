@@ -15,10 +15,12 @@ use super::circuit_breaker::CircuitBreaker;
 use super::error::NoAddress;
 use super::host::{ConnectTarget, Hosts, UpstreamHost};
 use super::outlier_detection::{self, Ejections};
-use super::settings::UpstreamSettings;
+use super::settings::{SlotSettings, UpstreamSettings};
+use weir_limiter::classes::{ClassIndex, ConcurrencyGate};
+use weir_limiter::timestamp::Timestamp;
 use weir_net::tls::client::TlsClient;
 use weir_telemetry::atomic_counter::AtomicCounter;
-use weir_telemetry::metrics::{ClusterMetrics, ClusterView, HostView, Metrics};
+use weir_telemetry::metrics::{ClusterMetrics, ClusterView, ConcurrencyView, HostView, Metrics};
 
 /// An upstream, as shared by all workers.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub struct Cluster {
     /// Incremented when hosts or their usability change, so that workers read them again.
     epoch: AtomicU32,
     pub(super) breaker: Arc<CircuitBreaker>,
+    /// Slots of requests in flight, if their number is limited.
+    gate: Option<Arc<ConcurrencyGate>>,
     ejections: Mutex<Ejections>,
     pub(super) metrics: Arc<ClusterMetrics>,
     /// TLS client, if connections use TLS.
@@ -63,7 +67,7 @@ impl Cluster {
         let is_settled =
             settings.addresses.iter().all(|address| ConnectTarget::from_address(address).is_some());
         let resolved = ResolvedHosts { hosts, is_resolved: is_settled, no_address: None };
-        Self::with_hosts(settings, tls, resolved, ejections, metrics)
+        Self::with_hosts(settings, tls, resolved, ejections, before, metrics)
     }
 
     /// Creates an upstream whose only name is resolved elsewhere, with [`Self::set_addresses`].
@@ -73,7 +77,7 @@ impl Cluster {
         metrics: &Metrics,
     ) -> Arc<Self> {
         let resolved = ResolvedHosts { hosts: Arc::default(), is_resolved: false, no_address: None };
-        Self::with_hosts(settings, tls, resolved, Ejections::default(), metrics)
+        Self::with_hosts(settings, tls, resolved, Ejections::default(), None, metrics)
     }
 
     fn with_hosts(
@@ -81,12 +85,14 @@ impl Cluster {
         tls: Option<Arc<TlsClient>>,
         resolved: ResolvedHosts,
         ejections: Ejections,
+        before: Option<&Self>,
         metrics: &Metrics,
     ) -> Arc<Self> {
         Arc::new(Self {
             resolved: watch::Sender::new(resolved),
             epoch: AtomicU32::new(0),
             breaker: CircuitBreaker::new(settings.limits, settings.retries.budget > 0, settings.http2),
+            gate: settings.concurrency.as_ref().map(|concurrency| new_gate(concurrency, before)),
             ejections: Mutex::new(ejections),
             metrics: metrics.cluster(&settings.name),
             tls: tls.map(ArcSwap::new),
@@ -115,8 +121,8 @@ impl Cluster {
         &self.settings
     }
 
-    /// Returns a view for operators.
-    pub fn view(&self) -> ClusterView {
+    /// Returns a view for operators at `now`.
+    pub fn view(&self, now: Timestamp) -> ClusterView {
         let host = |host: &Arc<UpstreamHost>| HostView {
             address: host.name.clone(),
             hostname: host.hostname.clone(),
@@ -126,8 +132,19 @@ impl Cluster {
         ClusterView {
             name: self.settings.name.clone(),
             hosts: self.hosts().iter().map(host).collect(),
+            concurrency: self.gate.as_ref().zip(self.settings.concurrency.as_ref()).map(
+                |(gate, settings)| {
+                    let names = settings.classes.iter().map(|(name, _)| name.clone());
+                    ConcurrencyView { gate: gate.view(now), classes: names.collect() }
+                },
+            ),
             limits: [limits.connections, limits.pending, limits.requests, limits.retries],
         }
+    }
+
+    /// Returns the slots of requests in flight; `None` if their number is not limited.
+    pub const fn gate(&self) -> Option<&Arc<ConcurrencyGate>> {
+        self.gate.as_ref()
     }
 
     /// Returns the current hosts.
@@ -266,4 +283,17 @@ fn inherit(settings: &UpstreamSettings, before: Option<&Cluster>) -> (Hosts, Eje
     let hosts = carry_over::hosts(settings, &before.hosts(), were_checked);
     let ejections = ejections.carried_over(&hosts, settings.outliers.as_ref());
     (hosts, ejections)
+}
+
+/// Returns the slots of an upstream, which continue with what those before have learned.
+fn new_gate(settings: &SlotSettings, before: Option<&Cluster>) -> Arc<ConcurrencyGate> {
+    let shares: Vec<_> = settings.classes.iter().map(|(_, share)| *share).collect();
+    let gate = ConcurrencyGate::new(settings.range, &shares);
+    let known = before.and_then(|before| before.gate.as_ref().zip(before.settings.concurrency.as_ref()));
+    if let Some((gate_before, settings_before)) = known {
+        let position = |name: &str| settings_before.classes.iter().position(|(known, _)| **known == *name);
+        let index = |position| u16::try_from(position).ok().map(ClassIndex);
+        gate.inherit(gate_before, settings.classes.iter().map(|(name, _)| position(name).and_then(index)));
+    }
+    gate
 }

@@ -8,6 +8,8 @@ use http::{HeaderName, HeaderValue};
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_limiter::adaptive::AdaptiveRange;
+use weir_limiter::classes::ClassShare;
 use weir_policy::response::template::Template;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +40,30 @@ pub struct UpstreamSettings {
     pub panic_threshold: u8,
     /// Maximums of the circuit breaker.
     pub limits: CircuitBreakerLimits,
+    /// Maximum number of requests in flight beyond which requests wait; `None` for none.
+    pub concurrency: Option<SlotSettings>,
     /// Retry policy.
     pub retries: Retries,
     /// How the head of a request is changed.
     pub rewrite: HeadRewrite,
     /// Whether the server name of TLS is the host of each request, and not that of the address.
     pub server_name_from_host: bool,
+}
+
+/// Maximum number of requests in flight to an upstream, and the classes that share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotSettings {
+    /// Bounds of the maximum, which adapts to the latency; both the same if it is fixed.
+    pub range: AdaptiveRange,
+    /// Names and shares of the classes, in the order of their positions.
+    pub classes: Box<[(Box<str>, ClassShare)]>,
+}
+
+impl SlotSettings {
+    /// Creates a maximum that classes have yet to share.
+    pub fn new(range: AdaptiveRange) -> Self {
+        Self { range, classes: Box::default() }
+    }
 }
 
 /// How the head of a request is changed before it is sent to an upstream.

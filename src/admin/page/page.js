@@ -68,6 +68,7 @@ class Page {
     this.rules.update(snapshot, histories);
     showNotices(snapshot);
     showUpstreams(snapshot, histories);
+    showClasses(snapshot);
     showProcess(snapshot);
     showElastic(snapshot.elastic);
   }

@@ -69,6 +69,23 @@ function showUpstreams(snapshot, histories) {
   });
 }
 
+/** Shows the classes of requests that share the concurrency of an upstream, and which of them is shed. */
+function showClasses(snapshot) {
+  const rows = snapshot.upstreams.flatMap(({ name: upstream, concurrency }) => (concurrency?.classes ?? []).map((group) => {
+    const slots = `${group.in_flight} of ${concurrency.limit}`;
+    const shed = typeof group.shed_seconds === "number" ? `for ${formatDuration(group.shed_seconds)}` : "no";
+    return [`${upstream}: ${group.name}`, slots, String(group.waiting), formatCount(group.requests.shed), shed];
+  }));
+  byId("classes-panel").hidden = rows.length === 0;
+  redraw(byId("classes"), rows, () => {
+    const table = textTable("Classes", ["Class", "In flight", "Waiting", "Shed", "Being shed"], rows);
+    rows.forEach(([, , , , shed], index) => {
+      if (shed !== "no") table.tBodies[0].rows[index].lastChild.classList.add("hot");
+    });
+    return [create("div", { class: "scroll" }, table)];
+  });
+}
+
 function showProcess(snapshot) {
   const { config } = snapshot;
   describe(byId("process"), [

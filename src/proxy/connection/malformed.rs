@@ -63,6 +63,7 @@ fn log(
         bytes_sent: 0,
         duration,
         upstream_time: None,
+        class: None,
         x_forwarded_for: None,
         user_agent: None,
         request_id: None,

@@ -72,6 +72,11 @@ impl UpstreamAttempt {
         if let Some(settlement) = &context.settlement {
             settlement.record_signal(|| adaptive::signal_of_attempt(context, result));
         }
+        if let Some(slot) = &context.slot
+            && let Some(signal) = adaptive::signal_of_attempt(context, result)
+        {
+            slot.record(signal);
+        }
         if let Some(is_good) = endpoint_success(outcome) {
             self.endpoint.record_outcome(is_good);
         }

@@ -7,6 +7,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 
 use super::LocalReply;
+use crate::proxy::classes::NoSlot;
 use crate::proxy::headers::{InvalidRequest, X_REQUEST_ID};
 use crate::proxy::request_context::ResponseFlag;
 use weir_http::headers::Headers;
@@ -71,6 +72,18 @@ impl<'a> LocalReply<'a> {
         let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::Overloaded);
         let is_last = reason == LoadShed::Memory;
         Self { is_last, ..Self::plain(status, flag, "overloaded\n").mark_overloaded() }
+    }
+
+    /// Replies to a request for which an upstream has no slot.
+    pub(in crate::proxy) fn without_slot(reason: NoSlot) -> Self {
+        match reason {
+            NoSlot::Memory => Self::overloaded(LoadShed::Waiting),
+            NoSlot::Shed => {
+                let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::UpstreamOverflow);
+                let reply = Self::plain(status, flag, "overloaded\n").mark_overloaded();
+                reply.with_header(&RETRY_AFTER, &HeaderValue::from_static("1"))
+            }
+        }
     }
 
     /// Replies to a request for the caller's own limits with these headers about them.

@@ -72,7 +72,8 @@ pub(super) fn hide_parameters(log: &mut AccessLogSettings, log_keys: Option<LogK
         Some(LogKeys::Hash | LogKeys::Off) => {}
         Some(LogKeys::Value) | None => return,
     }
-    let parts = rules.iter().filter_map(|rule| rule.action.limiting()).flat_map(|limiting| &limiting.key.0);
+    let parts =
+        rules.iter().filter_map(|rule| rule.action.limiting()).flat_map(|limiting| limiting.counted_parts());
     let names: BTreeSet<&str> = parts
         .filter_map(|part| if let Attribute::Query(name) = part { Some(&**name) } else { None })
         .collect();

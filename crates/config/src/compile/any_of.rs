@@ -150,6 +150,7 @@ fn setting_conflict(limiting: &LimitAction) -> Option<(&'static str, &'static st
             "`on_denied: charge`",
             "a request is charged to one rule of the group",
         ),
+        (limiting.distinct.is_some(), "`distinct`", "a known value is charged to no rule"),
         (limiting.feedback.is_some(), "`feedback`", "its pauses are those of one provider"),
         (limiting.deferral.is_some(), "`respond`", "its limit applies to the calls that it sends"),
     ];

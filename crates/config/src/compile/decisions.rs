@@ -55,7 +55,7 @@ pub(super) fn may_apply(rule: &Rule, deciding: &[Box<str>]) -> bool {
 /// Reports attributes of the rule at `at` that no proxy sends when it asks for a decision.
 pub(super) fn check_attributes(rule: &Rule, at: At<'_>) {
     let key = match &rule.action {
-        Action::Limit(limiting) => &*limiting.key.0,
+        Action::Limit(limiting) => limiting.counted_parts(),
         Action::Allow | Action::Deny => &[],
     };
     report_unavailable(key.iter(), at.key("key"));

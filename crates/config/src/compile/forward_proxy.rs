@@ -98,6 +98,7 @@ fn compile_connections(raw: &raw::ForwardProxyMap, listener: &str, at: At<'_>) -
     UpstreamSettings {
         name: format!("forward_proxy:{listener}").into(),
         addresses: Box::default(),
+        concurrency: None,
         http2: false,
         upgrades: defaults::UPGRADE_PROTOCOLS.map(Into::into).into(),
         connect_timeout: read(&raw.connect_timeout, defaults::CONNECT_TIMEOUT, "connect_timeout"),

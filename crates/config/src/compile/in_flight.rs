@@ -21,9 +21,9 @@ impl From<AdaptiveRange> for InFlight {
     }
 }
 
-/// Compiles the `in_flight` of the rule at `at`.
-pub(super) fn compile(raw: &raw::Rule, at: At<'_>) -> InFlight {
-    match raw.in_flight.as_deref() {
+/// Compiles the `in_flight` of the map at `at`.
+pub(super) fn compile(raw: Option<&raw::InFlight>, at: At<'_>) -> InFlight {
+    match raw {
         None => InFlight::default(),
         Some(raw::InFlight::Max(max)) => InFlight { max: Some(*max), adaptive: None },
         Some(raw::InFlight::Auto(raw::Auto::Auto)) => AdaptiveRange::default().into(),

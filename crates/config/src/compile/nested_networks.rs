@@ -1,7 +1,7 @@
 //! The network size of a client's address in a rule's key: a prefix for one rule, or limits on several nested
 //! networks.
 
-use super::{given_keys, limits};
+use super::{given_keys, limits, map_items};
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::raw;
@@ -83,6 +83,20 @@ pub(super) fn parts_with_prefixes(
         }
         raw::KeyPart::Plain(_) => None,
     })
+}
+
+/// Reports limits of networks in the parts at `at`, where they have no meaning for this reason.
+pub(super) fn report_limits(parts: &raw::ZeroOrMany<raw::KeyPart>, at: At<'_>, reason: &str) {
+    map_items(parts, at, |part, at| {
+        let raw::KeyPart::Named(named) = part else { return None };
+        let client = named.client_ip.as_ref()?;
+        for key in given_keys([("prefixes", client.prefixes.is_some()), ("limits", client.limits.is_some())])
+        {
+            let error = ValueError::new(format!("{reason}, so one network identifies a client"));
+            at.key("client_ip").key(key).key_error(error.with_hint("use `prefix`"));
+        }
+        Some(())
+    });
 }
 
 /// Returns `key` with this prefix length for the client's network.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::context::{CompileContext, MatcherOwner};
 use super::{
-    cost, counters, decisions, diversion, domain, feedback, given_keys, in_flight, limit_scope, limits,
-    map_items, matching, nested_networks, rejection, remote_limit, respond, stated_limit, throttle, wait,
-    windows,
+    cost, counters, decisions, distinct, diversion, domain, feedback, given_keys, in_flight, limit_scope,
+    limits, map_items, matching, nested_networks, rejection, remote_limit, respond, stated_limit, throttle,
+    wait, windows,
 };
 use crate::applicability::{self, CheckedRule, RuleKind};
 use crate::at::At;
@@ -160,10 +160,12 @@ fn compile_limit_action(
     throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"));
     let source = limit_scope::compile_source(raw, &key, at, context);
     let enforce = throttle::compile_enforced_share(raw, throttle, &key, at);
-    let in_flight = in_flight::compile(raw, at);
+    let distinct = distinct::compile(raw, &key, &limits, at, context);
+    let in_flight = in_flight::compile(raw.in_flight.as_deref(), at);
     let action = LimitAction {
         counter: counters::read_name(raw, at),
         key,
+        distinct,
         on_missing: raw.on_missing.unwrap_or_default(),
         limits: limits.into(),
         cost_model,

@@ -1,8 +1,13 @@
 //! Upstreams, and which requests are forwarded to each.
 
+use std::sync::Arc;
+
 use super::context::CompileContext;
+use super::in_flight::{self, InFlight};
 use super::listeners::UsedAddresses;
-use super::{diversion, endpoints, map_items, matching, retries, rules, upstream_headers, upstream_tls};
+use super::{
+    classes, diversion, endpoints, map_items, matching, retries, rules, upstream_headers, upstream_tls,
+};
 use crate::at::At;
 use crate::data_files::DataFiles;
 use http::HeaderValue;
@@ -12,10 +17,12 @@ use crate::parse::UpstreamUrl;
 use crate::quoting::{backquoted, quoted};
 use crate::raw::{self, OrOff};
 use crate::{UpstreamConfig, defaults, parse};
+use weir_limiter::adaptive::AdaptiveRange;
 use weir_policy::identify::host;
+use weir_policy::rules::classes::Classes;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::routes::Routes;
-use weir_upstream::settings::{HeadRewrite, UpstreamAddress, UpstreamSettings};
+use weir_upstream::settings::{HeadRewrite, SlotSettings, UpstreamAddress, UpstreamSettings};
 
 /// Default name of the only upstream.
 const DEFAULT_NAME: &str = "upstream";
@@ -26,10 +33,26 @@ pub(super) struct CompiledUpstreams {
     pub(super) all: Vec<UpstreamConfig>,
     /// Which requests each upstream receives.
     pub(super) routes: Routes,
+    /// Classes of requests, if an upstream has slots.
+    pub(super) classes: Option<Arc<Classes>>,
+}
+
+/// Compiles the upstreams and the classes of their requests; `None` if an upstream has a problem.
+pub(super) fn compile(
+    raw: &raw::Root,
+    used_addresses: &UsedAddresses,
+    context: &mut CompileContext<'_>,
+    report: &Diagnostics<'_>,
+) -> Option<CompiledUpstreams> {
+    let root = report.root();
+    let classes = classes::compile(raw, root, context);
+    let mut upstreams = compile_upstreams(raw, used_addresses, context, report)?;
+    upstreams.classes = classes::divide(classes, &mut upstreams.all, root.key("classes")).map(Arc::new);
+    Some(upstreams)
 }
 
 /// Compiles the upstreams; `None` if one of them has a problem.
-pub(super) fn compile(
+fn compile_upstreams(
     raw: &raw::Root,
     used_addresses: &UsedAddresses,
     context: &mut CompileContext<'_>,
@@ -40,7 +63,7 @@ pub(super) fn compile(
     match (&raw.upstream, &raw.upstreams) {
         (Some(raw), None) => {
             let only = compile_single(raw, upstream_at, used_addresses, context.files)?;
-            Some(CompiledUpstreams { all: vec![only], routes: Routes::default() })
+            Some(CompiledUpstreams { all: vec![only], ..CompiledUpstreams::default() })
         }
         (None, Some(list)) => compile_list(raw, list, upstreams_at, used_addresses, context),
         (Some(_), Some(_)) => {
@@ -125,7 +148,7 @@ fn compile_list(
         Some(())
     });
     let is_complete = all.len() == raw.items().count();
-    is_complete.then(|| CompiledUpstreams { all, routes: Routes::new(matchers) })
+    is_complete.then(|| CompiledUpstreams { all, routes: Routes::new(matchers), classes: None })
 }
 
 fn compile_map(
@@ -179,6 +202,7 @@ fn compile_settings(
         panic_threshold: endpoints::read_percent(panic, defaults::PANIC_THRESHOLD, panic_at),
         retries: retries::compile(raw.retries.as_ref(), at.key("retries")),
         limits: endpoints::compile_circuit_breaker(raw.limits.as_ref(), at.key("limits")),
+        concurrency: compile_concurrency(raw, at),
         http2: raw.http2.unwrap_or(false),
         upgrades: compile_upgrades(raw.upgrades.as_ref(), at.key("upgrades")),
         rewrite: HeadRewrite {
@@ -195,6 +219,13 @@ fn compile_settings(
         addresses: addresses.into(),
     };
     (!settings.addresses.is_empty()).then_some(settings)
+}
+
+/// Compiles the maximum number of requests in flight; `None` without one.
+fn compile_concurrency(raw: &raw::UpstreamMap, at: At<'_>) -> Option<SlotSettings> {
+    let InFlight { max, adaptive } = in_flight::compile(raw.in_flight.as_ref(), at);
+    let fixed = || max.and_then(|max| AdaptiveRange::new(max, max));
+    adaptive.or_else(fixed).map(SlotSettings::new)
 }
 
 /// Parses the value of a `Host` header.

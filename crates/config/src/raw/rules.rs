@@ -105,6 +105,10 @@ pub struct Rule {
     /// `json`, `form`, `graphql`, `request_bytes`, `response_header`, `response_bytes`, `response_json` and `tokens`. A cost above a limit's burst (or count) is an error,
     /// because such a request could never pass. Default: `1`.
     pub cost: Option<Box<Cost>>,
+    /// Attribute of which different values are counted, in place of requests: the limit is the number of different values of a
+    /// key in the period. As a part of `key`, or a list of such parts, which are one value together. See [Different
+    /// values](cost.md#different-values).
+    pub distinct: Option<Box<ZeroOrMany<KeyPart>>>,
     /// Conditions on the response under which a request is charged, as a map with at least one of `response_status`,
     /// `response_header` and `grpc_status`. All given fields must match; within a list, one item is enough. Default:
     /// every request.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::Auto;
 use super::cost::OutcomePattern;
+use super::in_flight::InFlight;
 use super::rules::Matcher;
 use super::secret::Secret;
 use super::tls::UpstreamTls;
@@ -101,6 +102,10 @@ pub struct UpstreamMap {
     pub panic_threshold: Option<Percentage>,
     /// Circuit breaker: maximum connections, requests and retries of the upstream, all workers together, as a map.
     pub limits: Option<UpstreamLimits>,
+    /// Maximum number of requests in flight to the upstream, beyond which requests wait: a number from 1 to 4294967295,
+    /// `auto` (adapts to the latency of the upstream), or a map with `auto`. See [Classes of requests](classes.md).
+    /// Default: `auto` with `classes`, otherwise no maximum but that of `upstream.limits`.
+    pub in_flight: Option<InFlight>,
     /// Retries of failed requests, as a map. Without it, Weir repeats a request only if no connection could be
     /// established, or if the upstream closed a kept connection.
     pub retries: Option<Retries>,

@@ -2,8 +2,8 @@
 //! interrupting the traffic.
 //!
 //! Responses are collected in windows. The *baseline* is the latency without a queue. At the end of a window, the limit
-//! is multiplied by baseline to latency, and its square root is added: room for the queue that random arrivals need. It
-//! grows only if it is used. A share of failures lowers it without regard to latency.
+//! is multiplied by baseline to latency, and its square root is added: room for the queue that random arrivals need
+//! ([`Tolerance`]). It grows only if it is used. A share of failures lowers it without regard to latency.
 //!
 //! The baseline falls with every faster window. It rises only where the limit cannot be the cause of the latency: while
 //! most of the limit is unused, or in a *probe*. A probe lowers the limit for a few latencies below the estimated
@@ -28,8 +28,6 @@ const ENOUGH: u64 = 10;
 /// Length at which a window ends with fewer, if there are any.
 const MAX_WINDOW: Duration = Duration::from_secs(1);
 
-/// Tolerance of latency over the baseline, as a factor.
-const TOLERANCE: f64 = 1.25;
 /// Number of standard deviations of a window's mean that are tolerated in addition.
 const CERTAINTY: f64 = 1.5;
 /// Part of the way to the new limit that one window goes.
@@ -63,6 +61,22 @@ const FALLEN: f64 = 0.6;
 const PROBE_DEPTH: f64 = 0.75;
 /// Averaging time of the variance.
 const VARIANCE: Duration = Duration::from_secs(5);
+
+/// How far a limit may exceed the concurrency of the upstream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Latency over the baseline, as a factor.
+    pub latency: f64,
+    /// Requests that may queue at the upstream, as a multiple of the square root of the limit.
+    pub queue: f64,
+}
+
+impl Tolerance {
+    /// For limits that reject: the upstream's queue is the only one, and absorbs random arrivals.
+    pub const QUEUE_UPSTREAM: Self = Self { latency: 1.25, queue: 1.0 };
+    /// For requests that wait here: the upstream needs only enough to be busy.
+    pub const QUEUE_HERE: Self = Self { latency: 1.1, queue: 0.4 };
+}
 
 /// Measurements of one tick.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,6 +120,7 @@ pub struct LearnedController {
 /// The controller of one limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitController {
+    tolerance: Tolerance,
     limit: f64,
     /// Latency without a queue, as a logarithm.
     baseline: Option<f64>,
@@ -153,9 +168,10 @@ enum Phase {
 
 impl LimitController {
     /// Creates a controller at the minimum of `range`. `seed` spreads its probes.
-    pub fn new(range: AdaptiveRange, seed: u64) -> Self {
+    pub fn new(range: AdaptiveRange, tolerance: Tolerance, seed: u64) -> Self {
         let limit = f64::from(range.min().get());
         Self {
+            tolerance,
             limit,
             baseline: None,
             latency: None,
@@ -179,9 +195,14 @@ impl LimitController {
     }
 
     /// Creates a controller that continues with what another one has learned.
-    pub fn from_learned(learned: LearnedController, range: AdaptiveRange, seed: u64) -> Self {
+    pub fn from_learned(
+        learned: LearnedController,
+        range: AdaptiveRange,
+        tolerance: Tolerance,
+        seed: u64,
+    ) -> Self {
         let LearnedController { limit, baseline, latency, variance, slow_start } = learned;
-        let mut new = Self { baseline, latency, variance, slow_start, ..Self::new(range, seed) };
+        let mut new = Self { baseline, latency, variance, slow_start, ..Self::new(range, tolerance, seed) };
         new.limit = limit.clamp(range.min().get().into(), range.max().get().into());
         new.probe.confirm(new.limit);
         new
@@ -235,7 +256,7 @@ impl LimitController {
             self.latency = Some(mean);
             let baseline = self.learn(mean, window.latencies.count as f64, is_used, window.length);
             let doubt = CERTAINTY * (self.variance / window.latencies.count as f64).sqrt();
-            gradient = seconds(baseline + doubt) * TOLERANCE / seconds(mean);
+            gradient = seconds(baseline + doubt) * self.tolerance.latency / seconds(mean);
         }
         if failures >= MAX_FAILURES {
             gradient = gradient.min(1.0 - failures);
@@ -270,7 +291,7 @@ impl LimitController {
             }
             return;
         }
-        let queue = if failures >= MAX_FAILURES { 0.0 } else { self.limit.sqrt() };
+        let queue = if failures >= MAX_FAILURES { 0.0 } else { self.tolerance.queue * self.limit.sqrt() };
         if let Some(aim) = concurrency_aim(self.limit, gradient, queue, is_used) {
             self.limit += (aim - self.limit) * SMOOTHING;
         }

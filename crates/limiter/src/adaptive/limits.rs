@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 pub use self::learned::LearnedLimit;
 use super::AdaptiveRange;
-use super::controller::{ControllerState, LimitController, Reading};
+use super::controller::{ControllerState, LimitController, Reading, Tolerance};
 use crate::control::samples::{Samples, logarithm};
 use crate::control::{LastTick, TICK};
 use crate::key::KeyHash;
@@ -34,6 +34,7 @@ const SUM_BITS: u32 = 40;
 /// The adaptive limits of one rule.
 #[derive(Debug)]
 pub struct AdaptiveLimits {
+    tolerance: Tolerance,
     /// Tags of the slots, zero for a free slot; empty for a rule without a key.
     sets: Box<[TagSet]>,
     /// Slots in the order of the tags, and the shared slot.
@@ -99,9 +100,14 @@ pub struct AdaptiveState {
 impl AdaptiveLimits {
     /// Creates the state of a rule; `has_key` is whether its requests have different keys.
     pub fn new(has_key: bool) -> Self {
+        Self::with_tolerance(has_key, Tolerance::QUEUE_UPSTREAM)
+    }
+
+    /// As [`Self::new`], for limits that may exceed the concurrency of the upstream by `tolerance`.
+    pub(crate) fn with_tolerance(has_key: bool, tolerance: Tolerance) -> Self {
         let sets: Box<[TagSet]> = (0..if has_key { SETS } else { 0 }).map(|_| TagSet::default()).collect();
         let slots = (0..=sets.len() * WAYS).map(|_| KeySlot::default()).collect();
-        Self { sets, slots, control: Mutex::default() }
+        Self { tolerance, sets, slots, control: Mutex::default() }
     }
 
     /// Returns the limit in force for `key`, within `range`.
@@ -160,7 +166,7 @@ impl AdaptiveLimits {
                 continue;
             }
             let known = controllers.entry(index).or_insert_with(|| KeyController {
-                controller: LimitController::new(range, self.tag(index).map_or(0, load)),
+                controller: LimitController::new(range, self.tolerance, self.tag(index).map_or(0, load)),
                 idle: Duration::ZERO,
             });
             known.idle = if reading.is_empty() { known.idle.saturating_add(elapsed) } else { Duration::ZERO };

@@ -1,4 +1,5 @@
-//! Groups of checks that do not simply reject: those that divert a request, and those of which it needs one.
+//! Groups of checks that do not simply reject: those that divert a request, those that count different values, and
+//! those of which a request needs one.
 //!
 //! They are evaluated after all other checks, group by group. The charges of a group without room are withdrawn before
 //! the next group is evaluated, so that both may charge one counter.
@@ -11,10 +12,11 @@ use smallvec::SmallVec;
 use super::{NextStates, ProvisionalCharge, Transaction, VerdictList};
 use crate::Check;
 use crate::algorithm::Outcome;
-use crate::check_options::WithoutRoom;
+use crate::check_options::{CounterRole, WithoutRoom};
 use crate::decision::{Enforcement, Verdict};
 use crate::evaluation;
 use crate::reservation::ChargeTiming;
+use crate::table::SlotLookup;
 use crate::timestamp::Timestamp;
 
 /// Positions of checks, in the order in which they are evaluated.
@@ -36,7 +38,9 @@ pub(crate) fn apply_to_independent(checks: &[&Check], verdicts: &mut [Verdict]) 
         let positions = &order[group.clone()];
         let withdrawn = set.add(checks, positions, verdicts);
         if let Some(enforcement) = withdrawn {
-            positions.iter().for_each(|position| withdraw(&mut verdicts[*position], enforcement));
+            positions
+                .iter()
+                .for_each(|position| withdraw(checks[*position], &mut verdicts[*position], enforcement));
         }
     }
     set.end(checks, verdicts);
@@ -64,6 +68,10 @@ impl SetProgress {
         match without_room(checks[*positions.first()?]) {
             WithoutRoom::Reject => None,
             WithoutRoom::Divert => wait.map(|_| Enforcement::Diverting),
+            WithoutRoom::Distinct(_) => {
+                let is_known = is_known_value(checks, positions, verdicts);
+                is_known.then_some(Enforcement::PassedOver)
+            }
             WithoutRoom::TryNext(alternative) => {
                 if self.set != Some(alternative.set) {
                     self.end(checks, verdicts);
@@ -111,9 +119,11 @@ impl Transaction<'_> {
                 for position in positions {
                     evaluated.next[*position] = None;
                     let verdict = &mut evaluated.verdicts[*position];
-                    withdraw(verdict, enforcement);
+                    withdraw(checks[*position], verdict, enforcement);
                     self.report_unchanged_counter(*position, verdict, now);
                 }
+            } else {
+                evaluated.forget_values_over_the_limit(checks, positions);
             }
         }
         set.end(checks, &mut evaluated.verdicts);
@@ -152,10 +162,24 @@ impl EvaluatedGroups {
     fn evaluate(&mut self, transaction: &Transaction<'_>, position: usize, now: Timestamp) {
         let (check, key) = (transaction.checks[position], transaction.keys[position]);
         let charged = &mut self.charged[self.first_of_counter[position]];
-        let before = transaction.before(position, transaction.slots[position], *charged, now);
+        let slot = transaction.slots[position];
+        let mut before = transaction.before(position, slot, *charged, now);
+        if has_role(check, CounterRole::Seen) && matches!(slot, SlotLookup::Absent) {
+            // A counter that values share in a full table knows none of them, so it must not admit any.
+            before.counter = None.into();
+        }
         let (verdict, state) = evaluation::evaluate(transaction.shard(position), check, key, before, now);
         *charged = charged.with(check, state);
         (self.verdicts[position], self.next[position]) = (verdict, state);
+    }
+
+    /// Withdraws the charge of a value that its limit has no room for. In shadow mode the request passes, and the value is as
+    /// new as if it had been rejected.
+    fn forget_values_over_the_limit(&mut self, checks: &[&Check], positions: &[usize]) {
+        if positions.iter().any(|position| self.verdicts[*position].exceeds()) {
+            let seen = positions.iter().filter(|position| has_role(checks[**position], CounterRole::Seen));
+            seen.for_each(|position| self.next[*position] = None);
+        }
     }
 
     /// Returns the verdicts, and the states to keep. They are written in another order than they were evaluated in, so
@@ -172,12 +196,27 @@ impl EvaluatedGroups {
 }
 
 /// Makes a verdict one of a group that is not charged.
-fn withdraw(verdict: &mut Verdict, enforcement: Enforcement) {
+fn withdraw(check: &Check, verdict: &mut Verdict, enforcement: Enforcement) {
     verdict.delay = 0;
-    // In shadow mode, a check only reports.
-    if verdict.enforcement != Enforcement::Shadow {
+    // In shadow mode, a check only reports. A value that is known is no violation to report.
+    if verdict.enforcement != Enforcement::Shadow || matches!(without_room(check), WithoutRoom::Distinct(_)) {
         verdict.enforcement = enforcement;
     }
+}
+
+/// Whether the value of a group has been counted before. A ban applies to known values, too.
+fn is_known_value(checks: &[&Check], positions: &[usize], verdicts: &[Verdict]) -> bool {
+    let is_known =
+        |position: &usize| has_role(checks[*position], CounterRole::Seen) && verdicts[*position].exceeds();
+    let is_banned = |position: &usize| {
+        let verdict = &verdicts[*position];
+        verdict.rejects() && (verdict.is_banned() || has_role(checks[*position], CounterRole::Ban))
+    };
+    positions.iter().any(is_known) && !positions.iter().any(is_banned)
+}
+
+fn has_role(check: &Check, role: CounterRole) -> bool {
+    check.options.is_some_and(|options| options.role == role)
 }
 
 fn without_room(check: &Check) -> WithoutRoom {
@@ -191,7 +230,8 @@ fn groups(checks: &[&Check]) -> (Order, SmallVec<[Range<usize>; 8]>) {
         match without_room(checks[*position]) {
             WithoutRoom::Reject => (0, 0, 0, 0),
             WithoutRoom::Divert => (1, 0, 0, group),
-            WithoutRoom::TryNext(alternative) => (2, alternative.set, alternative.rank, group),
+            WithoutRoom::Distinct(value) => (2, value, 0, group),
+            WithoutRoom::TryNext(alternative) => (3, alternative.set.into(), alternative.rank, group),
         }
     };
     let mut order: Order = (0..checks.len()).collect();

@@ -13,6 +13,7 @@ use crate::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettin
 mod alternatives;
 mod bans;
 mod delays;
+mod distinct;
 mod overflow;
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);

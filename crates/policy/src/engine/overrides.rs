@@ -281,7 +281,7 @@ fn lift(limiter: &Limiter, limit: LimitHandle, key: KeyHash, kind: OverrideKind,
 /// Whether a change raises the limit with this role: a new rate is no number of requests in flight.
 fn is_raised_by(change: QuotaChange, role: CheckRole) -> bool {
     match (role, change) {
-        (CheckRole::Ban, _) | (CheckRole::Permit, QuotaChange::Limit(_)) => false,
+        (CheckRole::Ban | CheckRole::Seen, _) | (CheckRole::Permit, QuotaChange::Limit(_)) => false,
         (CheckRole::Permit, QuotaChange::Factor(_))
         | (CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_), _) => true,
     }

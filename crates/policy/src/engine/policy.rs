@@ -9,6 +9,7 @@ use crate::identify::{self, Attributes};
 use crate::response;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::attribute::Attribute;
+use crate::rules::classes::{ClassOfRequest, Classes};
 use crate::rules::header_twins::HeaderTwins;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
@@ -27,6 +28,8 @@ pub struct Policy {
     pub rules: RuleSet,
     /// Assignment of requests to upstreams.
     pub routes: Routes,
+    /// Classes of requests, between which the concurrency of upstreams is divided; `None` if it is not.
+    pub classes: Option<Arc<Classes>>,
     /// The local reply of `deny` rules, unless they have their own.
     pub denied: RejectionResponse,
     /// Whether a local reply of a rule depends on more of the request than its limits.
@@ -42,6 +45,11 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Returns the name of the class of a request; `None` if it has none.
+    pub fn class_name(&self, class: Option<ClassOfRequest>) -> Option<&str> {
+        self.classes.as_ref()?.get(class?.index).map(|class| class.name())
+    }
+
     /// Returns the local reply for rejections by the rule at `index`.
     pub fn rejection(&self, index: RuleIndex) -> Option<&RejectionResponse> {
         self.rules.get(index).map(|rule| &rule.rejection)

@@ -54,5 +54,5 @@ fn fields_needed(rule: &Rule, request: &Attributes<'_>) -> FieldMask {
 fn is_skipped(limiting: &LimitAction, request: &Attributes<'_>, route: Route<'_>) -> bool {
     let is_missing = |read| matches!(read, Err(IncompleteKey::Missing));
     limiting.on_missing == OnMissing::Skip
-        && limiting.key.0.iter().any(|part| is_missing(part.read(request, route, |_| ())))
+        && limiting.counted_parts().iter().any(|part| is_missing(part.read(request, route, |_| ())))
 }

@@ -15,7 +15,7 @@ use crate::identify::Attributes;
 use weir_limiter::Check;
 use weir_limiter::adaptive::AdaptiveRange;
 use weir_limiter::adaptive::limits::AdaptiveLimits;
-use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy};
+use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, WithoutRoom};
 use weir_limiter::decision::Enforcement;
 use weir_limiter::elastic::Headroom;
 use weir_limiter::feedback::LimitShare;
@@ -141,17 +141,24 @@ impl RuleSet {
         &self,
         planned: &PlannedCheck,
         limiting: &LimitAction,
-        RequestKey { key, route, is_complete, is_enforced, hasher }: RequestKey<'_>,
+        RequestKey { key, route, is_complete, is_enforced, value, hasher }: RequestKey<'_>,
         request: &Attributes<'_>,
         headroom: Headroom,
     ) -> Option<SelectedCheck> {
-        let SelectedCheck { rule, role, check, .. } = planned.template;
+        let SelectedCheck { rule, role, mut check, .. } = planned.template;
+        if let (Some(value), Some(options)) = (value, &mut check.options) {
+            let [_, word] = value.words();
+            options.without_room = WithoutRoom::Distinct(word as u32);
+        }
         let enforcement = if is_enforced { check.enforcement } else { Enforcement::Shadow };
         let plain = SelectedCheck { check: Check { key, enforcement, ..check }, ..planned.template };
         let limit = match role {
             CheckRole::Limit(limit) | CheckRole::Margin(limit) | CheckRole::Mark(limit) => limit,
             // In shadow mode no ban is enforced either.
             CheckRole::Ban => return is_enforced.then_some(plain),
+            CheckRole::Seen => {
+                return value.map(|key| SelectedCheck { check: Check { key, ..plain.check }, ..plain });
+            }
             CheckRole::Permit => {
                 let options = self.adaptive_options(rule.0, key, check.options).or(check.options);
                 return Some(SelectedCheck { check: Check { options, ..plain.check }, ..plain });

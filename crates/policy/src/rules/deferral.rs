@@ -104,6 +104,7 @@ impl RuleSet {
             let hasher = if limiting.shared().is_some() { self.fleet_hasher } else { self.hasher };
             let key = RequestKey {
                 key: limiting.key.hash_encoded(&deferred.key, hasher),
+                value: None,
                 route: Route(""),
                 is_complete: *deferred.key != *key::INCOMPLETE_KEY,
                 is_enforced: limiting.is_enforced_for(&deferred.key),

@@ -100,7 +100,7 @@ fn template(
     let cost_model = &limiting.cost_model;
     let enforcement = match part {
         CheckRole::Mark(_) => Enforcement::Marking,
-        CheckRole::Ban | CheckRole::Permit | CheckRole::Limit(_) | CheckRole::Margin(_) => {
+        CheckRole::Ban | CheckRole::Permit | CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Seen => {
             Enforcement::Enforced
         }
     };
@@ -108,7 +108,7 @@ fn template(
     let (cost, charge_timing) = match part {
         CheckRole::Ban => (1, ChargeTiming::OnArrival),
         CheckRole::Permit => (1, ChargeTiming::WhileInFlight),
-        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => (
+        CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) | CheckRole::Seen => (
             cost_model.units_to_reserve(&HeaderMap::new(), RequestFields::Absent, None),
             cost_model.charge_timing(),
         ),
@@ -125,7 +125,7 @@ fn template(
 fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
     match part {
         // In shadow mode there is none.
-        CheckRole::Ban => false,
+        CheckRole::Ban | CheckRole::Seen => false,
         CheckRole::Permit => limiting.adaptive.is_none(),
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
             let is_fixed = |limit: &RuleLimit| {
@@ -135,6 +135,7 @@ fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
                 limiting.cost_model.cost,
                 Cost::Header(_) | Cost::RequestField(_) | Cost::RequestBytes(_) | Cost::ResponseFields(_)
             ) && limiting.feedback.is_none()
+                && limiting.distinct.is_none()
                 && limit(limiting, part).is_some_and(is_fixed)
         }
     }
@@ -287,7 +288,11 @@ fn store_loss_fallback(limiting: &LimitAction, handle: Option<&LimitHandle>) -> 
 /// Returns the identity of a check's limit. That of a ban names the rule and not its counter, because a ban
 /// applies to the rule only.
 fn limit_identity(rule: &Rule, limiting: &LimitAction, part: CheckRole) -> LimitIdentity {
-    let key = limit(limiting, part).and_then(RuleLimit::own_key).unwrap_or(&limiting.key);
+    let of_role = match part {
+        CheckRole::Seen => limiting.distinct.as_ref(),
+        _ => limit(limiting, part).and_then(RuleLimit::own_key),
+    };
+    let key = of_role.unwrap_or(&limiting.key);
     let name = if part == CheckRole::Ban { &*rule.name } else { rule.counter() };
     LimitIdentity { rule: name.into(), key: key.to_string().into() }
 }
@@ -304,6 +309,7 @@ fn check_roles(limiting: &LimitAction) -> Vec<CheckRole> {
             Some(_) => parts.extend([CheckRole::Margin(position), CheckRole::Mark(position)]),
         }
     }
+    parts.extend(limiting.distinct.as_ref().map(|_| CheckRole::Seen));
     parts
 }
 
@@ -315,6 +321,7 @@ impl LimitAction {
             CheckRole::Permit => self.in_flight.map(Quota::in_flight),
             CheckRole::Margin(_) => limit(self, part)?.quota_with_margin,
             CheckRole::Limit(_) | CheckRole::Mark(_) => limit(self, part).map(|limit| limit.quota),
+            CheckRole::Seen => self.limits.first()?.quota.for_one_unit(),
         }
     }
 
@@ -325,7 +332,8 @@ impl LimitAction {
 
     /// Whether the counters of the role `part` have the same keys as the rule's bans.
     pub(super) fn has_ban_key(&self, part: CheckRole) -> bool {
-        part != CheckRole::Ban && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
+        !matches!(part, CheckRole::Ban | CheckRole::Seen)
+            && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
     }
 }
 
@@ -334,7 +342,7 @@ fn limit(limiting: &LimitAction, part: CheckRole) -> Option<&RuleLimit> {
         CheckRole::Limit(position) | CheckRole::Margin(position) | CheckRole::Mark(position) => {
             limiting.limits.get(usize::from(position))
         }
-        CheckRole::Ban | CheckRole::Permit => None,
+        CheckRole::Ban | CheckRole::Permit | CheckRole::Seen => None,
     }
 }
 
@@ -342,6 +350,7 @@ fn limit(limiting: &LimitAction, part: CheckRole) -> Option<&RuleLimit> {
 fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Option<CheckOptions> {
     let role = match (part, limiting.throttle) {
         (CheckRole::Ban, _) => CounterRole::Ban,
+        (CheckRole::Seen, _) => CounterRole::Seen,
         (CheckRole::Limit(_), Throttle::Delay(delay_policy)) => CounterRole::Delay(delay_policy),
         (CheckRole::Mark(_), Throttle::Soft { delay: Some(delay), .. }) => {
             CounterRole::Delay(DelayPolicy::new(delay, None))
@@ -350,7 +359,12 @@ fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Opt
             CounterRole::Limit
         }
     };
-    let without_room = if limiting.divert_to.is_some() { WithoutRoom::Divert } else { WithoutRoom::Reject };
+    let without_room = match (&limiting.divert_to, &limiting.distinct) {
+        (Some(_), _) => WithoutRoom::Divert,
+        // Its number depends on the request.
+        (None, Some(_)) => WithoutRoom::Distinct(0),
+        (None, None) => WithoutRoom::Reject,
+    };
     let is_plain = role == CounterRole::Limit
         && limiting.ban.is_none()
         && limiting.on_denied == OnDenied::Free

@@ -102,7 +102,9 @@ pub struct LimitAction {
     pub counter: Option<Box<str>>,
     /// Parts of the key; each distinct key is counted separately.
     pub key: KeyTemplate,
-    /// What happens to requests that lack a part of the key.
+    /// The key and the value of which different ones are counted; `None` if requests are.
+    pub distinct: Option<KeyTemplate>,
+    /// What happens to requests that lack a part of the key, or the value.
     pub on_missing: OnMissing,
     /// Limits, all of which a request must pass.
     pub limits: Box<[RuleLimit]>,
@@ -155,6 +157,11 @@ impl LimitAction {
         (is_shadow || self.enforced_share.is_for_all()).then_some(!is_shadow)
     }
 
+    /// Returns what the counters of a request depend on: the key, and the value of which different ones are counted.
+    pub fn counted_parts(&self) -> &[Attribute] {
+        &self.distinct.as_ref().unwrap_or(&self.key).0
+    }
+
     /// Returns how the limits are shared with other instances; `None` if they are not.
     pub const fn shared(&self) -> Option<&SharedLimit> {
         match &self.source {
@@ -182,6 +189,7 @@ impl Default for LimitAction {
         Self {
             counter: None,
             key: KeyTemplate::default(),
+            distinct: None,
             on_missing: OnMissing::default(),
             limits: Box::default(),
             cost_model: CostModel::fixed(1),
@@ -354,7 +362,7 @@ impl Rule {
 
     fn key(&self) -> &[Attribute] {
         match &self.action {
-            Action::Limit(limiting) => &limiting.key.0,
+            Action::Limit(limiting) => limiting.counted_parts(),
             Action::Allow | Action::Deny => &[],
         }
     }

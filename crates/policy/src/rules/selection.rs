@@ -8,6 +8,7 @@ use super::RuleIndex;
 use super::remote_limit::RemoteQuery;
 use crate::identify::lookup::Ambiguity;
 use weir_limiter::Check;
+use weir_limiter::check_options::{CheckOptions, WithoutRoom};
 
 /// Purpose of a check within its rule. Numbers are positions of limits in the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +23,8 @@ pub enum CheckRole {
     Margin(u16),
     /// A soft limit as configured, which marks requests that exceed it.
     Mark(u16),
+    /// Whether the request's value is new, of a rule that counts different values.
+    Seen,
 }
 
 impl CheckRole {
@@ -30,7 +33,7 @@ impl CheckRole {
     pub const fn reported_limit(self) -> Option<usize> {
         match self {
             Self::Limit(limit) | Self::Mark(limit) => Some(limit as usize),
-            Self::Ban | Self::Permit | Self::Margin(_) => None,
+            Self::Ban | Self::Permit | Self::Margin(_) | Self::Seen => None,
         }
     }
 }
@@ -72,7 +75,12 @@ impl SelectedCheck {
     }
 
     /// Adds the cost of another element of the same request. A request is in flight once.
-    const fn add(&mut self, other: &Self) {
+    fn add(&mut self, other: &Self) {
+        let is_distinct = |options: CheckOptions| matches!(options.without_room, WithoutRoom::Distinct(_));
+        // The same value in another element is no other one.
+        if self.check.options.is_some_and(is_distinct) {
+            return;
+        }
         if !matches!(self.role, CheckRole::Permit | CheckRole::Ban) {
             self.check.cost = self.check.cost.saturating_add(other.check.cost);
             self.surcharge = self.surcharge.saturating_add(other.surcharge);

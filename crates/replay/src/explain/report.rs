@@ -35,6 +35,9 @@ pub struct Explanation {
     /// Why the fields of its body are unknown, and what follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
+    /// Its class, if the concurrency of upstreams is divided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ExplainedClass>,
     /// Every rule, in file order.
     pub rules: Vec<ExplainedRule>,
     /// What the documents of the rate limit service would do, if it is a descriptor.
@@ -78,6 +81,17 @@ pub struct ExplainedClient {
     pub continent: Option<String>,
     /// Autonomous system of the client.
     pub asn: Option<u32>,
+}
+
+/// The class of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedClass {
+    pub name: String,
+    /// Its weight, and that of all classes.
+    pub share: u32,
+    pub of: u32,
+    /// Whether its requests are the first to be rejected.
+    pub sheddable: bool,
 }
 
 /// One rule and what it would do.
@@ -203,6 +217,7 @@ impl Explanation {
             headers: Vec::new(),
             request: None,
             body: None,
+            class: None,
             rules: Vec::new(),
             documents: None,
             time: rfc3339(context.wall_clock),

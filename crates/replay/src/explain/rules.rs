@@ -166,6 +166,10 @@ fn note(
             _ if limiting.is_some_and(|limiting| limiting.deferral.is_some()) => Some(
                 "the call is stored and sent later (`respond`): the limit applies to the sending".to_owned(),
             ),
+            _ if limiting.is_some_and(|limiting| limiting.distinct.is_some()) => {
+                let known = is_passed_over(explained.index, prediction);
+                known.then(|| "not charged: the value has been counted before (`distinct`)".to_owned())
+            }
             _ if is_passed_over(explained.index, prediction) => Some(note_on_group(prediction, context)),
             _ => match (limiting.map(|limiting| &limiting.source), &explained.key) {
                 (Some(LimitSource::Shared(shared)), _) => Some(format!(
@@ -258,5 +262,6 @@ fn role_and_limit(selected: &SelectedCheck, quota: &Quota) -> (&'static str, Opt
         CheckRole::Limit(_) => ("limit", rate()),
         CheckRole::Margin(_) => ("margin", rate()),
         CheckRole::Mark(_) => ("mark", rate()),
+        CheckRole::Seen => ("seen", rate()),
     }
 }

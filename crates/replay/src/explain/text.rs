@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::report::{ExplainedClient, ExplainedRule, Explanation, LimitReport, OverrideReport};
+use super::report::{
+    ExplainedClass, ExplainedClient, ExplainedRule, Explanation, LimitReport, OverrideReport,
+};
 use weir_policy::rules::cost_unit::{spaced, with_unit};
 use weir_policy::rules::explain::Mismatch;
 
@@ -18,6 +20,10 @@ pub fn render(explanation: &Explanation) -> String {
     }
     if let Some(problem) = &explanation.body {
         line(&mut text, &format!("body:    {problem}"));
+    }
+    if let Some(ExplainedClass { name, share, of, sheddable }) = &explanation.class {
+        let sheddable = if *sheddable { ", rejected first" } else { "" };
+        line(&mut text, &format!("class:   {name}, share {share} of {of}{sheddable}"));
     }
     if let Some(report) = &explanation.documents {
         line(&mut text, "");

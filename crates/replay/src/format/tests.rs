@@ -203,6 +203,7 @@ impl Entry {
             bytes_received: 5,
             bytes_sent: self.sent,
             duration: Duration::from_millis(self.duration),
+            class: None,
             upstream_time: None,
             x_forwarded_for: Some(client.as_bytes()),
             user_agent: self.agent.as_deref(),

@@ -58,7 +58,7 @@ pub(super) fn write_envoy(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
     line.push(b'\n');
 }
 
-/// Appends one JSON object with a fixed set of keys, named as in Envoy; `null` for missing values. Each key is written
+/// Appends one JSON object with a fixed set of keys, named as in Envoy; `null` for missing values. Only `class` may be missing. Each key is written
 /// together with the punctuation around it.
 pub(super) fn write_json(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
     line.extend_from_slice(br#"{"start_time":""#);
@@ -83,6 +83,9 @@ pub(super) fn write_json(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
     write_ip(line, entry.client_ip);
     line.push(b'"');
     push_decision(line, entry.decision.as_ref());
+    if let Some(class) = entry.class {
+        push_text_member(line, r#","class":"#, Some(class.as_bytes()));
+    }
     line.extend_from_slice(b"}\n");
 }
 

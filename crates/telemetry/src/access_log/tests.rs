@@ -22,6 +22,7 @@ fn entry<'a>() -> AccessLogEntry<'a> {
         bytes_received: 0,
         bytes_sent: 7,
         duration: Duration::from_millis(2),
+        class: None,
         upstream_time: None,
         x_forwarded_for: Some(b"192.0.2.2"),
         user_agent: Some(b"curl/7.88.1"),
@@ -127,6 +128,7 @@ fn missing_access_log_values_are_a_dash_or_null() {
     let entry = AccessLogEntry {
         response_flags: "",
         status: Some(StatusCode::OK),
+        class: None,
         upstream_time: Some(Duration::from_micros(1900)),
         x_forwarded_for: None,
         user_agent: None,

@@ -220,6 +220,8 @@ impl MetricRegistry {
         if let Some(elastic) = &scrape.elastic {
             self.set_elastic(elastic);
         }
+        scrape.clusters.iter().for_each(|cluster| cluster.fill_concurrency(self));
+        self.set_counter(&families::UNKNOWN_CLASSES, &[], totals.counts.unknown_classes.get());
         scrape.adaptive_limits.iter().for_each(|limit| self.set_adaptive_limit(limit));
         for (kind, count) in scrape.limit_overrides {
             self.set_gauge(&families::LIMIT_OVERRIDES, &[("action", kind.as_str())], count as f64);

@@ -266,6 +266,26 @@ pub(super) static CONCURRENCY_MIN_LATENCY: Family = gauge(
 );
 pub(super) static CONCURRENCY_KEYS: Family =
     gauge("weir_concurrency_keys", "Keys that have an adaptive concurrency limit of their own.");
+pub(super) static UPSTREAM_CONCURRENCY_LIMIT: Family = gauge(
+    "weir_upstream_concurrency_limit",
+    "Maximum requests in flight to an upstream, beyond which requests wait for a slot.",
+);
+pub(super) static CLASS_REQUESTS: Family = counter(
+    "weir_class_requests_total",
+    "Requests of a class that needed a slot at an upstream, by outcome.",
+);
+pub(super) static CLASS_IN_FLIGHT: Family =
+    gauge("weir_class_in_flight", "Requests of a class that have a slot at an upstream.");
+pub(super) static CLASS_WAITING: Family =
+    gauge("weir_class_waiting", "Requests of a class that wait for a slot at an upstream.");
+pub(super) static CLASS_SHED_SECONDS: Family = gauge(
+    "weir_class_shed_seconds",
+    "Time for which requests of a class have been rejected for lack of slots; 0 after 10 s without one.",
+);
+pub(super) static UNKNOWN_CLASSES: Family = counter(
+    "weir_unknown_classes_total",
+    "Requests of which a trusted peer named a class that is not configured.",
+);
 pub(super) static FEEDBACK_SHARE: Family = gauge(
     "weir_feedback_share",
     "The smallest share of a rule's limit in force, from 0 to 1, for keys that the provider has rejected.",

@@ -6,6 +6,7 @@ use regex::Regex;
 
 use super::*;
 use weir_limiter::adaptive::controller::ControllerState;
+use weir_limiter::classes::{ClassCounts, ClassView, GateView};
 use weir_limiter::elastic::Headroom;
 use weir_limiter::elastic::controller::Assessment;
 use weir_limiter::elastic::signal::{Signal, SignalLevel};
@@ -13,6 +14,14 @@ use weir_limiter::feedback::LimitShare;
 use weir_net::listener::preamble::ProxyProtocolOutcome;
 use weir_net::tls::SessionStart;
 use weir_net::tls::key_pair::CertificateValidity;
+
+fn concurrency() -> ConcurrencyView {
+    let counts = ClassCounts { admitted: 40, waited: 3, shed: 2, left: 1 };
+    let class = ClassView { in_flight: 6, waiting: 4, counts, shed_for: Some(Duration::from_millis(2500)) };
+    let limit = ControllerState { limit: 12, baseline: Some(0.02), latency: Some(0.03) };
+    let gate = GateView { limit, in_flight: 6, classes: vec![class] };
+    ConcurrencyView { classes: vec!["crawlers".into()], gate }
+}
 
 fn scrape() -> Scrape {
     Scrape {
@@ -37,7 +46,12 @@ fn scrape() -> Scrape {
             counters: 12,
             bytes: 600,
         }),
-        clusters: vec![ClusterView { name: "upstream".into(), hosts: Vec::new(), limits: [0; 4] }],
+        clusters: vec![ClusterView {
+            name: "upstream".into(),
+            hosts: Vec::new(),
+            limits: [0; 4],
+            concurrency: Some(concurrency()),
+        }],
         adaptive_limits: vec![AdaptiveLimitSample {
             rule: "per-ip".into(),
             state: AdaptiveState {

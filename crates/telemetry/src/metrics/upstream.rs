@@ -15,6 +15,7 @@ use super::super::atomic_counter::{self, AtomicCounter, merge_all};
 use super::super::histogram::Histogram;
 use super::connection_setup::{handshake_index, handshake_labels};
 use super::worker::{STATUS_CLASSES, status_class_index};
+use weir_limiter::classes::GateView;
 use weir_net::tls::SessionStart;
 use weir_net::tls::client::ClientHandshakeErrorKind;
 
@@ -132,13 +133,24 @@ impl UpstreamCounts {
 }
 
 /// Properties of an upstream other than its counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterView {
     pub name: Box<str>,
     /// Endpoints.
     pub hosts: Vec<HostView>,
     /// Maximum number of connections, pending requests, requests and retries.
     pub limits: [u32; 4],
+    /// Requests in flight by class, if their number is limited.
+    pub concurrency: Option<ConcurrencyView>,
+}
+
+/// The classes that share the concurrency of an upstream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConcurrencyView {
+    /// Names of the classes.
+    pub classes: Vec<Box<str>>,
+    /// Limit and classes, in the same order.
+    pub gate: GateView,
 }
 
 /// Properties of an endpoint other than its counters.

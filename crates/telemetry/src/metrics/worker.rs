@@ -155,6 +155,8 @@ pub(super) struct WorkerCounts {
     pub(super) removed_headers: AtomicCounter,
     /// Headers of untrusted peers that were removed.
     pub(super) removed_client_headers: AtomicCounter,
+    /// Requests of which a trusted peer named a class that does not exist.
+    pub(super) unknown_classes: AtomicCounter,
     pub(super) load_shed: [AtomicCounter; LOAD_SHED_LABELS.len()],
     pub(super) unreadable_bodies: [AtomicCounter; Unreadable::ALL.len()],
     /// Streams that were not asked to state their usage.
@@ -171,6 +173,7 @@ impl WorkerCounts {
         self.malformed_requests.merge(&other.malformed_requests);
         self.removed_headers.merge(&other.removed_headers);
         self.removed_client_headers.merge(&other.removed_client_headers);
+        self.unknown_classes.merge(&other.unknown_classes);
         merge_all(&mut self.load_shed, &other.load_shed);
         merge_all(&mut self.unreadable_bodies, &other.unreadable_bodies);
         merge_all(&mut self.unchanged_streams, &other.unchanged_streams);
@@ -271,6 +274,11 @@ impl WorkerMetrics {
     /// Records request headers that were removed because their names imitate others.
     pub fn record_removed_headers(&self, count: usize) {
         self.counts.removed_headers.add_exclusive(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+
+    /// Records that a trusted peer named a class that does not exist.
+    pub fn record_unknown_class(&self) {
+        self.counts.unknown_classes.add_exclusive(1);
     }
 
     /// Records headers in which an untrusted peer named a client or a target, and which were removed.

@@ -45,7 +45,7 @@ impl AdaptiveLimits {
             if let Some(own_tag) = own_tag {
                 own_tag.store(*tag, Ordering::Release);
             }
-            let controller = LimitController::from_learned(*controller, range, *tag);
+            let controller = LimitController::from_learned(*controller, range, self.tolerance, *tag);
             slot.limit.store(controller.state(range).limit, Ordering::Relaxed);
             control.controllers.insert(index, KeyController { controller, idle: Duration::ZERO });
         }

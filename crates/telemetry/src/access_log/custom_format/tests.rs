@@ -31,6 +31,7 @@ fn line(format: &str) -> String {
         bytes_received: 1,
         bytes_sent: 7,
         duration: std::time::Duration::from_micros(2400),
+        class: None,
         upstream_time: None,
         x_forwarded_for: None,
         user_agent: Some(b"curl"),

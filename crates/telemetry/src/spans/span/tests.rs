@@ -27,6 +27,7 @@ fn entry<'a>() -> AccessLogEntry<'a> {
         bytes_received: 0,
         bytes_sent: 300,
         duration: Duration::from_millis(2),
+        class: None,
         upstream_time: None,
         x_forwarded_for: None,
         user_agent: Some(b"curl/7.88.1"),
