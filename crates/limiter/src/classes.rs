@@ -1,8 +1,9 @@
 //! Concurrency of an upstream, divided between classes of requests.
 //!
 //! A request in flight takes a [`ConcurrencySlot`] of a [`ConcurrencyGate`]. While all slots are taken, requests wait, and each
-//! freed slot goes to the class that uses the smallest part of its share. So under contention every class has at least
-//! its share of the slots, and what a class leaves unused is borrowed by the others.
+//! freed slot goes to a class with fewer slots than its share, in turns by share if there are several (start-time fair
+//! queueing), and otherwise to the class that is least above its share. So under contention every class has at least its
+//! share of the slots, also if that is less than one slot all the time, and what a class leaves unused is borrowed.
 //!
 //! Within a class, slots are divided between flows: requests with the same key. Flows are spread over queues by shuffle
 //! sharding, of which each uses the shorter of two, and the next slot goes to the queue with the fewest requests in flight. A flow
@@ -33,10 +34,12 @@ use self::ticket::{GatePlace, QueueIndex, SlotTicket};
 pub use self::waiting::Waiting;
 use crate::adaptive::AdaptiveRange;
 use crate::adaptive::controller::{ControllerState, Tolerance};
-use crate::adaptive::limits::{AdaptiveLimits, UpstreamSignal};
+use crate::adaptive::limits::{AdaptiveLimits, LearnedLimit, UpstreamSignal};
 use crate::key::KeyHash;
 use crate::timestamp::{Timestamp, saturating_nanos};
 
+/// Interval until the latency of the upstream is known.
+const FIRST_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum of the interval: less than a scheduling delay on a busy machine says nothing.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum of the interval.
@@ -45,6 +48,8 @@ const MAX_INTERVAL: Duration = Duration::from_secs(2);
 const TARGET: u32 = 20;
 /// Number of intervals for which requests of other classes wait at most in a queue that does not stand.
 const PATIENCE: u32 = 10;
+/// Virtual time of one slot for a class of share 1.
+const SLOT_TIME: u64 = 1 << 20;
 /// Time without a rejection after which a class no longer counts as being shed.
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -130,15 +135,41 @@ struct GateState {
     waiting: u32,
     classes: Box<[ClassState]>,
     tickets: u64,
+    /// Virtual time of the class that was served last.
+    virtual_now: u64,
 }
 
 #[derive(Debug)]
 struct ClassState {
     settings: ClassShare,
     in_flight: u32,
+    /// Virtual time at which its next slot begins, in a schedule that gives each class its share.
+    next_slot: u64,
     flows: Flows,
-    counts: ClassCounts,
+    /// Shared with the gates before this one, in which requests may still end.
+    counts: Arc<Counters>,
     shedding: Option<Shedding>,
+}
+
+/// [`ClassCounts`], as they are counted.
+#[derive(Debug, Default)]
+struct Counters {
+    admitted: AtomicU64,
+    waited: AtomicU64,
+    shed: AtomicU64,
+    left: AtomicU64,
+}
+
+impl Counters {
+    fn load(&self) -> ClassCounts {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ClassCounts {
+            admitted: load(&self.admitted),
+            waited: load(&self.waited),
+            shed: load(&self.shed),
+            left: load(&self.left),
+        }
+    }
 }
 
 /// Rejections without a pause of [`QUIET`] between them.
@@ -157,15 +188,22 @@ impl ConcurrencyGate {
         let classes = classes.iter().map(|settings| ClassState {
             settings: *settings,
             in_flight: 0,
+            next_slot: 0,
             flows: Flows::new(settings.has_key),
-            counts: ClassCounts::default(),
+            counts: Arc::default(),
             shedding: None,
         });
         Arc::new(Self {
             range,
             limits: AdaptiveLimits::with_tolerance(false, Tolerance::QUEUE_HERE),
-            interval: AtomicU64::new(saturating_nanos(MIN_INTERVAL)),
-            state: Mutex::new(GateState { in_flight: 0, waiting: 0, classes: classes.collect(), tickets: 0 }),
+            interval: AtomicU64::new(saturating_nanos(FIRST_INTERVAL)),
+            state: Mutex::new(GateState {
+                in_flight: 0,
+                waiting: 0,
+                classes: classes.collect(),
+                tickets: 0,
+                virtual_now: 0,
+            }),
         })
     }
 
@@ -173,13 +211,24 @@ impl ConcurrencyGate {
     /// No request may have entered. Requests in flight stay with `before`.
     pub fn inherit(&self, before: &Self, classes: impl IntoIterator<Item = Option<ClassIndex>>) {
         self.limits.restore(&before.limits.learned(), self.range);
-        self.interval.store(before.interval.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.set_interval();
         let known = before.state.lock();
         for (class, index) in self.state.lock().classes.iter_mut().zip(classes) {
             if let Some(known) = index.and_then(|index| known.classes.get(usize::from(index.0))) {
-                (class.counts, class.shedding) = (known.counts, known.shedding);
+                (class.counts, class.shedding) = (Arc::clone(&known.counts), known.shedding);
             }
         }
+    }
+
+    /// Returns what the limit has learned, for a process that replaces this one.
+    pub fn learned(&self) -> Vec<LearnedLimit> {
+        self.limits.learned()
+    }
+
+    /// Continues with what the limit of another process has learned. No request may have entered.
+    pub fn restore(&self, learned: &[LearnedLimit]) {
+        self.limits.restore(learned, self.range);
+        self.set_interval();
     }
 
     /// Takes a slot for a request of `class`, or has it wait. `flow` is the hash of its key.
@@ -193,7 +242,7 @@ impl ConcurrencyGate {
         let place = GatePlace { class, queue: of_class.flows.queue_of(flow) };
         // Nobody waits while a slot is free.
         if state.in_flight < limit && state.waiting == 0 {
-            of_class.counts.admitted = of_class.counts.admitted.saturating_add(1);
+            of_class.counts.admitted.fetch_add(1, Ordering::Relaxed);
             state.admit(place);
             return Entrance::Admitted(self.slot(place));
         }
@@ -201,6 +250,10 @@ impl ConcurrencyGate {
         let patience = of_class.patience(place.queue, interval, now);
         state.tickets = state.tickets.wrapping_add(1);
         let ticket = Arc::new(SlotTicket::new(place, state.tickets));
+        if of_class.flows.waiting() == 0 {
+            // What it has not used while nobody waited is not saved up.
+            of_class.next_slot = of_class.next_slot.max(state.virtual_now);
+        }
         of_class.flows.push(place.queue, &ticket, now);
         state.waiting = state.waiting.saturating_add(1);
         Entrance::Waits(Waiting::new(self, ticket), patience)
@@ -214,10 +267,7 @@ impl ConcurrencyGate {
     /// Computes the limit from what was recorded since the last call, and admits requests if it has grown.
     pub fn adapt(&self, now: Timestamp) {
         self.limits.adapt(self.range, now);
-        let baseline = self.limits.state(self.range).lowest.baseline;
-        let interval = baseline.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let interval = interval.unwrap_or(MIN_INTERVAL).clamp(MIN_INTERVAL, MAX_INTERVAL);
-        self.interval.store(saturating_nanos(interval), Ordering::Relaxed);
+        self.set_interval();
         self.change(|_| {});
     }
 
@@ -228,10 +278,23 @@ impl ConcurrencyGate {
         let classes = state.classes.iter().map(|class| ClassView {
             in_flight: class.in_flight,
             waiting: class.flows.waiting(),
-            counts: class.counts,
+            counts: class.counts.load(),
             shed_for: class.shed_for(now),
         });
         GateView { limit, in_flight: state.in_flight, classes: classes.collect() }
+    }
+
+    #[cfg(test)]
+    fn set_interval_for_test(&self, interval: Duration) {
+        self.interval.store(saturating_nanos(interval), Ordering::Relaxed);
+    }
+
+    /// Derives the interval from the latency of the upstream.
+    fn set_interval(&self) {
+        let baseline = self.limits.state(self.range).lowest.baseline;
+        let interval = baseline.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let interval = interval.unwrap_or(FIRST_INTERVAL).clamp(MIN_INTERVAL, MAX_INTERVAL);
+        self.interval.store(saturating_nanos(interval), Ordering::Relaxed);
     }
 
     fn limit(&self) -> u32 {
@@ -288,10 +351,13 @@ impl GateState {
     fn dispatch(&mut self, limit: u32) -> WokenTickets {
         let mut woken = WokenTickets::new();
         while self.in_flight < limit && self.waiting > 0 {
-            let waiting = self.classes.iter_mut().filter(|class| class.flows.waiting() > 0);
-            let Some(next) = waiting.min_by(|a, b| a.used_share(b).cmp(&b.used_share(a))) else { break };
+            let Some(next) = self.next_class(limit).and_then(|index| self.classes.get_mut(index)) else {
+                break;
+            };
             let Some(ticket) = next.flows.pop() else { break };
-            next.counts.waited = next.counts.waited.saturating_add(1);
+            next.counts.waited.fetch_add(1, Ordering::Relaxed);
+            self.virtual_now = next.next_slot;
+            next.next_slot = next.next_slot.saturating_add(SLOT_TIME / next.share());
             self.waiting = self.waiting.saturating_sub(1);
             self.admit(ticket.place);
             ticket.set_admitted();
@@ -301,10 +367,40 @@ impl GateState {
     }
 }
 
+impl GateState {
+    /// Returns the position of the class that gets the next slot: of those below their share the one whose turn it is,
+    /// otherwise the one that is least above its share.
+    fn next_class(&self, limit: u32) -> Option<usize> {
+        let shares: u64 = self.classes.iter().filter(|class| class.is_active()).map(ClassState::share).sum();
+        let waiting = self.classes.iter().enumerate().filter(|(_, class)| class.flows.waiting() > 0);
+        let is_below = |class: &ClassState| {
+            let slots = (u64::from(limit) * class.share()).div_ceil(shares.max(1));
+            u64::from(class.in_flight) < slots
+        };
+        let below = waiting.clone().filter(|(_, class)| is_below(class));
+        let next = below.min_by_key(|(_, class)| class.next_slot);
+        let used = |(_, one): &(usize, &ClassState), (_, other): &(usize, &ClassState)| {
+            let used = one.used_share(other).cmp(&other.used_share(one));
+            used.then(one.next_slot.cmp(&other.next_slot))
+        };
+        next.or_else(|| waiting.min_by(used)).map(|(index, _)| index)
+    }
+}
+
 impl ClassState {
-    /// Returns the used part of its share, in units in which that of `other` can be compared.
+    fn share(&self) -> u64 {
+        self.settings.share.get().into()
+    }
+
+    /// Whether the class has requests.
+    fn is_active(&self) -> bool {
+        self.in_flight > 0 || self.flows.waiting() > 0
+    }
+
+    /// Returns the part of its share that it would use with another slot, in units in which that of `other` can be
+    /// compared.
     fn used_share(&self, other: &Self) -> u64 {
-        u64::from(self.in_flight).saturating_mul(other.settings.share.get().into())
+        u64::from(self.in_flight).saturating_add(1).saturating_mul(other.share())
     }
 
     /// Returns the time for which a request that arrives in this queue may wait.
@@ -323,8 +419,12 @@ impl ClassState {
         shedding.map(|shedding| now.since(shedding.since))
     }
 
+    fn record_left(&mut self) {
+        self.counts.left.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn record_shed(&mut self, now: Timestamp) {
-        self.counts.shed = self.counts.shed.saturating_add(1);
+        self.counts.shed.fetch_add(1, Ordering::Relaxed);
         let since = match self.shedding {
             Some(shedding) if !shedding.is_over(now) => shedding.since,
             _ => now,

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 pub use self::counting::JointOutcome;
 use super::algorithm::{self, CounterState, Outcome, ban};
-use super::check_options::{CounterRole, OnDenied};
+use super::check_options::{CounterRole, OnDenied, WithoutRoom};
 use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::duplicate_counters::DuplicateCounters;
 use super::evaluation::{self, CounterView};
@@ -246,6 +246,7 @@ impl<'a> Transaction<'a> {
             if verdict.rejects()
                 && !verdict.is_banned()
                 && !verdict.is_paused()
+                && !is_distinct(self.checks[position])
                 && let Some(outcome) = self.outcome_of_all(position, now)
             {
                 verdict.outcome = outcome;
@@ -387,6 +388,11 @@ impl<'a> Transaction<'a> {
             verdict.outcome = Outcome::Exceed { retry_after: Some(wait) };
         }
     }
+}
+
+/// Whether the checks of a counter count different values, of which some may be known.
+fn is_distinct(check: &Check) -> bool {
+    check.options.is_some_and(|options| matches!(options.without_room, WithoutRoom::Distinct(_)))
 }
 
 /// Whether a verdict rejects or diverts the request.

@@ -75,6 +75,31 @@ fn freed_slot_goes_to_the_class_furthest_below_its_share() {
     assert_eq!(class_view(&gate, CRAWLERS).in_flight, 0);
 }
 
+/// Returns how many slots each of two classes gets, of which requests always wait.
+fn served_in_turns(limit: u32, shares: [u32; 2], turns: usize) -> [u64; 2] {
+    let gate = ConcurrencyGate::new(fixed(limit), &shares.map(|weight| share(weight, false)));
+    let enter = |class: usize| gate.enter(ClassIndex(u16::try_from(class).unwrap()), flow(1), second(1));
+    let mut slots: Vec<_> = (0..limit).map(|_| admitted(enter(0))).collect();
+    let mut waiting: Vec<_> = (0..8).map(|index| (index % 2, waits(enter(index % 2)).0)).collect();
+    for _ in 0..turns {
+        drop(slots.remove(0));
+        let (place, slot) =
+            waiting.iter_mut().enumerate().find_map(|(place, (_, one))| Some((place, poll(one)?))).unwrap();
+        slots.push(slot);
+        let (class, _) = waiting.remove(place);
+        waiting.push((class, waits(enter(class)).0));
+    }
+    [0, 1].map(|class| gate.view(second(1)).classes[class].counts.waited)
+}
+
+#[test]
+fn classes_take_turns_by_share_if_there_are_fewer_slots_than_classes() {
+    assert_eq!(served_in_turns(1, [1, 1000], 1001), [1, 1000]);
+    assert_eq!(served_in_turns(1, [1, 3], 400), [100, 300]);
+    let [rare, usual] = served_in_turns(2, [1, 1000], 2002);
+    assert!((1..=6).contains(&rare) && rare + usual == 2002, "{rare}");
+}
+
 #[test]
 fn slots_that_a_class_leaves_unused_are_borrowed() {
     let gate = ConcurrencyGate::new(fixed(4), &[share(99, false), share(1, true)]);
@@ -129,6 +154,7 @@ fn sheddable_requests_wait_briefly_in_a_queue_that_stands() {
         let now = second(1).saturating_add(Duration::from_millis(millis));
         waits(gate.enter(class, flow(1), now))
     };
+    gate.set_interval_for_test(Duration::from_millis(100));
     let (_first, patience) = at(CRAWLERS, 0);
     assert_eq!(patience, Duration::from_millis(100));
     let (_more, patience) = at(CRAWLERS, 99);

@@ -21,9 +21,18 @@ impl Waiting {
     }
 
     /// Ends the wait, which has been too long. Returns the slot if the request has just got one.
-    pub fn give_up(mut self, now: Timestamp) -> Option<ConcurrencySlot> {
+    pub fn give_up(self, now: Timestamp) -> Option<ConcurrencySlot> {
+        self.end(|class| class.record_shed(now))
+    }
+
+    /// Ends the wait at the deadline of the client. Returns the slot if the request has just got one.
+    pub fn end_at_deadline(self) -> Option<ConcurrencySlot> {
+        self.end(ClassState::record_left)
+    }
+
+    fn end(mut self, count: impl FnOnce(&mut ClassState)) -> Option<ConcurrencySlot> {
         let (gate, ticket) = self.waits.take()?;
-        let waited = gate.end_wait(&ticket, |class| class.record_shed(now));
+        let waited = gate.end_wait(&ticket, count);
         (!waited).then(|| gate.slot(ticket.place))
     }
 }
@@ -43,8 +52,7 @@ impl Future for Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Some((gate, ticket)) = self.waits.take() else { return };
-        let count_left = |class: &mut ClassState| class.counts.left = class.counts.left.saturating_add(1);
-        if !gate.end_wait(&ticket, count_left) {
+        if !gate.end_wait(&ticket, ClassState::record_left) {
             gate.change(|state| state.release(ticket.place));
         }
     }

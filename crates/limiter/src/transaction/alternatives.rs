@@ -168,6 +168,10 @@ impl EvaluatedGroups {
             // A counter that values share in a full table knows none of them, so it must not admit any.
             before.counter = None.into();
         }
+        if has_role(check, CounterRole::Seen) {
+            // A value is known once it has been charged. Before, its first request may still turn out not to count.
+            before.held = 0;
+        }
         let (verdict, state) = evaluation::evaluate(transaction.shard(position), check, key, before, now);
         *charged = charged.with(check, state);
         (self.verdicts[position], self.next[position]) = (verdict, state);
