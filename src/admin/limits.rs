@@ -141,6 +141,9 @@ fn add_limit_fields(fields: &mut Map<String, Value>, limiting: &LimitAction) {
     };
     let limits: Vec<Value> = limiting.limits.iter().map(limit).collect();
     fields.insert("key".to_owned(), limiting.key.to_string().into());
+    if let Some(distinct) = &limiting.distinct {
+        fields.insert("distinct".to_owned(), distinct.to_string().into());
+    }
     fields.insert("on_missing".to_owned(), on_missing.into());
     fields.insert("cost".to_owned(), cost(&limiting.cost_model.cost));
     fields.insert("unit".to_owned(), CostUnit::of(limiting).as_str().into());

@@ -64,17 +64,18 @@ impl AdmittedRequest {
                 limits.write_all(reply.headers_mut(), &view.limits);
                 return reply.send(self.context, self.unread.into());
             }
-            grpc::apply_client_deadline(context, headers);
+            let ready_at = context.forwarded_at;
             let (upstream, overrides) = (self.upstream.as_deref(), self.overrides.as_deref());
             // Boxed, because few requests wait and every request's future would be larger.
             if let Some(wait) = upstream.and_then(|upstream| classes::enter(upstream, context))
                 && let Err(reason) = Box::pin(wait.hold(context, headers)).await
             {
-                classes::refund(context, limits);
+                finish::refund_shed(context, limits);
                 let mut reply = LocalReply::without_slot(reason);
                 limits.write_all(reply.headers_mut(), &view.limits);
                 return reply.send(self.context, self.unread.into());
             }
+            grpc::apply_client_deadline(context, headers, ready_at);
             let body = RequestBody::new(self.unread.body, context, response_timeout(upstream, overrides));
             let result = forward(upstream, context, request, body, overrides).await;
             // It is in the memory of the next request's bytes.

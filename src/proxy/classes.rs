@@ -6,14 +6,14 @@ use http::{HeaderMap, request};
 
 use super::connection::DownstreamConnection;
 use super::delay;
-use super::finish;
+use super::grpc;
 use super::request_context::RequestContext;
 use super::view::GenerationView;
-use weir_limiter::classes::{Entrance, Waiting};
-use weir_limits::{AppliedLimits, waiting_size};
+use weir_limiter::classes::{ConcurrencySlot, Entrance, Waiting};
+use weir_limiter::wait_queue::WaitingMemory;
+use weir_limits::waiting_size;
 use weir_net::overload::LoadShed;
 use weir_policy::identify::Attributes;
-use weir_policy::rules::cost::RequestEnd;
 use weir_upstream::Upstream;
 
 /// A request that waits for a slot.
@@ -30,18 +30,19 @@ pub(super) enum NoSlot {
     Shed,
     /// There is no memory for its wait.
     Memory,
+    /// The deadline of its client has passed.
+    Deadline,
 }
 
 /// Removes the header in which an untrusted peer names a class, before rules read it. Those of a forward proxy's clients
-/// are meant for the destination, and a stored call has lost it already.
+/// are meant for the destination.
 pub(super) fn remove_untrusted_name(
     connection: &DownstreamConnection,
     headers: &mut HeaderMap,
     view: &GenerationView,
 ) {
     let Some(header) = view.policy.classes.as_ref().and_then(|classes| classes.header()) else { return };
-    let is_meant = connection.stored.is_some() || connection.is_forward_proxy();
-    if !is_meant
+    if !connection.is_forward_proxy()
         && !view.policy.identify.trusted_proxies.contains(connection.peer)
         && headers.remove(header).is_some()
     {
@@ -57,8 +58,11 @@ pub(super) fn classify(
     attributes: &Attributes<'_>,
 ) {
     let Some(classes) = view.policy.classes.as_deref().filter(|_| !context.is_proxied) else { return };
-    let named = classes.header().and_then(|header| head.headers.get(header));
-    let worker = &context.connection.worker;
+    let RequestContext { connection, .. } = context;
+    // Checked again: a request that has waited may have been validated by an earlier configuration.
+    let is_trusted = view.policy.identify.trusted_proxies.contains(connection.peer);
+    let named = classes.header().filter(|_| is_trusted).and_then(|header| head.headers.get(header));
+    let worker = &connection.worker;
     let class = classes.classify(attributes, named, worker.shared.limiter.hasher());
     if class.is_unknown {
         worker.metrics.record_unknown_class();
@@ -100,31 +104,41 @@ impl WaitForSlot {
     /// The reason why it gets none.
     pub(super) async fn hold(self, context: &mut RequestContext, headers: &HeaderMap) -> Result<(), NoSlot> {
         let Self { mut waiting, patience } = self;
-        let limiter = &context.connection.worker.shared.limiter;
-        let Some(memory) = limiter.queues().take_memory(waiting_size(headers)) else {
-            context.connection.worker.metrics.record_load_shed(LoadShed::Waiting);
-            return Err(NoSlot::Memory);
+        let Some(memory) = take_memory(context, headers) else {
+            let since = context.forwarded_at;
+            return with_slot(context, waiting.give_up(since), NoSlot::Memory);
         };
-        let left = context.deadline.map_or(Duration::MAX, |deadline| deadline.since(context.forwarded_at));
-        let slot = tokio::time::timeout(patience.min(left), &mut waiting);
+        let deadline = grpc::call_deadline(context, headers).unwrap_or(Duration::MAX);
+        let slot = tokio::time::timeout(patience.min(deadline), &mut waiting);
         let slot = delay::hold_request(context, slot).await;
         drop(memory);
-        context.slot = match slot {
-            Ok(slot) => Some(slot),
-            Err(_) => waiting.give_up(context.forwarded_at),
-        };
-        context.slot.as_ref().map(|_| ()).ok_or(NoSlot::Shed)
+        match slot {
+            Ok(slot) => with_slot(context, Some(slot), NoSlot::Shed),
+            Err(_) if deadline <= patience => with_slot(context, waiting.end_at_deadline(), NoSlot::Deadline),
+            Err(_) => {
+                let now = context.forwarded_at;
+                with_slot(context, waiting.give_up(now), NoSlot::Shed)
+            }
+        }
     }
 }
 
-/// Refunds a request that gets no slot.
-pub(super) fn refund(context: &mut RequestContext, limits: &mut AppliedLimits) {
-    let shared = &context.connection.worker.shared;
-    let now = shared.clock.now();
-    limits.refund_unsettled(&shared.limiter, now);
-    if let Some(followed) = context.followed.take() {
-        followed.refund_owed(now);
+/// Gives the request the slot, which it may have got as its wait ended.
+fn with_slot(
+    context: &mut RequestContext,
+    slot: Option<ConcurrencySlot>,
+    reason: NoSlot,
+) -> Result<(), NoSlot> {
+    context.slot = slot;
+    if context.slot.is_some() { Ok(()) } else { Err(reason) }
+}
+
+/// Takes memory for a request that waits; `None` if waiting requests take as much as they may.
+fn take_memory(context: &RequestContext, headers: &HeaderMap) -> Option<WaitingMemory> {
+    let worker = &context.connection.worker;
+    let memory = worker.shared.limiter.queues().take_memory(waiting_size(headers));
+    if memory.is_none() {
+        worker.metrics.record_load_shed(LoadShed::Waiting);
     }
-    finish::settle(context, &RequestEnd::Rejected, limits);
-    context.connection.postpone_shed_call();
+    memory
 }

@@ -12,7 +12,6 @@ use super::timeouts::RequestTimer;
 use weir_limiter::timestamp::Timestamp;
 use weir_limits::{PendingLimits, waiting_size};
 use weir_net::overload::LoadShed;
-use weir_policy::rules::cost::RequestEnd;
 
 /// Takes memory for a request that a limit delays. Returns false if delayed and waiting requests take as much as they may;
 /// the request is then refunded, and has to be shed.
@@ -26,13 +25,7 @@ pub(super) fn take_delayed_memory(
     context.delayed_memory = limiter.queues().take_memory(waiting_size(headers));
     if context.delayed_memory.is_none() {
         worker.metrics.record_load_shed(LoadShed::Waiting);
-        let now = worker.shared.clock.now();
-        if let Some(followed) = context.followed.take() {
-            followed.refund_owed(now);
-        }
-        let refunded = pending.refund(limiter, now);
-        finish::settle(context, &RequestEnd::Rejected, refunded);
-        connection.postpone_shed_call();
+        finish::refund_shed(context, pending.limits_mut());
     }
     context.delayed_memory.is_some()
 }

@@ -3,6 +3,7 @@
 //! A request ends when its context is dropped: after the last byte of the response body, when its connection is closed
 //! early, or on a panic.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
@@ -40,6 +41,19 @@ pub(super) fn settle(context: &mut RequestContext, request_end: &RequestEnd<'_>,
         }
         settlement.charge_bytes(received, 0, &shared.limiter, now, &mut note);
     }
+}
+
+/// Refunds an admitted request that is shed.
+pub(super) fn refund_shed(context: &mut RequestContext, limits: &mut AppliedLimits) {
+    let connection = Rc::clone(&context.connection);
+    let shared = &connection.worker.shared;
+    let now = shared.clock.now();
+    if let Some(followed) = context.followed.take() {
+        followed.refund_owed(now);
+    }
+    limits.refund_unsettled(&shared.limiter, now);
+    settle(context, &RequestEnd::Rejected, limits);
+    connection.postpone_shed_call();
 }
 
 /// Charges a running request for the bytes that its tunnel has transferred so far.

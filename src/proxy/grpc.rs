@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, Version, request};
 
 use super::request_context::RequestContext;
 use super::timeouts::Timeout;
+use weir_limiter::timestamp::Timestamp;
 use weir_policy::response::grpc_reply;
 use weir_policy::rules::cost::RequestEnd;
 use weir_policy::rules::grpc::{CallStatus, GRPC_STATUS, GRPC_TIMEOUT, GrpcStatus, parse_timeout};
@@ -20,19 +21,24 @@ pub(super) fn is_grpc_call(head: &request::Parts) -> bool {
     head.version == Version::HTTP_2 && grpc_reply::is_grpc(&head.headers)
 }
 
-/// Applies the client's deadline. For a gRPC call, the response is due at the deadline. For other requests, the
-/// deadline only affects what they are charged, since the upstream may observe it.
-pub(super) fn apply_client_deadline(context: &mut RequestContext, headers: &HeaderMap) {
-    if context.is_grpc
-        && let Some(time) = call_timeout(headers)
-    {
-        context.timer.await_response(Timeout::by_client(time));
+/// Applies the client's deadline to a request that was ready to be sent at `ready_at`. For a gRPC call, the response is
+/// due at the deadline. For other requests, the deadline only affects what they are charged, since the upstream may
+/// observe it.
+pub(super) fn apply_client_deadline(context: &mut RequestContext, headers: &HeaderMap, ready_at: Timestamp) {
+    if let Some(time) = call_deadline(context, headers) {
+        let waited = context.forwarded_at.since(ready_at);
+        context.timer.await_response(Timeout::by_client(time.saturating_sub(waited)));
     }
     if context.settlement.is_some()
         && let Some(time) = deadline(headers)
     {
-        context.deadline = Some(context.forwarded_at.saturating_add(time));
+        context.deadline = Some(ready_at.saturating_add(time));
     }
+}
+
+/// Returns the time for which the client of a request waits for the response, if it is a gRPC call with a deadline.
+pub(super) fn call_deadline(context: &RequestContext, headers: &HeaderMap) -> Option<Duration> {
+    if context.is_grpc { call_timeout(headers) } else { None }
 }
 
 /// Returns the time for which a gRPC client waits for the response, if it sends one.

@@ -117,6 +117,7 @@ fn describe_limit_changes(
             "count or refund_on",
             old.cost_model != new.cost_model && old.cost_model.cost == new.cost_model.cost,
         ),
+        ("distinct", old.distinct != new.distinct),
         ("ban", old.ban != new.ban),
         ("on_denied", old.on_denied != new.on_denied),
         ("on_change", old.on_change != new.on_change),

@@ -14,6 +14,7 @@ pub(super) const RELOADED: &[ComparedSection] = &[
     ("config", |old, new| old.central != new.central),
     ("alerts", |old, new| old.alerts != new.alerts),
     ("upstreams", |old, new| old.upstreams != new.upstreams || old.policy.routes != new.policy.routes),
+    ("classes, criticality_header", |old, new| old.policy.classes != new.policy.classes),
     ("client_ip, geo, jwt, via", |old, new| old.policy.identify != new.policy.identify),
     ("access_log", |old, new| old.access_log != new.access_log),
     ("log_keys", |old, new| old.log_keys != new.log_keys),

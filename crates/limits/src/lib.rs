@@ -290,10 +290,8 @@ impl PendingLimits {
         &self.0
     }
 
-    /// Refunds an admitted request that is rejected for another reason than its limits. What its [`Settlement`] covers is
-    /// refunded by that. Returns the limits, for the settlement.
-    pub fn refund(&mut self, limiter: &Limiter, now: Timestamp) -> &mut AppliedLimits {
-        self.0.refund_unsettled(limiter, now);
+    /// Returns the limits as far as they are decided, to be refunded.
+    pub const fn limits_mut(&mut self) -> &mut AppliedLimits {
         &mut self.0
     }
 }
@@ -407,13 +405,20 @@ impl AppliedLimits {
         self.charged(|selected| selected.needs_settlement || self.is_pending())
     }
 
-    /// Refunds the charges that need no settlement, of an admitted request that is rejected for another reason than its
-    /// limits.
-    pub fn refund_unsettled(&self, limiter: &Limiter, now: Timestamp) {
-        for (_, _, mut reservation) in
-            self.charged(|selected| !selected.needs_settlement && !self.is_pending())
-        {
-            limiter.settle(&mut reservation, 0, now);
+    /// Refunds the charges that its [`Settlement`] does not cover, of an admitted request that is rejected for another reason
+    /// than its limits.
+    pub fn refund_unsettled(&mut self, limiter: &Limiter, now: Timestamp) {
+        // While another service may reject the request, the settlement covers everything.
+        if !matches!(self.remote, RemoteState::None) {
+            return;
+        }
+        let unsettled = self.charged(|selected| !selected.needs_settlement);
+        let unsettled: SmallVec<[(usize, Reservation); 2]> =
+            unsettled.map(|(position, _, reservation)| (position, reservation)).collect();
+        for (position, mut reservation) in unsettled {
+            if let Some(settled) = limiter.settle(&mut reservation, 0, now) {
+                self.record_settlement(position, settled, now);
+            }
         }
     }
 

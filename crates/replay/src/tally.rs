@@ -18,7 +18,7 @@ use super::arrival::{LoggedArrival, RecordedParts};
 use super::endings::request_end;
 use weir_http::headers::Headers;
 use weir_limiter::Limiter;
-use weir_limiter::decision::Decision;
+use weir_limiter::decision::{Decision, Verdict};
 use weir_limiter::key::KeyHasher;
 use weir_limiter::timestamp::Timestamp;
 use weir_policy::engine::Policy;
@@ -233,6 +233,9 @@ impl Tally {
         for (checks, verdicts) in outcome::by_rule(selected, decision) {
             let outcome = DecisionOutcome::from_verdicts(checks, verdicts, is_rejected);
             let Some(tally) = self.rules.get_mut(checks[0].rule.0) else { continue };
+            if !is_rejected && verdicts.iter().all(Verdict::is_passed_over) {
+                continue;
+            }
             match outcome {
                 Some(outcome) => tally.count(outcome, request.now()),
                 None => tally.rejected_by_others += 1,

@@ -60,6 +60,7 @@ impl Cluster {
         before: Option<&Self>,
         metrics: &Metrics,
     ) -> Arc<Self> {
+        let gate = settings.concurrency.as_ref().map(|concurrency| new_gate(concurrency, before));
         let before = before.filter(|before| {
             before.tls.is_some() == tls.is_some() && before.settings.http2 == settings.http2
         });
@@ -67,7 +68,7 @@ impl Cluster {
         let is_settled =
             settings.addresses.iter().all(|address| ConnectTarget::from_address(address).is_some());
         let resolved = ResolvedHosts { hosts, is_resolved: is_settled, no_address: None };
-        Self::with_hosts(settings, tls, resolved, ejections, before, metrics)
+        Self::with_hosts(settings, tls, resolved, ejections, gate, metrics)
     }
 
     /// Creates an upstream whose only name is resolved elsewhere, with [`Self::set_addresses`].
@@ -85,14 +86,14 @@ impl Cluster {
         tls: Option<Arc<TlsClient>>,
         resolved: ResolvedHosts,
         ejections: Ejections,
-        before: Option<&Self>,
+        gate: Option<Arc<ConcurrencyGate>>,
         metrics: &Metrics,
     ) -> Arc<Self> {
         Arc::new(Self {
             resolved: watch::Sender::new(resolved),
             epoch: AtomicU32::new(0),
             breaker: CircuitBreaker::new(settings.limits, settings.retries.budget > 0, settings.http2),
-            gate: settings.concurrency.as_ref().map(|concurrency| new_gate(concurrency, before)),
+            gate,
             ejections: Mutex::new(ejections),
             metrics: metrics.cluster(&settings.name),
             tls: tls.map(ArcSwap::new),

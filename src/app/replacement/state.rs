@@ -37,6 +37,9 @@ pub(super) struct Learned {
     overrides: Vec<MovedOverride>,
     /// Limits of rules with `in_flight: auto`, by rule.
     adaptive: Vec<(Box<str>, Vec<LearnedLimit>)>,
+    /// What the limits of upstreams have learned, by the name of the upstream.
+    #[serde(default)]
+    upstreams: Vec<(Box<str>, Vec<LearnedLimit>)>,
     /// Shares of limits that follow a provider, by rule.
     shares: Vec<(Box<str>, Vec<LearnedShare>)>,
 }
@@ -100,6 +103,11 @@ impl Learned {
         Self {
             overrides: overrides.collect(),
             adaptive: adaptive.map(|(rule, limits, _)| (rule.name.clone(), limits.learned())).collect(),
+            upstreams: generation
+                .upstreams
+                .iter()
+                .filter_map(|upstream| Some((upstream.settings().name.clone(), upstream.gate()?.learned())))
+                .collect(),
             shares: shares.map(|(name, rule)| (name, rule.learned(now))).collect(),
         }
     }
@@ -111,6 +119,12 @@ impl Learned {
         for (rule, limits, range) in policy.rules.adaptive_rules() {
             let learned = self.adaptive.iter().find(|(name, _)| *name == rule.name);
             learned.iter().for_each(|(_, learned)| limits.restore(learned, range));
+        }
+        for upstream in &running.shared.generation.load().upstreams {
+            let learned = self.upstreams.iter().find(|(name, _)| *name == upstream.settings().name);
+            if let (Some((_, learned)), Some(gate)) = (learned, upstream.gate()) {
+                gate.restore(learned);
+            }
         }
         for (name, rule) in limiter.feedback().all() {
             let learned = self.shares.iter().find(|(learned, _)| *learned == name);

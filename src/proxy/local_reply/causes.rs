@@ -78,6 +78,10 @@ impl<'a> LocalReply<'a> {
     pub(in crate::proxy) fn without_slot(reason: NoSlot) -> Self {
         match reason {
             NoSlot::Memory => Self::overloaded(LoadShed::Waiting),
+            NoSlot::Deadline => {
+                let (status, flag) = (StatusCode::GATEWAY_TIMEOUT, ResponseFlag::UpstreamTimeout);
+                Self::plain(status, flag, "upstream timed out\n")
+            }
             NoSlot::Shed => {
                 let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::UpstreamOverflow);
                 let reply = Self::plain(status, flag, "overloaded\n").mark_overloaded();

@@ -2,20 +2,23 @@
 
 use std::num::NonZeroU32;
 
+use http::header::{AUTHORIZATION, COOKIE, FORWARDED, PROXY_AUTHORIZATION};
 use http::{HeaderName, HeaderValue};
 
 use super::context::CompileContext;
-use super::{map_items, matching, nested_networks, rules};
+use super::{map_items, matching, nested_networks, rules, upstream_headers};
 use crate::at::At;
 use crate::diagnostic::ValueError;
 use crate::quoting::backquoted;
 use crate::raw;
 use crate::{UpstreamConfig, defaults};
 use weir_limiter::adaptive::AdaptiveRange;
+use weir_policy::identify::client_headers::names_client_or_target;
 use weir_policy::rules::attribute::Attribute;
 use weir_policy::rules::classes::{Classes, DEFAULT_CLASS, RequestClass, X_WEIR_CRITICALITY};
 use weir_policy::rules::key::KeyTemplate;
-use weir_upstream::settings::SlotSettings;
+use weir_policy::rules::matcher::Matcher;
+use weir_upstream::settings::{CircuitBreakerLimits, SlotSettings};
 
 /// Maximum number of classes: each freed slot compares all of them.
 const MAX_CLASSES: usize = 32;
@@ -42,11 +45,6 @@ pub(super) fn compile(raw: &raw::Root, root: At<'_>, context: &mut CompileContex
         at.error(format!("expected at most {MAX_CLASSES} classes, got {}", classes.len()));
     }
     if classes.iter().all(|class| class.matcher.is_some()) {
-        if let Some(taken) = classes.iter().position(|class| class.name == DEFAULT_CLASS) {
-            let error = ValueError::new("`default` is the class of requests that no other class matches");
-            let taken = at.item(taken);
-            taken.key("name").error(error.with_hint("leave out its `match`, or rename it"));
-        }
         classes.push(rest(&classes));
     }
     Some(Classes::new(classes, header))
@@ -70,13 +68,20 @@ pub(super) fn divide(
     for upstream in upstreams {
         let concurrency = &mut upstream.settings.concurrency;
         if is_divided {
-            concurrency.get_or_insert_with(|| SlotSettings::new(AdaptiveRange::default()));
+            let limits = upstream.settings.limits;
+            concurrency.get_or_insert_with(|| SlotSettings::new(within(AdaptiveRange::default(), limits)));
         }
         if let Some(concurrency) = concurrency {
             concurrency.classes.clone_from(&shares);
         }
     }
     Some(classes)
+}
+
+/// Returns the bounds within those of the circuit breaker, which rejects requests beyond them without waiting.
+pub(super) fn within(range: AdaptiveRange, limits: CircuitBreakerLimits) -> AdaptiveRange {
+    let max = NonZeroU32::new(limits.requests).unwrap_or(NonZeroU32::MIN).min(range.max());
+    AdaptiveRange::new(range.min().min(max), max).unwrap_or(range)
 }
 
 /// Returns the class of requests that no other one matches.
@@ -99,6 +104,10 @@ fn compile_class(
 ) -> Option<RequestClass> {
     let raw_matcher = raw.matching.as_ref();
     let matcher = raw_matcher.map(|raw| matching::compile_matcher(Some(raw), at.key("match"), context));
+    if matcher.as_ref().is_some_and(Matcher::holds_for_all) && !at.key("match").is_reported() {
+        let error = ValueError::new("matches every request, so that no later class has any");
+        at.key("match").error(error.with_hint("leave out `match` for the class of all other requests"));
+    }
     let unconditional = matching::compile_matcher(None, at.key("match"), context);
     if let Some(key) = &raw.key {
         nested_networks::report_limits(key, at.key("key"), "a class has no limits");
@@ -115,6 +124,10 @@ fn compile_class(
         return None;
     };
     at.key("name").ok(rules::check_name(name))?;
+    if name == DEFAULT_CLASS && matcher.is_some() {
+        let error = ValueError::new("`default` is the class of requests that no other class matches");
+        at.key("name").error(error.with_hint("leave out its `match`, or rename it"));
+    }
     let is_sheddable = raw.sheddable.unwrap_or(false);
     Some(RequestClass { name: HeaderValue::from_str(name).ok()?, matcher, key, share, is_sheddable })
 }
@@ -141,5 +154,13 @@ fn compile_header(raw: &raw::Root, at: At<'_>, context: &CompileContext<'_>) -> 
         let note = ValueError::new("is set for upstreams only, because no peer is trusted to name a class");
         at.note(note.with_hint("add the networks of peers to `client_ip.trusted_proxies`"));
     }
-    at.ok(matching::parse_header_name(name))
+    let name = at.ok(upstream_headers::parse_name(name))?;
+    let is_meant_for_services = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, FORWARDED].contains(&name);
+    let names_client = name.as_str().starts_with("x-forwarded-") || names_client_or_target(name.as_str());
+    if is_meant_for_services || names_client {
+        let error =
+            ValueError::new(format!("`{name}` has another meaning, and would be removed from requests"));
+        at.error(error.with_hint("choose a name of your own, such as `x-criticality`"));
+    }
+    Some(name)
 }

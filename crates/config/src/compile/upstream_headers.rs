@@ -63,7 +63,8 @@ fn read_name(text: &str, names: &mut Vec<HeaderName>, at: At<'_>) -> Option<Head
     Some(name)
 }
 
-fn parse_name(text: &str) -> Result<HeaderName, ValueError> {
+/// Parses the name of a header that may be set in requests.
+pub(super) fn parse_name(text: &str) -> Result<HeaderName, ValueError> {
     let name = parse_header_name(text)?;
     if name == HOST {
         return Err(ValueError::new("`host` has a key of its own").with_hint("set `upstream.host`"));

@@ -22,7 +22,9 @@ use weir_policy::identify::host;
 use weir_policy::rules::classes::Classes;
 use weir_policy::rules::matcher::Matcher;
 use weir_policy::rules::routes::Routes;
-use weir_upstream::settings::{HeadRewrite, SlotSettings, UpstreamAddress, UpstreamSettings};
+use weir_upstream::settings::{
+    CircuitBreakerLimits, HeadRewrite, SlotSettings, UpstreamAddress, UpstreamSettings,
+};
 
 /// Default name of the only upstream.
 const DEFAULT_NAME: &str = "upstream";
@@ -191,6 +193,7 @@ fn compile_settings(
     let panic = raw.panic_threshold.as_ref();
     let panic_at = at.key("panic_threshold");
     let read = |raw: &Option<raw::Duration>, default, key| at.key(key).timeout(raw, default);
+    let limits = endpoints::compile_circuit_breaker(raw.limits.as_ref(), at.key("limits"));
     let settings = UpstreamSettings {
         dns_refresh: read(&raw.dns_refresh, defaults::DNS_REFRESH, "dns_refresh"),
         connect_timeout: read(&raw.connect_timeout, defaults::CONNECT_TIMEOUT, "connect_timeout"),
@@ -201,8 +204,8 @@ fn compile_settings(
         outliers: endpoints::compile_outlier_detection(raw.outliers.as_ref(), at.key("outliers")),
         panic_threshold: endpoints::read_percent(panic, defaults::PANIC_THRESHOLD, panic_at),
         retries: retries::compile(raw.retries.as_ref(), at.key("retries")),
-        limits: endpoints::compile_circuit_breaker(raw.limits.as_ref(), at.key("limits")),
-        concurrency: compile_concurrency(raw, at),
+        limits,
+        concurrency: compile_concurrency(raw, limits, at),
         http2: raw.http2.unwrap_or(false),
         upgrades: compile_upgrades(raw.upgrades.as_ref(), at.key("upgrades")),
         rewrite: HeadRewrite {
@@ -222,10 +225,21 @@ fn compile_settings(
 }
 
 /// Compiles the maximum number of requests in flight; `None` without one.
-fn compile_concurrency(raw: &raw::UpstreamMap, at: At<'_>) -> Option<SlotSettings> {
+fn compile_concurrency(
+    raw: &raw::UpstreamMap,
+    limits: CircuitBreakerLimits,
+    at: At<'_>,
+) -> Option<SlotSettings> {
     let InFlight { max, adaptive } = in_flight::compile(raw.in_flight.as_ref(), at);
     let fixed = || max.and_then(|max| AdaptiveRange::new(max, max));
-    adaptive.or_else(fixed).map(SlotSettings::new)
+    let range = adaptive.or_else(fixed)?;
+    let is_given = matches!(raw.in_flight, Some(raw::InFlight::Max(_) | raw::InFlight::Map(_)));
+    if is_given && range.max().get() > limits.requests {
+        let error = format!("{} is above `limits.requests`, which is {}", range.max(), limits.requests);
+        let hint = "requests beyond that are rejected without waiting; raise `limits.requests`";
+        at.key("in_flight").error(ValueError::new(error).with_hint(hint));
+    }
+    Some(SlotSettings::new(classes::within(range, limits)))
 }
 
 /// Parses the value of a `Host` header.

@@ -71,8 +71,9 @@ pub fn examples(rules: &[Rule]) -> (Vec<(Method, String)>, bool) {
             Some(_) => rule.matcher.paths.iter().find_map(|path| path.any_example()),
         };
         // A regular expression has no example.
-        let is_by_path = rule.action.limiting().is_some_and(counts_by_path);
-        let Some(path) = path.filter(|_| !is_by_path) else {
+        // A caller has the limit of a rule that counts values only together with one of them.
+        let is_partial = |limiting: &LimitAction| counts_by_path(limiting) || limiting.distinct.is_some();
+        let Some(path) = path.filter(|_| !rule.action.limiting().is_some_and(is_partial)) else {
             is_complete = false;
             continue;
         };

@@ -92,7 +92,7 @@ fn is_caught_by(entry: &RuleEntry<'_>, part: &Attribute, lacking: &Matcher, othe
             let has_value =
                 |own: &Attribute| own != part && (!own.is_chosen_by_client() || lacking.requires(own));
             other.is_enforced()
-                && (limiting.on_missing != OnMissing::Skip || limiting.key.0.iter().all(has_value))
+                && (limiting.on_missing != OnMissing::Skip || limiting.counted_parts().iter().all(has_value))
                 && is_match()
         }
     }

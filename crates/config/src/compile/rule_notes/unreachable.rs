@@ -55,6 +55,7 @@ fn is_comparable(entry: &RuleEntry<'_>) -> bool {
     entry.limiting().is_some_and(|limiting| {
         limiting.source == LimitSource::Local
             && limiting.on_denied == OnDenied::Free
+            && limiting.distinct.is_none()
             && matches!(limiting.cost_model.cost, Cost::Fixed(_))
             && limiting.limits.iter().all(|limit| limit.nested.is_none() && limit.stated.is_none())
     })
