@@ -30,6 +30,7 @@ mod shared_limits;
 mod snapshot;
 mod stats;
 mod status;
+mod suggestions;
 mod top;
 
 use std::fmt;
@@ -67,6 +68,7 @@ use weir_store::state_file;
 use weir_telemetry::access_log::AccessLogManager;
 use weir_telemetry::logging::LevelHandle;
 use weir_telemetry::metrics::{ClusterView, Metrics};
+use weir_telemetry::observe::demand::DemandHistory;
 use weir_telemetry::observe::key_writer::{KeyWriter, LogKeys};
 use weir_telemetry::observe::top_keys::TopKeys;
 
@@ -167,6 +169,8 @@ pub struct AdminState {
     pub access_logs: Arc<AccessLogManager>,
     /// Heaviest keys of each rule.
     pub top_keys: Arc<TopKeys>,
+    /// Their demand over days.
+    pub demand: Arc<DemandHistory>,
     /// Start time of the process.
     pub start_time: Timestamp,
     /// Number of worker threads.

@@ -281,6 +281,7 @@ fn build_app(
         metrics,
         access_logs,
         top_keys,
+        demand: Arc::default(),
         elastic: HeadroomState::default(),
         overload: Arc::new(overload),
         warned_of_untrusted_proxy: AtomicBool::new(false),

@@ -119,6 +119,21 @@ pub enum Command {
         #[arg(long, env = "NO_COLOR", value_parser = FalseyValueParser::new(), hide_env_values = true)]
         no_color: bool,
     },
+    /// Suggest limits from the traffic of a running instance, as a dry run with reasons.
+    ///
+    /// Prints rules in shadow mode, which count beside the present ones and reject nothing. Exits with 0, or 1 if the
+    /// instance does not respond.
+    Suggest {
+        /// Admin port: HOST:PORT or unix:PATH.
+        #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN)]
+        admin: String,
+        /// Token of the admin port.
+        #[command(flatten)]
+        token: AdminTokenArgs,
+        /// Suggest lower limits, too.
+        #[arg(long)]
+        lower: bool,
+    },
     /// Replay recorded access logs through the rules of a configuration, and report what they would have done.
     ///
     /// Reads Weir's and Envoy's format, the combined format of nginx, and JSON lines, plain or compressed with gzip or

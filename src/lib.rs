@@ -9,4 +9,5 @@ pub mod explain_command;
 pub mod inject_command;
 pub mod kubectl;
 pub mod proxy;
+pub mod suggest_command;
 pub mod top;

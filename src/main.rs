@@ -17,6 +17,7 @@ use weir::cli::{
 use weir::explain_command::{self, ExplainArgs, ExplainError};
 use weir::inject_command::{self, InjectOutput};
 use weir::kubectl::{self, KubectlExit};
+use weir::suggest_command;
 use weir::top::{self, TopOptions, TopSource};
 use weir_config as config;
 use weir_config::check::{self, CheckStatus};
@@ -88,6 +89,14 @@ fn run_weir(cli: &Cli) -> ExitCode {
             }),
             Err(message) => report_failure(&message),
         },
+        Command::Suggest { admin, token, lower } => {
+            let suggested =
+                read_token(token).and_then(|token| suggest_command::run(admin, token.as_deref(), *lower));
+            match suggested {
+                Ok(text) => print_text(&text, "suggestions"),
+                Err(message) => report_failure(&message),
+            }
+        }
         Command::Check { strict, files, against, .. } => check_configs(files, against.as_deref(), *strict),
         Command::Schema => print_text(&config::schema_text(), "schema"),
         Command::Replay(args) => replay_logs(args),

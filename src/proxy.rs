@@ -73,6 +73,7 @@ use weir_store::deferred::handle::DeferredHandle;
 use weir_store::remote;
 use weir_telemetry::access_log::{AccessLog, AccessLogManager};
 use weir_telemetry::metrics::Metrics;
+use weir_telemetry::observe::demand::DemandHistory;
 use weir_telemetry::observe::top_keys::TopKeys;
 use weir_telemetry::spans::Tracer;
 use weir_upstream::cluster::Cluster;
@@ -101,6 +102,8 @@ pub struct ProxyState {
     pub access_logs: Arc<AccessLogManager>,
     /// Heaviest keys of each rule.
     pub top_keys: Arc<TopKeys>,
+    /// Demand of the heaviest keys over days.
+    pub demand: Arc<DemandHistory>,
     /// Headroom of elastic limits.
     pub elastic: HeadroomState,
     /// Limits on concurrent connections and requests, and on memory.

@@ -13,7 +13,7 @@ use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{
     AdminState, Surface, actions, audit, authorization, certs, clusters, config_dump, deferred, events,
-    explain, host_check, limits, overrides, page, stats, status, top,
+    explain, host_check, limits, overrides, page, stats, status, suggestions, top,
 };
 use weir_net::http_server::{self, PeerAddress};
 
@@ -51,7 +51,7 @@ const fn command(
 }
 
 /// All endpoints, in the order of the listing.
-pub(super) static ENDPOINTS: [AdminEndpoint; 27] = [
+pub(super) static ENDPOINTS: [AdminEndpoint; 28] = [
     read_only("/", page::page, "live page; this list for a client that prefers text"),
     read_only("/certs", certs::certs, "certificates in use"),
     read_only("/clusters", clusters::clusters, "upstreams, endpoints and their statistics; ?format=json"),
@@ -92,6 +92,11 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 27] = [
         "/limits/reset",
         overrides::reset,
         "free the counters of one key; ?rule, key or fingerprint, or of documents: ?domain, descriptor.KEY, or name and fingerprint",
+    ),
+    read_only(
+        "/limits/suggestions",
+        suggestions::suggestions,
+        "limits from this instance's own traffic, as a dry run with reasons; ?lower",
     ),
     read_only(
         "/limits/top",

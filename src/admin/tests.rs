@@ -204,6 +204,7 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         log_levels: levels(),
         access_logs: Arc::default(),
         top_keys: Arc::default(),
+        demand: Arc::default(),
         events: EventHub::default(),
         recent: RecentSamples::default(),
         start_time: Timestamp::from_secs(NOW.as_secs() - 71),

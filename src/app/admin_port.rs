@@ -204,6 +204,7 @@ impl AdminPort {
             log_levels: levels,
             access_logs: Arc::clone(&shared.access_logs),
             top_keys: Arc::clone(&shared.top_keys),
+            demand: Arc::clone(&shared.demand),
             start_time: shared.clock.now(),
             workers,
             access: Arc::clone(&self.access),

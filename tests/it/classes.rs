@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::adaptive_concurrency::{Capacity, start_upstream};
 use crate::observe;
+use crate::support::h2::H2Client;
 use crate::support::{Client, Origin, Request, Response, Weir, fetch, run_concurrently, wait};
 
 const CLASSES: &str = "
@@ -74,6 +75,34 @@ fn sheddable_request_that_waits_too_long_is_rejected_and_not_charged() {
     assert_eq!((next.status, next.header("x-ratelimit-remaining")), (200, "97"), "two were served");
     let notices = observe::notices(&weir);
     assert!(notices[0].starts_with("Requests of class crawlers are rejected"), "{notices:?}");
+}
+
+#[test]
+fn shed_request_is_refunded_once_beside_a_rate_limit_service() {
+    // Nothing listens there, so that the rule admits every request.
+    let (_socket, nowhere) = crate::support::origin::refusing_address();
+    let rules = format!(
+        "rules:\n  - {{ name: hourly, key: client_ip, limit: 100/h }}\n  - {{ name: other, scope: {{ rls: '{nowhere}', \
+         domain: a, on_error: allow }} }}\n"
+    );
+    let (capacity, _origin, weir) = start_held(1, &rules);
+    let rejected = with_slots_taken(&capacity, &weir, 1, || fetch(weir.address(), &crawler()));
+    assert_eq!(rejected.status, 503);
+    let next = fetch(weir.address(), &Request::get("/checkout/a"));
+    assert_eq!((next.status, next.header("x-ratelimit-remaining")), (200, "98"));
+}
+
+#[test]
+fn grpc_call_waits_no_longer_than_its_deadline() {
+    let (capacity, _origin, weir) = start_held(1, "rules: []\n");
+    with_slots_taken(&capacity, &weir, 1, || {
+        let mut client = H2Client::connect(weir.address());
+        let call = client.call().header("grpc-timeout", "1m");
+        let response = client.fetch(call);
+        assert_ne!(response.header("grpc-status"), "0");
+    });
+    assert_eq!((count(&weir, "default", "shed"), count(&weir, "default", "abandoned")), (0.0, 1.0));
+    assert_eq!(gauge(&weir, "weir_class_shed_seconds", "default"), 0.0);
 }
 
 #[test]

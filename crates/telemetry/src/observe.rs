@@ -5,6 +5,7 @@
 //! is enabled.
 
 pub mod decision_trace;
+pub mod demand;
 mod key_budget;
 pub mod key_sketch;
 pub mod key_writer;

@@ -75,6 +75,30 @@ fn only_failed_logins_count_if_the_response_decides() {
 }
 
 #[test]
+fn value_whose_first_request_is_still_open_is_not_known() {
+    let origin = super::scripted_upstream();
+    let weir = start_with_rule(
+        &origin,
+        "{ name: a, key: [], distinct: { header: x-user }, limit: 2/h, count: { response_status: 401 } }",
+    );
+    let attempt = |path: &str, user: &str| Request::get(path).header("x-user", user);
+    let mut open = Vec::new();
+    for user in ["ann", "bob"] {
+        // The first of two requests at once does not count, the second does.
+        let first = Client::connect(weir.address());
+        first.send(attempt("/late", user).to_bytes());
+        origin.until_request("the first one", |request| {
+            request.head.word(1) == "/late" && request.head.get("x-user") == Some(user)
+        });
+        open.push(first);
+        let second = fetch(weir.address(), &attempt("/401", user)).status;
+        assert!(second == 401 || (user == "bob" && second == 429), "{second}");
+    }
+    drop(open);
+    assert_eq!(fetch(weir.address(), &attempt("/401", "eve")).status, 429, "both have been counted");
+}
+
+#[test]
 fn values_of_a_batch_are_counted_together() {
     let weir = start("  - { name: a, key: [], distinct: { json: username }, limit: 3/h }\n");
     let batch = |names: &[&str]| {

@@ -39,7 +39,7 @@ pub(super) fn compile(
     });
     nested_networks::report_limits(list, at, "a value has no limits of its own");
     check_combination(raw, rule);
-    check_limit(raw, limits, rule);
+    check_limit(limits, rule);
     if parts.len() == before && !at.is_reported() {
         at.error(ValueError::new("empty list").with_hint("such as `distinct: { json: username }`"));
     }
@@ -47,7 +47,7 @@ pub(super) fn compile(
 }
 
 /// Requires one limit with a period, in which a value is counted once.
-fn check_limit(raw: &raw::Rule, limits: &[RuleLimit], rule: At<'_>) {
+fn check_limit(limits: &[RuleLimit], rule: At<'_>) {
     let at = rule.key("distinct");
     if limits.len() > 1 {
         let error = ValueError::new("several limits, expected one");

@@ -162,12 +162,27 @@ impl TopKeys {
 
     /// Returns the `max` heaviest keys of a rule; an empty result if it has none.
     pub fn top(&self, rule: &str, max: usize, now: Timestamp) -> RuleTop {
+        self.merged(rule, max, now, |windows| windows.into())
+    }
+
+    /// As [`Self::top`], of the whole window before the one of `now`.
+    pub fn top_of_last_window(&self, rule: &str, max: usize, now: Timestamp) -> RuleTop {
+        self.merged(rule, max, now, |[_, previous]| vec![previous])
+    }
+
+    fn merged(
+        &self,
+        rule: &str,
+        max: usize,
+        now: Timestamp,
+        wanted: fn([SketchCopy; WINDOWS]) -> Vec<SketchCopy>,
+    ) -> RuleTop {
         let sketches: Vec<_> = match self.rules.lock().by_name.get(rule) {
             Some(rule) => rule.by_worker.values().cloned().collect(),
             None => return RuleTop::default(),
         };
         let copies: Vec<SketchCopy> =
-            sketches.iter().filter_map(|sketch| sketch.copy(now)).flatten().collect();
+            sketches.iter().filter_map(|sketch| sketch.copy(now)).flat_map(wanted).collect();
         let mut merge = Merge::default();
         copies.iter().for_each(|copy| merge.add_counts(copy));
         copies.iter().for_each(|copy| merge.add_bounds(copy));
@@ -203,7 +218,8 @@ pub fn covered_time(start: Timestamp, now: Timestamp) -> Duration {
     now.since(start).min(WINDOW.saturating_add(current))
 }
 
-const fn window_number(now: Timestamp) -> u64 {
+/// Returns the number of the window of `now`.
+pub const fn window_number(now: Timestamp) -> u64 {
     now.as_secs() / WINDOW.as_secs()
 }
 
