@@ -152,7 +152,7 @@ fn demand_in(demand: &DemandSummary, length: Duration, place: usize) -> u64 {
 
 /// Returns the next number with few digits that is not below `number`.
 fn rounded(number: u64) -> u32 {
-    let mut unit = 1;
+    let mut unit: u64 = 1;
     while unit.saturating_mul(100) < number.saturating_mul(10) {
         unit *= 10;
     }
