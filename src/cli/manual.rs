@@ -170,6 +170,15 @@ const SECTIONS: &[Sections] = &[
         files: &[],
     },
     Sections {
+        command: "suggest",
+        examples: &[
+            ("weir suggest", "of the instance on the default admin port"),
+            ("weir suggest --admin 127.0.0.1:9901 --lower > dry-run.yaml", "lower limits, too"),
+        ],
+        exit: &[("0", "success"), ("1", "the admin port cannot be used"), ("2", "bad usage")],
+        files: &[],
+    },
+    Sections {
         command: "explain",
         examples: &[
             ("weir explain -c weir.yaml POST https://api.example.com/login", "by a configuration"),

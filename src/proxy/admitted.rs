@@ -64,18 +64,22 @@ impl AdmittedRequest {
                 limits.write_all(reply.headers_mut(), &view.limits);
                 return reply.send(self.context, self.unread.into());
             }
-            let ready_at = context.forwarded_at;
-            let (upstream, overrides) = (self.upstream.as_deref(), self.overrides.as_deref());
             // Boxed, because few requests wait and every request's future would be larger.
-            if let Some(wait) = upstream.and_then(|upstream| classes::enter(upstream, context))
-                && let Err(reason) = Box::pin(wait.hold(context, headers)).await
+            let waited = match self.upstream.as_deref().and_then(|upstream| classes::enter(upstream, context))
             {
-                finish::refund_shed(context, limits);
-                let mut reply = LocalReply::without_slot(reason);
-                limits.write_all(reply.headers_mut(), &view.limits);
-                return reply.send(self.context, self.unread.into());
-            }
-            grpc::apply_client_deadline(context, headers, ready_at);
+                None => Duration::ZERO,
+                Some(wait) => match Box::pin(wait.hold(context, headers)).await {
+                    Ok(waited) => waited,
+                    Err(reason) => {
+                        finish::refund_shed(context, limits);
+                        let mut reply = LocalReply::without_slot(reason);
+                        limits.write_all(reply.headers_mut(), &view.limits);
+                        return reply.send(self.context, self.unread.into());
+                    }
+                },
+            };
+            grpc::apply_client_deadline(context, headers, waited);
+            let (upstream, overrides) = (self.upstream.as_deref(), self.overrides.as_deref());
             let body = RequestBody::new(self.unread.body, context, response_timeout(upstream, overrides));
             let result = forward(upstream, context, request, body, overrides).await;
             // It is in the memory of the next request's bytes.

@@ -98,28 +98,31 @@ pub(super) fn enter(upstream: &Upstream, context: &mut RequestContext) -> Option
 }
 
 impl WaitForSlot {
-    /// Holds the request until it has a slot.
+    /// Holds the request until it has a slot. Returns how long that took.
     ///
     /// # Errors
     /// The reason why it gets none.
-    pub(super) async fn hold(self, context: &mut RequestContext, headers: &HeaderMap) -> Result<(), NoSlot> {
+    pub(super) async fn hold(
+        self,
+        context: &mut RequestContext,
+        headers: &HeaderMap,
+    ) -> Result<Duration, NoSlot> {
         let Self { mut waiting, patience } = self;
+        let since = context.forwarded_at;
         let Some(memory) = take_memory(context, headers) else {
-            let since = context.forwarded_at;
-            return with_slot(context, waiting.give_up(since), NoSlot::Memory);
+            return with_slot(context, waiting.give_up(since), NoSlot::Memory).map(|()| Duration::ZERO);
         };
         let deadline = grpc::call_deadline(context, headers).unwrap_or(Duration::MAX);
         let slot = tokio::time::timeout(patience.min(deadline), &mut waiting);
         let slot = delay::hold_request(context, slot).await;
         drop(memory);
-        match slot {
+        let now = context.forwarded_at;
+        let ended = match slot {
             Ok(slot) => with_slot(context, Some(slot), NoSlot::Shed),
             Err(_) if deadline <= patience => with_slot(context, waiting.end_at_deadline(), NoSlot::Deadline),
-            Err(_) => {
-                let now = context.forwarded_at;
-                with_slot(context, waiting.give_up(now), NoSlot::Shed)
-            }
-        }
+            Err(_) => with_slot(context, waiting.give_up(now), NoSlot::Shed),
+        };
+        ended.map(|()| now.since(since))
     }
 }
 

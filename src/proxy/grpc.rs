@@ -9,7 +9,6 @@ use http::{HeaderMap, HeaderName, Version, request};
 
 use super::request_context::RequestContext;
 use super::timeouts::Timeout;
-use weir_limiter::timestamp::Timestamp;
 use weir_policy::response::grpc_reply;
 use weir_policy::rules::cost::RequestEnd;
 use weir_policy::rules::grpc::{CallStatus, GRPC_STATUS, GRPC_TIMEOUT, GrpcStatus, parse_timeout};
@@ -21,18 +20,16 @@ pub(super) fn is_grpc_call(head: &request::Parts) -> bool {
     head.version == Version::HTTP_2 && grpc_reply::is_grpc(&head.headers)
 }
 
-/// Applies the client's deadline to a request that was ready to be sent at `ready_at`. For a gRPC call, the response is
-/// due at the deadline. For other requests, the deadline only affects what they are charged, since the upstream may
-/// observe it.
-pub(super) fn apply_client_deadline(context: &mut RequestContext, headers: &HeaderMap, ready_at: Timestamp) {
+/// Applies the client's deadline to a request that has waited for a slot. For a gRPC call, the response is due at the
+/// deadline. For other requests, the deadline only affects what they are charged, since the upstream may observe it.
+pub(super) fn apply_client_deadline(context: &mut RequestContext, headers: &HeaderMap, waited: Duration) {
     if let Some(time) = call_deadline(context, headers) {
-        let waited = context.forwarded_at.since(ready_at);
         context.timer.await_response(Timeout::by_client(time.saturating_sub(waited)));
     }
     if context.settlement.is_some()
         && let Some(time) = deadline(headers)
     {
-        context.deadline = Some(ready_at.saturating_add(time));
+        context.deadline = Some(context.forwarded_at.saturating_add(time).saturating_sub(waited));
     }
 }
 

@@ -3,6 +3,8 @@
 use crate::support::weir::run;
 use crate::support::{Request, Weir, config, fetch};
 
+const TOKEN: &str = "secret-secret-secret";
+
 fn suggest(weir: &Weir, more: &[&str]) -> (String, bool) {
     let address = weir.admin_address("full").to_string();
     let arguments = ["suggest", "--admin", &address].into_iter().chain(more.iter().copied());
@@ -36,13 +38,16 @@ fn unreachable_instance_and_missing_token_are_failures() {
     let text = config("echo", "rules: []\n");
     let admin = "admin: { address: 127.0.0.1:0 }";
     assert!(text.contains(admin), "{text}");
-    let weir =
-        Weir::start(&text.replace(admin, "admin: { address: 127.0.0.1:0, token: secret-secret-secret }"));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("weir.yaml");
+    let with_token = format!("admin: {{ address: 127.0.0.1:0, token: {TOKEN} }}");
+    std::fs::write(&file, text.replace(admin, &with_token)).unwrap();
+    let weir = Weir::start_file_with_token(&file, TOKEN);
     let address = weir.admin_address("full").to_string();
     let output = run(["suggest", "--admin", &address]);
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && message.contains("token"), "{message}");
-    assert!(run(["suggest", "--admin", &address, "--token", "secret-secret-secret"]).status.success());
+    assert!(run(["suggest", "--admin", &address, "--token", TOKEN]).status.success());
 
     let (_socket, nowhere) = crate::support::origin::refusing_address();
     let output = run(["suggest", "--admin", &nowhere.to_string()]);
