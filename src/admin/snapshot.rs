@@ -117,7 +117,7 @@ fn upstreams(state: &AdminState, sample: &Sample, before: Option<&Sample>) -> Ve
 
 /// Returns the classes that share the concurrency of an upstream.
 pub(super) fn concurrency(ConcurrencyView { classes, gate }: &ConcurrencyView) -> Value {
-    let class = |(name, class): (&Box<str>, &ClassView)| {
+    let class = |(name, class): (&str, &ClassView)| {
         let ClassCounts { admitted, waited, shed, left } = class.counts;
         json!({
             "name": name,
@@ -132,7 +132,7 @@ pub(super) fn concurrency(ConcurrencyView { classes, gate }: &ConcurrencyView) -
         "in_flight": gate.in_flight,
         "latency_ms": gate.limit.latency.map(seconds_as_millis),
         "min_latency_ms": gate.limit.baseline.map(seconds_as_millis),
-        "classes": classes.iter().zip(&gate.classes).map(class).collect::<Vec<_>>(),
+        "classes": classes.iter().map(|name| &**name).zip(&gate.classes).map(class).collect::<Vec<_>>(),
     })
 }
 

@@ -139,7 +139,7 @@ fn advise_limit(quota: &Quota, demand: &DemandSummary, may_lower: bool) -> Advic
 /// period shorter than a minute, the mean is known.
 fn demand_in(demand: &DemandSummary, length: Duration, place: usize) -> u64 {
     let at = |(scale, peaks): &(Duration, Vec<u64>)| {
-        let peak = peaks.get(place).or(peaks.last()).copied().unwrap_or_default();
+        let peak = peaks.get(place).or_else(|| peaks.last()).copied().unwrap_or_default();
         let periods = length.as_secs_f64() / scale.as_secs_f64();
         match periods <= 1.0 && *scale > Duration::from_secs(60) {
             // All of it may have been in one period.
