@@ -46,6 +46,13 @@ ROWS = {
         'access_log: { path: {log}, format: json }\ntracing: { otlp: "http://127.0.0.1:{upstream}" }',
         None,
     ),
+    "classes": (
+        """classes:
+  - { name: checkout, match: { path: "/checkout/*" }, share: 50, key: [{ header: x-user }] }
+  - { name: browse, share: 30 }
+  - { name: crawlers, match: { header: { user-agent: "~bot" } }, share: 10, sheddable: true }""",
+        None,
+    ),
     "20 rules": (further_rules(20), None),
     "50 rules": (further_rules(50), None),
 }

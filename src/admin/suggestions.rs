@@ -131,6 +131,8 @@ fn advise_limit(quota: &Quota, demand: &DemandSummary, may_lower: bool) -> Advic
         "99 of 100 keys needed at most {typical} in a period of {}, the highest {highest}, in {observed}",
         Limit::new(count, period)
     );
+    // What was observed for less than a period says little about it.
+    let may_lower = may_lower && demand.observed >= length.saturating_mul(2);
     let is_change = suggested > count.get() || (may_lower && suggested < count.get());
     if is_change { Advice::Change(limit.to_string(), reason) } else { Advice::Keep(reason) }
 }
