@@ -90,7 +90,7 @@ impl Inspect for FakeProcess {
             health: "healthy",
         };
         let limits = [1024, 1024, 1024, 3];
-        vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits, concurrency: None }]
+        vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits, ..ClusterView::default() }]
     }
 
     fn server_tls(&self) -> Vec<Arc<TlsServer>> {

@@ -70,6 +70,30 @@ pub(super) fn signal_of_attempt(
     signal_of_response(response.status, &response.headers, context.upstream_time)
 }
 
+/// Returns whether the upstream has accepted a request, and not rejected it for lack of capacity or quota; `None` if the
+/// attempt does not show that.
+pub(super) fn is_accepted(result: Result<&UpstreamResponse, &ForwardFailure>) -> Option<bool> {
+    match result {
+        Ok(response) => Some(is_accepting(response.status, &response.headers)),
+        Err(failure) => match failure.outcome() {
+            UpstreamOutcome::ConnectFailed | UpstreamOutcome::TimedOut | UpstreamOutcome::Reset => {
+                Some(false)
+            }
+            UpstreamOutcome::Responded(_)
+            | UpstreamOutcome::Malformed
+            | UpstreamOutcome::WrongName
+            | UpstreamOutcome::Overflowed
+            | UpstreamOutcome::Abandoned => None,
+        },
+    }
+}
+
+fn is_accepting(status: StatusCode, headers: &Headers) -> bool {
+    let call = GrpcStatus::from_field_value(headers.get(&GRPC_STATUS));
+    let is_rejected = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    !is_rejected && !matches!(call, Some(GrpcStatus::UNAVAILABLE | GrpcStatus::RESOURCE_EXHAUSTED))
+}
+
 fn signal_of_response(status: StatusCode, headers: &Headers, took: Duration) -> Option<UpstreamSignal> {
     let is_overload = matches!(
         status,
@@ -113,6 +137,24 @@ mod tests {
             [signal(404, None), signal(500, None), signal(429, None), signal(200, Some("5"))],
             [None; 4]
         );
+    }
+
+    #[test]
+    fn only_rejections_for_lack_of_capacity_are_not_accepted() {
+        let accepts = |status, grpc: Option<&'static str>| {
+            let mut headers = Headers::default();
+            if let Some(grpc) = grpc {
+                headers.set(&GRPC_STATUS, &HeaderValue::from_static(grpc));
+            }
+            is_accepting(StatusCode::from_u16(status).unwrap(), &headers)
+        };
+        assert_eq!(
+            [accepts(200, None), accepts(404, None), accepts(500, None), accepts(200, Some("5"))],
+            [true; 4]
+        );
+        let rejected =
+            [accepts(429, None), accepts(503, None), accepts(200, Some("8")), accepts(200, Some("14"))];
+        assert_eq!(rejected, [false; 4]);
     }
 
     #[test]

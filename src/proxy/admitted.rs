@@ -64,19 +64,24 @@ impl AdmittedRequest {
                 limits.write_all(reply.headers_mut(), &view.limits);
                 return reply.send(self.context, self.unread.into());
             }
-            // Boxed, because few requests wait and every request's future would be larger.
-            let waited = match self.upstream.as_deref().and_then(|upstream| classes::enter(upstream, context))
-            {
-                None => Duration::ZERO,
-                Some(wait) => match Box::pin(wait.hold(context, headers)).await {
-                    Ok(waited) => waited,
-                    Err(reason) => {
-                        finish::refund_shed(context, limits);
-                        let mut reply = LocalReply::without_slot(reason);
-                        limits.write_all(reply.headers_mut(), &view.limits);
-                        return reply.send(self.context, self.unread.into());
-                    }
-                },
+            let entered = match self.upstream.as_deref() {
+                Some(upstream) => classes::enter(upstream, context),
+                None => Ok(None),
+            };
+            let waited = match entered {
+                Ok(None) => Ok(Duration::ZERO),
+                // Boxed, because few requests wait and every request's future would be larger.
+                Ok(Some(wait)) => Box::pin(wait.hold(context, headers)).await,
+                Err(reason) => Err(reason),
+            };
+            let waited = match waited {
+                Ok(waited) => waited,
+                Err(reason) => {
+                    finish::refund_shed(context, limits);
+                    let mut reply = LocalReply::without_slot(reason);
+                    limits.write_all(reply.headers_mut(), &view.limits);
+                    return reply.send(self.context, self.unread.into());
+                }
             };
             grpc::apply_client_deadline(context, headers, waited);
             let (upstream, overrides) = (self.upstream.as_deref(), self.overrides.as_deref());

@@ -32,6 +32,8 @@ pub(super) enum NoSlot {
     Memory,
     /// The deadline of its client has passed.
     Deadline,
+    /// The upstream would probably reject it.
+    Throttled,
 }
 
 /// Removes the header in which an untrusted peer names a class, before rules read it. Those of a forward proxy's clients
@@ -85,16 +87,30 @@ pub(super) fn name_class(context: &RequestContext, view: &GenerationView, header
 }
 
 /// Takes a slot at the upstream, if its concurrency is limited. Returns the wait for it if none is free.
-pub(super) fn enter(upstream: &Upstream, context: &mut RequestContext) -> Option<WaitForSlot> {
-    let gate = upstream.cluster().gate()?;
+///
+/// # Errors
+/// [`NoSlot::Throttled`] if the upstream would probably reject the request.
+pub(super) fn enter(
+    upstream: &Upstream,
+    context: &mut RequestContext,
+) -> Result<Option<WaitForSlot>, NoSlot> {
+    let cluster = upstream.cluster();
+    if let Some(throttle) = cluster.throttle() {
+        let random = context.connection.worker.random() as u64;
+        if !throttle.admits(random, context.forwarded_at) {
+            cluster.record_throttled();
+            return Err(NoSlot::Throttled);
+        }
+    }
+    let Some(gate) = cluster.gate() else { return Ok(None) };
     let class = context.class.unwrap_or_default();
-    match gate.enter(class.index, class.flow, context.forwarded_at) {
+    Ok(match gate.enter(class.index, class.flow, context.forwarded_at) {
         Entrance::Admitted(slot) => {
             context.slot = Some(slot);
             None
         }
         Entrance::Waits(waiting, patience) => Some(WaitForSlot { waiting, patience }),
-    }
+    })
 }
 
 impl WaitForSlot {

@@ -3,6 +3,7 @@
 mod failover;
 mod faults;
 mod retries;
+mod throttle;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;

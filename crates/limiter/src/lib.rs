@@ -16,6 +16,7 @@
 pub mod guide {}
 
 pub mod adaptive;
+pub mod adaptive_throttle;
 pub mod algorithm;
 pub mod check_options;
 pub mod classes;

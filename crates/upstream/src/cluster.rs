@@ -16,11 +16,14 @@ use super::error::NoAddress;
 use super::host::{ConnectTarget, Hosts, UpstreamHost};
 use super::outlier_detection::{self, Ejections};
 use super::settings::{SlotSettings, UpstreamSettings};
+use weir_limiter::adaptive_throttle::AdaptiveThrottle;
 use weir_limiter::classes::{ClassIndex, ConcurrencyGate};
 use weir_limiter::timestamp::Timestamp;
 use weir_net::tls::client::TlsClient;
 use weir_telemetry::atomic_counter::AtomicCounter;
-use weir_telemetry::metrics::{ClusterMetrics, ClusterView, ConcurrencyView, HostView, Metrics};
+use weir_telemetry::metrics::{
+    ClusterMetrics, ClusterView, ConcurrencyView, HostView, Metrics, UpstreamOverflow,
+};
 
 /// An upstream, as shared by all workers.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub struct Cluster {
     pub(super) breaker: Arc<CircuitBreaker>,
     /// Slots of requests in flight, if their number is limited.
     gate: Option<Arc<ConcurrencyGate>>,
+    /// Calls that are not sent, because they would be rejected anyway.
+    throttle: Option<AdaptiveThrottle>,
     ejections: Mutex<Ejections>,
     pub(super) metrics: Arc<ClusterMetrics>,
     /// TLS client, if connections use TLS.
@@ -94,6 +99,7 @@ impl Cluster {
             epoch: AtomicU32::new(0),
             breaker: CircuitBreaker::new(settings.limits, settings.retries.budget > 0, settings.http2),
             gate,
+            throttle: settings.has_adaptive_throttle.then(AdaptiveThrottle::default),
             ejections: Mutex::new(ejections),
             metrics: metrics.cluster(&settings.name),
             tls: tls.map(ArcSwap::new),
@@ -139,6 +145,7 @@ impl Cluster {
                     ConcurrencyView { gate: gate.view(now), classes: names.collect() }
                 },
             ),
+            throttle: self.throttle.as_ref().map(|throttle| throttle.probability(now)),
             limits: [limits.connections, limits.pending, limits.requests, limits.retries],
         }
     }
@@ -146,6 +153,16 @@ impl Cluster {
     /// Returns the slots of requests in flight; `None` if their number is not limited.
     pub const fn gate(&self) -> Option<&Arc<ConcurrencyGate>> {
         self.gate.as_ref()
+    }
+
+    /// Returns what rejects calls that would be rejected anyway; `None` unless configured.
+    pub const fn throttle(&self) -> Option<&AdaptiveThrottle> {
+        self.throttle.as_ref()
+    }
+
+    /// Records a call that was not sent, because it would probably be rejected.
+    pub fn record_throttled(&self) {
+        self.metrics.record_overflow(UpstreamOverflow::Throttle);
     }
 
     /// Returns the current hosts.

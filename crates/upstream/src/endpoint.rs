@@ -24,6 +24,7 @@ use super::http1_pool::{Checkout, Http1Pool};
 use super::http2::{self, pool::Http2Pool};
 use super::in_flight::{EndpointRequests, InFlightRequest};
 use super::response_body::UpstreamResponseBody;
+use weir_limiter::adaptive_throttle::AdaptiveThrottle;
 use weir_net::tls::AlpnProtocol;
 use weir_net::tls::client::TlsClient;
 use weir_net::transport::Transport;
@@ -90,6 +91,11 @@ impl Endpoint {
     /// Records whether a request succeeded, or failed because of this endpoint.
     pub fn record_outcome(&self, is_good: bool) {
         self.cluster.record_outcome(&self.host, is_good);
+    }
+
+    /// Returns what rejects calls that would be rejected anyway; `None` unless configured.
+    pub fn throttle(&self) -> Option<&AdaptiveThrottle> {
+        self.cluster.throttle()
     }
 
     pub fn metrics(&self) -> &EndpointMetrics {

@@ -40,6 +40,8 @@ pub struct UpstreamSettings {
     pub panic_threshold: u8,
     /// Maximums of the circuit breaker.
     pub limits: CircuitBreakerLimits,
+    /// Whether calls that it would reject anyway are not sent.
+    pub has_adaptive_throttle: bool,
     /// Maximum number of requests in flight beyond which requests wait; `None` for none.
     pub concurrency: Option<SlotSettings>,
     /// Retry policy.

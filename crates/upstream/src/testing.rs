@@ -38,6 +38,7 @@ pub fn settings(addresses: &[(&str, u16)]) -> UpstreamSettings {
         outliers: Some(OUTLIERS),
         panic_threshold: 50,
         limits,
+        has_adaptive_throttle: false,
         concurrency: None,
         rewrite: HeadRewrite::default(),
         server_name_from_host: false,

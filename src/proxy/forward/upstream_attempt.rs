@@ -72,6 +72,11 @@ impl UpstreamAttempt {
         if let Some(settlement) = &context.settlement {
             settlement.record_signal(|| adaptive::signal_of_attempt(context, result));
         }
+        if let Some(throttle) = self.endpoint.throttle()
+            && let Some(is_accepted) = adaptive::is_accepted(result)
+        {
+            throttle.record(is_accepted, context.connection.worker.shared.clock.now());
+        }
         if let Some(slot) = &context.slot
             && let Some(signal) = adaptive::signal_of_attempt(context, result)
         {

@@ -82,7 +82,7 @@ impl<'a> LocalReply<'a> {
                 let (status, flag) = (StatusCode::GATEWAY_TIMEOUT, ResponseFlag::UpstreamTimeout);
                 Self::plain(status, flag, "upstream timed out\n")
             }
-            NoSlot::Shed => {
+            NoSlot::Shed | NoSlot::Throttled => {
                 let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::UpstreamOverflow);
                 let reply = Self::plain(status, flag, "overloaded\n").mark_overloaded();
                 reply.with_header(&RETRY_AFTER, &HeaderValue::from_static("1"))

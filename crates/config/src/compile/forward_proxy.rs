@@ -98,6 +98,7 @@ fn compile_connections(raw: &raw::ForwardProxyMap, listener: &str, at: At<'_>) -
     UpstreamSettings {
         name: format!("forward_proxy:{listener}").into(),
         addresses: Box::default(),
+        has_adaptive_throttle: raw.adaptive_throttle.unwrap_or(false),
         concurrency: None,
         http2: false,
         upgrades: defaults::UPGRADE_PROTOCOLS.map(Into::into).into(),

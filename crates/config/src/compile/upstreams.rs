@@ -205,6 +205,7 @@ fn compile_settings(
         panic_threshold: endpoints::read_percent(panic, defaults::PANIC_THRESHOLD, panic_at),
         retries: retries::compile(raw.retries.as_ref(), at.key("retries")),
         limits,
+        has_adaptive_throttle: raw.adaptive_throttle.unwrap_or(false),
         concurrency: compile_concurrency(raw, limits, at),
         http2: raw.http2.unwrap_or(false),
         upgrades: compile_upgrades(raw.upgrades.as_ref(), at.key("upgrades")),

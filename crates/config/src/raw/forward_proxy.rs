@@ -58,6 +58,10 @@ pub struct ForwardProxyMap {
     /// Maximum time for which a body or a tunnel may make no progress, and for which an unused connection is kept.
     #[cfg_attr(test, schemars(extend("default" = shown(defaults::UPSTREAM_IDLE_TIMEOUT))))]
     pub idle_timeout: Option<Duration>,
+    /// Whether calls that a destination would reject anyway are rejected here, with a probability that follows from its
+    /// responses of the last two minutes. See [Calls that would be rejected](upstream.md#calls-that-would-be-rejected).
+    #[cfg_attr(test, schemars(extend("default" = false)))]
+    pub adaptive_throttle: Option<bool>,
     /// Interval between two DNS lookups of a destination that is in use, randomised by a tenth up or down.
     #[cfg_attr(test, schemars(extend("default" = shown(defaults::DESTINATION_DNS_REFRESH))))]
     pub dns_refresh: Option<Duration>,

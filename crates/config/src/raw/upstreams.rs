@@ -106,6 +106,10 @@ pub struct UpstreamMap {
     /// `auto` (adapts to the latency of the upstream), or a map with `auto`. See [Classes of requests](classes.md).
     /// Default: `auto` with `classes`, otherwise no maximum but that of `upstream.limits`.
     pub in_flight: Option<InFlight>,
+    /// Whether calls that the upstream would reject anyway are rejected here, with a probability that follows from its
+    /// responses of the last two minutes. See [Calls that would be rejected](upstream.md#calls-that-would-be-rejected).
+    #[cfg_attr(test, schemars(extend("default" = false)))]
+    pub adaptive_throttle: Option<bool>,
     /// Retries of failed requests, as a map. Without it, Weir repeats a request only if no connection could be
     /// established, or if the upstream closed a kept connection.
     pub retries: Option<Retries>,

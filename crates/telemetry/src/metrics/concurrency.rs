@@ -6,10 +6,14 @@ use super::upstream::{ClusterView, ConcurrencyView};
 use weir_limiter::classes::{ClassCounts, ClassView};
 
 impl ClusterView {
-    /// Sets the metrics of the classes that share its concurrency.
+    /// Sets the metrics of the classes that share its concurrency, and of its throttle.
     pub(super) fn fill_concurrency(&self, sums: &MetricRegistry) {
+        let upstream = &*self.name;
+        if let Some(probability) = self.throttle {
+            sums.set_gauge(&families::THROTTLE_PROBABILITY, &[("upstream", upstream)], probability);
+        }
         let Some(ConcurrencyView { classes, gate }) = &self.concurrency else { return };
-        let (upstream, limit) = (&*self.name, f64::from(gate.limit.limit));
+        let limit = f64::from(gate.limit.limit);
         sums.set_gauge(&families::UPSTREAM_CONCURRENCY_LIMIT, &[("upstream", upstream)], limit);
         for (name, class) in classes.iter().zip(&gate.classes) {
             fill_class(class, [("upstream", upstream), ("class", name)], sums);

@@ -282,6 +282,10 @@ pub(super) static CLASS_SHED_SECONDS: Family = gauge(
     "weir_class_shed_seconds",
     "Time for which requests of a class have been rejected for lack of slots; 0 after 10 s without one.",
 );
+pub(super) static THROTTLE_PROBABILITY: Family = gauge(
+    "weir_upstream_throttle_probability",
+    "Probability with which a call is not sent, because the upstream would reject it, from 0 to 1.",
+);
 pub(super) static UNKNOWN_CLASSES: Family = counter(
     "weir_unknown_classes_total",
     "Requests of which a trusted peer named a class that is not configured.",

@@ -50,6 +50,7 @@ fn scrape() -> Scrape {
             name: "upstream".into(),
             hosts: Vec::new(),
             limits: [0; 4],
+            throttle: Some(0.25),
             concurrency: Some(concurrency()),
         }],
         adaptive_limits: vec![AdaptiveLimitSample {

@@ -142,6 +142,8 @@ pub struct ClusterView {
     pub limits: [u32; 4],
     /// Requests in flight by class, if their number is limited.
     pub concurrency: Option<ConcurrencyView>,
+    /// Probability with which a call is not sent, if calls are throttled.
+    pub throttle: Option<f64>,
 }
 
 /// The classes that share the concurrency of an upstream.
@@ -186,12 +188,21 @@ pub enum UpstreamOverflow {
     Client,
     /// Minimum transfer rate of a client, enforced while requests are scarce.
     ClientRate,
+    /// Calls that are not sent, because the upstream would probably reject them.
+    Throttle,
 }
 
 impl UpstreamOverflow {
     /// Label values, in order of declaration.
-    pub(super) const LABELS: [&'static str; 6] =
-        ["connections", "pending", "requests", "retries", "requests_per_client", "min_client_rate"];
+    pub(super) const LABELS: [&'static str; 7] = [
+        "connections",
+        "pending",
+        "requests",
+        "retries",
+        "requests_per_client",
+        "min_client_rate",
+        "adaptive_throttle",
+    ];
 }
 
 /// Counters of rare events of one upstream, shared by all workers.
