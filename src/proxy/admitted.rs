@@ -64,15 +64,11 @@ impl AdmittedRequest {
                 limits.write_all(reply.headers_mut(), &view.limits);
                 return reply.send(self.context, self.unread.into());
             }
-            let entered = match self.upstream.as_deref() {
-                Some(upstream) => classes::enter(upstream, context),
-                None => Ok(None),
-            };
-            let waited = match entered {
-                Ok(None) => Ok(Duration::ZERO),
+            let waited = match self.upstream.as_deref().and_then(|upstream| classes::enter(upstream, context))
+            {
+                None => Ok(Duration::ZERO),
                 // Boxed, because few requests wait and every request's future would be larger.
-                Ok(Some(wait)) => Box::pin(wait.hold(context, headers)).await,
-                Err(reason) => Err(reason),
+                Some(wait) => Box::pin(wait.hold(context, headers)).await,
             };
             let waited = match waited {
                 Ok(waited) => waited,

@@ -16,11 +16,12 @@ use weir_net::overload::LoadShed;
 use weir_policy::identify::Attributes;
 use weir_upstream::Upstream;
 
-/// A request that waits for a slot.
-pub(super) struct WaitForSlot {
-    waiting: Waiting,
-    /// Maximum time of the wait.
-    patience: Duration,
+/// A request without a slot.
+pub(super) enum WaitForSlot {
+    /// It waits for one, for this time at most.
+    Waits(Waiting, Duration),
+    /// The upstream would probably reject it.
+    Throttled,
 }
 
 /// Why a request gets no slot.
@@ -86,31 +87,25 @@ pub(super) fn name_class(context: &RequestContext, view: &GenerationView, header
     }
 }
 
-/// Takes a slot at the upstream, if its concurrency is limited. Returns the wait for it if none is free.
-///
-/// # Errors
-/// [`NoSlot::Throttled`] if the upstream would probably reject the request.
-pub(super) fn enter(
-    upstream: &Upstream,
-    context: &mut RequestContext,
-) -> Result<Option<WaitForSlot>, NoSlot> {
+/// Takes a slot at the upstream, if its concurrency is limited. Returns the wait for it if none is free, or if the upstream
+/// would probably reject the request.
+pub(super) fn enter(upstream: &Upstream, context: &mut RequestContext) -> Option<WaitForSlot> {
     let cluster = upstream.cluster();
     if let Some(throttle) = cluster.throttle() {
         let random = context.connection.worker.random() as u64;
         if !throttle.admits(random, context.forwarded_at) {
             cluster.record_throttled();
-            return Err(NoSlot::Throttled);
+            return Some(WaitForSlot::Throttled);
         }
     }
-    let Some(gate) = cluster.gate() else { return Ok(None) };
     let class = context.class.unwrap_or_default();
-    Ok(match gate.enter(class.index, class.flow, context.forwarded_at) {
+    match cluster.gate()?.enter(class.index, class.flow, context.forwarded_at) {
         Entrance::Admitted(slot) => {
             context.slot = Some(slot);
             None
         }
-        Entrance::Waits(waiting, patience) => Some(WaitForSlot { waiting, patience }),
-    })
+        Entrance::Waits(waiting, patience) => Some(WaitForSlot::Waits(waiting, patience)),
+    }
 }
 
 impl WaitForSlot {
@@ -123,7 +118,7 @@ impl WaitForSlot {
         context: &mut RequestContext,
         headers: &HeaderMap,
     ) -> Result<Duration, NoSlot> {
-        let Self { mut waiting, patience } = self;
+        let Self::Waits(mut waiting, patience) = self else { return Err(NoSlot::Throttled) };
         let since = context.forwarded_at;
         let Some(memory) = take_memory(context, headers) else {
             return with_slot(context, waiting.give_up(since), NoSlot::Memory).map(|()| Duration::ZERO);
