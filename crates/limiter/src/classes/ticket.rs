@@ -35,9 +35,15 @@ enum WaitProgress {
     Admitted(Option<Waker>),
 }
 
+impl Default for WaitProgress {
+    fn default() -> Self {
+        Self::Waits(None)
+    }
+}
+
 impl SlotTicket {
-    pub(super) const fn new(place: GatePlace, number: u64) -> Self {
-        Self { place, number, progress: Mutex::new(WaitProgress::Waits(None)) }
+    pub(super) fn new(place: GatePlace, number: u64) -> Self {
+        Self { place, number, progress: Mutex::default() }
     }
 
     pub(super) fn set_admitted(&self) {
