@@ -240,7 +240,7 @@ impl ConcurrencyGate {
         let class = ClassIndex(class.0.min(u16::try_from(last).unwrap_or(u16::MAX)));
         let of_class = &mut state.classes[usize::from(class.0)];
         let place = GatePlace { class, queue: of_class.flows.queue_of(flow) };
-        // Nobody waits while a slot is free.
+        // No request waits while a slot is free.
         if state.in_flight < limit && state.waiting == 0 {
             of_class.counts.admitted.fetch_add(1, Ordering::Relaxed);
             state.admit(place);
@@ -251,7 +251,7 @@ impl ConcurrencyGate {
         state.tickets = state.tickets.wrapping_add(1);
         let ticket = Arc::new(SlotTicket::new(place, state.tickets));
         if of_class.flows.waiting() == 0 {
-            // What it has not used while nobody waited is not saved up.
+            // Slots that it did not use while none of its requests waited are not saved up.
             of_class.next_slot = of_class.next_slot.max(state.virtual_now);
         }
         of_class.flows.push(place.queue, &ticket, now);

@@ -24,7 +24,7 @@ fn most_calls_to_an_upstream_that_rejects_all_of_them_are_not_sent() {
     assert!(rejected.iter().all(|response| response.header("x-envoy-overloaded") == "true"));
     assert_eq!(throttled(&weir), rejected.len() as f64);
     assert!(weir.metric("weir_upstream_throttle_probability", &[("upstream", "upstream")]) > 0.9);
-    // What was not sent is charged to nobody.
+    // An attempt that was not sent is not charged.
     let remaining = responses.last().unwrap().numeric_header("x-ratelimit-remaining");
     assert!(remaining >= 1000 - sent.len() as u64 - 1, "{remaining}");
 }
