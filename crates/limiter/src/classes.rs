@@ -34,7 +34,7 @@ use self::ticket::{GatePlace, QueueIndex, SlotTicket};
 pub use self::waiting::Waiting;
 use crate::adaptive::AdaptiveRange;
 use crate::adaptive::controller::{ControllerState, Tolerance};
-use crate::adaptive::limits::{AdaptiveLimits, LearnedLimit, UpstreamSignal};
+use crate::adaptive::limits::{AdaptiveLimits, LearnedLimit, SlotIndex, UpstreamSignal};
 use crate::key::KeyHash;
 use crate::timestamp::{Timestamp, saturating_nanos};
 
@@ -88,7 +88,7 @@ pub enum Entrance {
 pub struct ConcurrencySlot {
     gate: Arc<ConcurrencyGate>,
     place: GatePlace,
-    measured: crate::adaptive::limits::SlotIndex,
+    measured: SlotIndex,
 }
 
 /// State of a gate, for operators.
@@ -259,11 +259,6 @@ impl ConcurrencyGate {
         Entrance::Waits(Waiting::new(self, ticket), patience)
     }
 
-    /// Records what a request in flight has shown about the upstream.
-    pub fn record(&self, slot: &ConcurrencySlot, signal: UpstreamSignal) {
-        self.limits.record(slot.measured, signal);
-    }
-
     /// Computes the limit from what was recorded since the last call, and admits requests if it has grown.
     pub fn adapt(&self, now: Timestamp) {
         self.limits.adapt(self.range, now);
@@ -307,14 +302,13 @@ impl ConcurrencyGate {
     }
 
     /// Changes the state, then gives free slots to requests that wait.
-    fn change<T>(&self, change: impl FnOnce(&mut GateState) -> T) -> T {
-        let (changed, woken) = {
+    fn change(&self, change: impl FnOnce(&mut GateState)) {
+        let woken = {
             let mut state = self.state.lock();
-            let changed = change(&mut state);
-            (changed, state.dispatch(self.limit()))
+            change(&mut state);
+            state.dispatch(self.limit())
         };
         woken.iter().for_each(|ticket| ticket.wake());
-        changed
     }
 
     /// Ends the wait of a request. Returns false if it has a slot.
@@ -365,9 +359,7 @@ impl GateState {
         }
         woken
     }
-}
 
-impl GateState {
     /// Returns the position of the class that gets the next slot: of those below their share the one whose turn it is,
     /// otherwise the one that is least above its share.
     fn next_class(&self, limit: u32) -> Option<usize> {
@@ -440,14 +432,9 @@ impl Shedding {
 }
 
 impl ConcurrencySlot {
-    /// Returns the gate to which it belongs.
-    pub fn gate(&self) -> &Arc<ConcurrencyGate> {
-        &self.gate
-    }
-
     /// Records what the request has shown about the upstream.
     pub fn record(&self, signal: UpstreamSignal) {
-        self.gate.record(self, signal);
+        self.gate.limits.record(self.measured, signal);
     }
 }
 
