@@ -152,7 +152,7 @@ impl RuleSet {
         };
         let Match::Yes(route) = rule.applies_to(request) else { return explained };
         explained.key = Some(explained_key(limiting, request, route, self.hasher_of(limiting), ipv6_prefix));
-        match limiting.distinct.as_ref().unwrap_or(&limiting.key).missing_part(request, route) {
+        match limiting.counted_key().missing_part(request, route) {
             None => {}
             Some((part, IncompleteKey::Ambiguous(ambiguity))) => {
                 explained.status = RuleStatus::Ambiguous(format!("{part}: {ambiguity}"));

@@ -159,7 +159,12 @@ impl LimitAction {
 
     /// Returns what the counters of a request depend on: the key, and the value of which different ones are counted.
     pub fn counted_parts(&self) -> &[Attribute] {
-        &self.distinct.as_ref().unwrap_or(&self.key).0
+        &self.counted_key().0
+    }
+
+    /// Returns the value of which different ones are counted, which contains the key; the key itself if requests are.
+    pub(super) fn counted_key(&self) -> &KeyTemplate {
+        self.distinct.as_ref().unwrap_or(&self.key)
     }
 
     /// Returns how the limits are shared with other instances; `None` if they are not.
