@@ -60,7 +60,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::adaptive::limits::AdaptiveLimits;
 use self::algorithm::{CounterState, Outcome, lease};
-use self::check_options::{CheckOptions, CounterRole};
+use self::check_options::{CheckOptions, CounterRole, WithoutRoom};
 use self::decision::{Decision, Enforcement, Verdict, Verdicts};
 use self::evaluation::CounterView;
 use self::feedback::states::FeedbackBook;
@@ -118,6 +118,21 @@ impl Check {
     /// Returns the limit that the request states for its key.
     pub fn request_limit(&self) -> Option<RequestLimit> {
         self.options?.request_limit
+    }
+
+    /// Returns what becomes of the request if the group has no room.
+    pub fn without_room(&self) -> WithoutRoom {
+        self.options.map_or(WithoutRoom::Reject, |options| options.without_room)
+    }
+
+    /// Whether the checks of the group count different values, of which some may be known.
+    pub fn is_distinct(&self) -> bool {
+        matches!(self.without_room(), WithoutRoom::Distinct(_))
+    }
+
+    /// Whether this is the purpose of the counter.
+    pub(crate) fn has_role(&self, role: CounterRole) -> bool {
+        self.options.is_some_and(|options| options.role == role)
     }
 
     /// Returns the identity of the counter. A limit that is kept by a reload keeps it.

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 pub use self::counting::JointOutcome;
 use super::algorithm::{self, CounterState, Outcome, ban};
-use super::check_options::{CounterRole, OnDenied, WithoutRoom};
+use super::check_options::{CounterRole, OnDenied};
 use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::duplicate_counters::DuplicateCounters;
 use super::evaluation::{self, CounterView};
@@ -246,7 +246,7 @@ impl<'a> Transaction<'a> {
             if verdict.rejects()
                 && !verdict.is_banned()
                 && !verdict.is_paused()
-                && !is_distinct(self.checks[position])
+                && !self.checks[position].is_distinct()
                 && let Some(outcome) = self.outcome_of_all(position, now)
             {
                 verdict.outcome = outcome;
@@ -296,12 +296,10 @@ impl<'a> Transaction<'a> {
             let range = from..from + group.len();
             from = range.end;
             let group_verdicts = &verdicts[range.clone()];
-            let is_ban =
-                |check: &Check| check.options.is_some_and(|options| options.role == CounterRole::Ban);
-            let banned = group
-                .iter()
-                .zip(group_verdicts)
-                .any(|(check, verdict)| (is_ban(check) || verdict.is_banned()) && is_without_room(verdict));
+            let is_ban = |check: &Check, verdict: &Verdict| {
+                (check.has_role(CounterRole::Ban) || verdict.is_banned()) && is_without_room(verdict)
+            };
+            let banned = group.iter().zip(group_verdicts).any(|(check, verdict)| is_ban(check, verdict));
             let is_over = |(check, verdict): (&&Check, &Verdict)| {
                 // A counter that is out of leased units is not over its limit: the store may have more. Neither is one
                 // that the provider has paused.
@@ -372,8 +370,8 @@ impl<'a> Transaction<'a> {
         limiter: &Limiter,
         now: Timestamp,
     ) {
-        let is_ban = |check: &Check| check.options.is_some_and(|options| options.role == CounterRole::Ban);
-        let Some(position) = range.clone().find(|position| is_ban(self.checks[*position])) else { return };
+        let is_ban = |position: &usize| self.checks[*position].has_role(CounterRole::Ban);
+        let Some(position) = range.clone().find(is_ban) else { return };
         let Some((quota, state)) = verdicts[position].counter else { return };
         let (next, length) = ban::start_ban(state, &quota, now);
         let (key, limit) = (self.keys[position], self.checks[position].handle.id);
@@ -388,11 +386,6 @@ impl<'a> Transaction<'a> {
             verdict.outcome = Outcome::Exceed { retry_after: Some(wait) };
         }
     }
-}
-
-/// Whether the checks of a counter count different values, of which some may be known.
-fn is_distinct(check: &Check) -> bool {
-    check.options.is_some_and(|options| matches!(options.without_room, WithoutRoom::Distinct(_)))
 }
 
 /// Whether a verdict rejects or diverts the request.

@@ -345,7 +345,7 @@ impl AppliedLimits {
             return;
         };
         let one = &mut self.selected[position];
-        if one.check.options.is_some_and(|options| options.without_room != WithoutRoom::Reject) {
+        if one.check.without_room() != WithoutRoom::Reject {
             return;
         }
         let quota = self.decision.verdicts().get(position).and_then(Verdict::quota);

@@ -24,7 +24,7 @@ type Order = SmallVec<[usize; 8]>;
 
 /// Whether any group of `checks` does not simply reject.
 pub(super) fn are_among<'c>(checks: impl IntoIterator<Item = &'c &'c Check>) -> bool {
-    checks.into_iter().any(|check| without_room(check) != WithoutRoom::Reject)
+    checks.into_iter().any(|check| check.without_room() != WithoutRoom::Reject)
 }
 
 /// Applies the groups of `checks` to `verdicts` that were each decided on its own.
@@ -65,7 +65,7 @@ impl SetProgress {
     ) -> Option<Enforcement> {
         let rejecting = positions.iter().map(|position| &verdicts[*position]).filter(|one| one.rejects());
         let wait = rejecting.map(Verdict::retry_after).max();
-        match without_room(checks[*positions.first()?]) {
+        match checks[*positions.first()?].without_room() {
             WithoutRoom::Reject => None,
             WithoutRoom::Divert => wait.map(|_| Enforcement::Diverting),
             WithoutRoom::Distinct(_) => {
@@ -164,11 +164,11 @@ impl EvaluatedGroups {
         let charged = &mut self.charged[self.first_of_counter[position]];
         let slot = transaction.slots[position];
         let mut before = transaction.before(position, slot, *charged, now);
-        if has_role(check, CounterRole::Seen) && matches!(slot, SlotLookup::Absent) {
+        if check.has_role(CounterRole::Seen) && matches!(slot, SlotLookup::Absent) {
             // A counter that values share in a full table knows none of them, so it must not admit any.
             before.counter = None.into();
         }
-        if has_role(check, CounterRole::Seen) {
+        if check.has_role(CounterRole::Seen) {
             // A value is known once it has been charged. Before, its first request may still turn out not to count.
             before.held = 0;
         }
@@ -181,7 +181,7 @@ impl EvaluatedGroups {
     /// new as if it had been rejected.
     fn forget_values_over_the_limit(&mut self, checks: &[&Check], positions: &[usize]) {
         if positions.iter().any(|position| self.verdicts[*position].exceeds()) {
-            let seen = positions.iter().filter(|position| has_role(checks[**position], CounterRole::Seen));
+            let seen = positions.iter().filter(|position| checks[**position].has_role(CounterRole::Seen));
             seen.for_each(|position| self.next[*position] = None);
         }
     }
@@ -203,7 +203,7 @@ impl EvaluatedGroups {
 fn withdraw(check: &Check, verdict: &mut Verdict, enforcement: Enforcement) {
     verdict.delay = 0;
     // In shadow mode, a check only reports. A value that is known is no violation to report.
-    if verdict.enforcement != Enforcement::Shadow || matches!(without_room(check), WithoutRoom::Distinct(_)) {
+    if verdict.enforcement != Enforcement::Shadow || check.is_distinct() {
         verdict.enforcement = enforcement;
     }
 }
@@ -211,27 +211,19 @@ fn withdraw(check: &Check, verdict: &mut Verdict, enforcement: Enforcement) {
 /// Whether the value of a group has been counted before. A ban applies to known values, too.
 fn is_known_value(checks: &[&Check], positions: &[usize], verdicts: &[Verdict]) -> bool {
     let is_known =
-        |position: &usize| has_role(checks[*position], CounterRole::Seen) && verdicts[*position].exceeds();
+        |position: &usize| checks[*position].has_role(CounterRole::Seen) && verdicts[*position].exceeds();
     let is_banned = |position: &usize| {
         let verdict = &verdicts[*position];
-        verdict.rejects() && (verdict.is_banned() || has_role(checks[*position], CounterRole::Ban))
+        verdict.rejects() && (verdict.is_banned() || checks[*position].has_role(CounterRole::Ban))
     };
     positions.iter().any(is_known) && !positions.iter().any(is_banned)
-}
-
-fn has_role(check: &Check, role: CounterRole) -> bool {
-    check.options.is_some_and(|options| options.role == role)
-}
-
-fn without_room(check: &Check) -> WithoutRoom {
-    check.options.map_or(WithoutRoom::Reject, |options| options.without_room)
 }
 
 /// Returns the order in which `checks` are evaluated, and the groups in it. All that simply reject are one group.
 fn groups(checks: &[&Check]) -> (Order, SmallVec<[Range<usize>; 8]>) {
     let group_of = |position: &usize| {
         let group = checks[*position].options.map_or(0, |options| options.group);
-        match without_room(checks[*position]) {
+        match checks[*position].without_room() {
             WithoutRoom::Reject => (0, 0, 0, 0),
             WithoutRoom::Divert => (1, 0, 0, group),
             WithoutRoom::Distinct(value) => (2, value, 0, group),

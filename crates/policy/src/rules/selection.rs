@@ -8,7 +8,6 @@ use super::RuleIndex;
 use super::remote_limit::RemoteQuery;
 use crate::identify::lookup::Ambiguity;
 use weir_limiter::Check;
-use weir_limiter::check_options::{CheckOptions, WithoutRoom};
 
 /// Purpose of a check within its rule. Numbers are positions of limits in the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,9 +75,8 @@ impl SelectedCheck {
 
     /// Adds the cost of another element of the same request. A request is in flight once.
     fn add(&mut self, other: &Self) {
-        let is_distinct = |options: CheckOptions| matches!(options.without_room, WithoutRoom::Distinct(_));
         // The same value in another element is no other one.
-        if self.check.options.is_some_and(is_distinct) {
+        if self.check.is_distinct() {
             return;
         }
         if !matches!(self.role, CheckRole::Permit | CheckRole::Ban) {
