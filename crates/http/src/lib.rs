@@ -7,4 +7,5 @@
 pub mod headers;
 pub mod http1;
 pub mod http2;
+pub mod messages;
 pub mod unsent;
