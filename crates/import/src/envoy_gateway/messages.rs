@@ -16,7 +16,7 @@ pub(super) static SPEC: Message = Message {
             Differs,
             "Envoy Gateway merges the policy with that of the gateway, and here a route has its own rules only",
         ),
-        ("bandwidthLimit", Looser, "limits bytes a second, and rules limit requests"),
+        ("bandwidthLimit", Looser, "limits bytes a second: use a rule with `bandwidth`"),
         (
             "circuitBreaker",
             Looser,

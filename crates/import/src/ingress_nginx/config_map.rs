@@ -108,7 +108,7 @@ impl IngressSettings {
 
 /// Says that a limit of bytes is not converted.
 pub(super) fn lose_bytes(value: &Node, ledger: &Ledger) {
-    ledger.lose(value, Effect::Looser, "limits bytes a second, and rules limit requests");
+    ledger.lose(value, Effect::Looser, "limits bytes a second: use a rule with `bandwidth`");
 }
 
 fn read_status(data: &Node, name: &str, status: &mut u16, ledger: &Ledger) {

@@ -276,7 +276,7 @@ pub(super) const OTHER_FILTERS: [(&str, Effect, &str); 13] = [
 ];
 
 const CONNECTIONS: &str = "limits connections, and rules limit requests";
-const BYTES: &str = "limits bytes a second, and rules limit requests";
+const BYTES: &str = "limits bytes a second: use a rule with `bandwidth`";
 
 /// Fields of the connection manager that decide which address a client has.
 pub(super) const CLIENT_ADDRESS_FIELDS: [&str; 6] = [

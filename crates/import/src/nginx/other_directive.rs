@@ -19,7 +19,10 @@ pub(super) fn other_directive(name: &str, directive: &Directive) -> Option<Remar
         | "uwsgi_limit_rate"
         | "proxy_download_rate"
         | "proxy_upload_rate" => {
-            let text = format!("`{name} {first}` is not converted: rules limit requests, not bytes a second");
+            let side = if name == "proxy_upload_rate" { "request" } else { "response" };
+            let text = format!(
+                "`{name} {first}` is not converted: write a rule with `key: stream` and `bandwidth: {{ {side}: … }}`"
+            );
             (Effect::Looser, text)
         }
         "limit_zone" => {
