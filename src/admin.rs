@@ -30,6 +30,7 @@ mod shared_limits;
 mod snapshot;
 mod stats;
 mod status;
+mod streams;
 mod suggestions;
 mod top;
 

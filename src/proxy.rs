@@ -39,6 +39,7 @@ mod response_future;
 mod run;
 mod stored_request;
 mod stream;
+mod streams;
 mod timeouts;
 mod tunnel;
 mod unanswered;

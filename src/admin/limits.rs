@@ -6,7 +6,7 @@ use super::query::Query;
 use super::response::{self, FullResponse};
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
-use super::{AdminState, document_limits, status};
+use super::{AdminState, document_limits, status, streams};
 use weir_limiter::adaptive::limits::AdaptiveState;
 use weir_limiter::check_options::OnDenied;
 use weir_limiter::elastic::controller::Assessment;
@@ -48,6 +48,9 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
             }
             if let Some(shared) = shared_limits.rule_json(RuleIndex(index), rule) {
                 fields.insert("sharing".to_owned(), shared);
+            }
+            if let Some(streams) = streams::list(state, rule, |limit| quota(&limit.quota)) {
+                fields.insert("streams".to_owned(), streams);
             }
             fields.insert("decisions".to_owned(), decisions(&state.metrics.decisions(&rule.name)));
             fields.into()
@@ -140,7 +143,7 @@ fn add_limit_fields(fields: &mut Map<String, Value>, limiting: &LimitAction) {
         OnMissing::Deny => "deny",
     };
     let limits: Vec<Value> = limiting.limits.iter().map(limit).collect();
-    fields.insert("key".to_owned(), limiting.key.to_string().into());
+    fields.insert("key".to_owned(), limiting.key_text().into());
     if let Some(distinct) = &limiting.distinct {
         fields.insert("distinct".to_owned(), distinct.to_string().into());
     }

@@ -51,7 +51,9 @@ impl<'s> SharedLimitsView<'s> {
             let name = match role {
                 CheckRole::Ban | CheckRole::Seen => return None,
                 CheckRole::Permit => "in_flight".to_owned(),
-                CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => quota.limit().to_string(),
+                CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) | CheckRole::Stream(_) => {
+                    quota.limit().to_string()
+                }
             };
             let mut shown = match shared.mode {
                 Mode::Split => {

@@ -9,7 +9,7 @@ use super::notices::notices;
 use super::recent::Sample;
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
-use super::{AdminState, document_limits, top};
+use super::{AdminState, document_limits, streams, top};
 use weir_config::reload::ReloadStatus;
 use weir_limiter::classes::{ClassCounts, ClassView};
 use weir_limiter::timestamp::Timestamp;
@@ -73,6 +73,7 @@ fn rules(state: &AdminState, policy: &Policy) -> Vec<Value> {
             "name": rule.name,
             "action": action,
             "limits": rule.limits().iter().map(|limit| limit.quota.limit().to_string()).collect::<Vec<_>>(),
+            "streams": streams::list(state, rule, |limit| json!({ "limit": limit.to_string() })),
             "unit": rule.action.limiting().map(|limiting| CostUnit::of(limiting).as_str()),
             "charged_units": charged_units(state, rule),
             "throttle": throttle,

@@ -22,6 +22,7 @@ pub(super) use self::replay::ReplayBuffer;
 use super::finish;
 use super::headers::identity::{remove_forbidden_trailers, sanitize_trailers};
 use super::request_context::{RequestContext, ResponseFlag, UploadProgress};
+use super::streams::BodyGate;
 use super::timeouts::{Timeout, UploadTimer};
 use weir_upstream::response_body::{UpstreamBodyError, UpstreamResponseBody};
 
@@ -49,6 +50,8 @@ pub(super) struct UploadMonitor {
     timer: UploadTimer,
     response_timeout: Timeout,
     progress: Rc<UploadProgress>,
+    /// Limits on the body.
+    gate: Option<Box<BodyGate>>,
 }
 
 impl RequestBody {
@@ -63,7 +66,9 @@ impl RequestBody {
             return Self::None;
         }
         let progress = Rc::clone(context.upload.get_or_insert_default());
-        let upload = UploadMonitor { timer: UploadTimer::start(&context.timer), response_timeout, progress };
+        let timer = UploadTimer::start(&context.timer);
+        let gate = context.streams.as_ref().and_then(|streams| streams.of_request());
+        let upload = UploadMonitor { timer, response_timeout, progress, gate };
         Self::Incoming(Box::new((incoming, upload)))
     }
 
@@ -74,6 +79,28 @@ impl RequestBody {
 }
 
 impl UploadMonitor {
+    /// Returns the next frame of the body, as far as the limits on it have room.
+    fn poll_frame(
+        &mut self,
+        incoming: &mut DownstreamBody,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, DownstreamBodyError>>> {
+        match &mut self.gate {
+            None => Pin::new(incoming).poll_frame(cx),
+            Some(gate) => gate.poll_frame(cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)),
+        }
+    }
+
+    /// Whether the limits on the body hold a part of it.
+    fn holds(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.holds())
+    }
+
+    /// Whether nothing of the body is left to be passed on.
+    fn is_at_end(&self, incoming: &DownstreamBody) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.held() == 0) && incoming.is_end_stream()
+    }
+
     fn record_poll(&self, polled: &Poll<Option<Result<Frame<Bytes>, DownstreamBodyError>>>, ended: bool) {
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
@@ -108,13 +135,17 @@ impl Body for RequestBody {
                     let error = DownstreamBodyError::Http1(io::ErrorKind::TimedOut.into());
                     return Poll::Ready(Some(Err(error)));
                 }
-                let mut polled = Pin::new(&mut *incoming).poll_frame(cx);
+                let mut polled = upload.poll_frame(incoming, cx);
+                if polled.is_pending() && upload.holds() {
+                    // The client owes nothing.
+                    return Poll::Pending;
+                }
                 if let Poll::Ready(Some(Ok(frame))) = &mut polled
                     && let Some(trailers) = frame.trailers_mut()
                 {
                     sanitize_trailers(trailers);
                 }
-                let ended = matches!(polled, Poll::Ready(None)) || incoming.is_end_stream();
+                let ended = matches!(polled, Poll::Ready(None)) || upload.is_at_end(incoming);
                 upload.record_poll(&polled, ended);
                 polled
             }
@@ -125,7 +156,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::None => true,
-            Self::Incoming(streamed) => streamed.0.is_end_stream(),
+            Self::Incoming(streamed) => streamed.1.is_at_end(&streamed.0),
             Self::Replayed(replayed) => replayed.is_end_stream(),
         }
     }
@@ -133,10 +164,21 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::None => SizeHint::with_exact(0),
-            Self::Incoming(streamed) => streamed.0.size_hint(),
+            Self::Incoming(streamed) => with_held(streamed.0.size_hint(), streamed.1.gate.as_deref()),
             Self::Replayed(replayed) => replayed.size_hint(),
         }
     }
+}
+
+/// Returns the size of a body of which `gate` holds a part.
+fn with_held(left: SizeHint, gate: Option<&BodyGate>) -> SizeHint {
+    let Some(held) = gate.map(BodyGate::held).filter(|held| *held > 0) else { return left };
+    let mut hint = SizeHint::new();
+    if let Some(upper) = left.upper() {
+        hint.set_upper(upper.saturating_add(held));
+    }
+    hint.set_lower(left.lower().saturating_add(held));
+    hint
 }
 
 /// Body of a response to a client, from the upstream or a local reply.
@@ -208,8 +250,11 @@ impl ResponseBody {
     /// Creates the body of an upstream's response.
     pub(super) fn upstream(
         response: UpstreamResponseBody<RequestBody>,
-        context: Box<RequestContext>,
+        mut context: Box<RequestContext>,
     ) -> Self {
+        if let Some(streams) = &mut context.streams {
+            streams.limit_response();
+        }
         Self::new(ResponseContent::Upstream(response), context)
     }
 
@@ -297,6 +342,11 @@ impl ResponseBody {
         }
     }
 
+    /// Returns the limits on the body.
+    fn gate(&self) -> Option<&BodyGate> {
+        self.context.as_ref()?.streams.as_ref()?.of_response()
+    }
+
     fn complete_at_end(&mut self) {
         if self.is_end_stream()
             && let Some(context) = &mut self.context
@@ -331,14 +381,10 @@ impl Body for ResponseBody {
         if let Some(context) = &self.context {
             context.timer.data_polled();
         }
-        let mut polled = match &mut self.content {
-            ResponseContent::Local(content) => {
-                Poll::Ready(content.take().map(|content| Ok(Frame::data(content))))
-            }
-            ResponseContent::Message(message) => Poll::Ready(message.next_frame().map(Ok)),
-            ResponseContent::Withheld => Poll::Ready(None),
-            ResponseContent::Upstream(upstream) => Pin::new(upstream).poll_frame(cx),
-            ResponseContent::Prefetched(ahead) => ahead.poll_frame(cx),
+        let Self { content, context } = &mut *self;
+        let mut polled = match context.as_mut().and_then(|context| context.response_gate()) {
+            None => content.poll_frame(cx),
+            Some(gate) => gate.poll_frame(cx, |cx| content.poll_frame(cx)),
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut polled
             && let Some(trailers) = frame.trailers_mut()
@@ -363,24 +409,43 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.content {
-            ResponseContent::Local(content) => content.is_none(),
-            ResponseContent::Message(message) => message.is_sent(),
-            ResponseContent::Withheld => true,
-            ResponseContent::Upstream(upstream) => upstream.is_end_stream(),
-            ResponseContent::Prefetched(ahead) => ahead.frames.is_empty() && ahead.remainder.is_end_stream(),
+        self.content.is_end_stream() && self.gate().is_none_or(|gate| gate.held() == 0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        with_held(self.content.size_hint(), self.gate())
+    }
+}
+
+impl ResponseContent {
+    #[inline]
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
+        match self {
+            Self::Local(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
+            Self::Message(message) => Poll::Ready(message.next_frame().map(Ok)),
+            Self::Withheld => Poll::Ready(None),
+            Self::Upstream(upstream) => Pin::new(upstream).poll_frame(cx),
+            Self::Prefetched(ahead) => ahead.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Local(content) => content.is_none(),
+            Self::Message(message) => message.is_sent(),
+            Self::Withheld => true,
+            Self::Upstream(upstream) => upstream.is_end_stream(),
+            Self::Prefetched(ahead) => ahead.frames.is_empty() && ahead.remainder.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.content {
-            ResponseContent::Local(content) => {
-                SizeHint::with_exact(content.as_ref().map_or(0, |all| all.len() as u64))
-            }
-            ResponseContent::Message(_) => SizeHint::default(),
-            ResponseContent::Withheld => SizeHint::with_exact(0),
-            ResponseContent::Upstream(upstream) => upstream.size_hint(),
-            ResponseContent::Prefetched(ahead) => {
+        match self {
+            Self::Local(content) => SizeHint::with_exact(content.as_ref().map_or(0, |all| all.len() as u64)),
+            Self::Message(_) => SizeHint::default(),
+            Self::Withheld => SizeHint::with_exact(0),
+            Self::Upstream(upstream) => upstream.size_hint(),
+            Self::Prefetched(ahead) => {
                 let rest = ahead.remainder.size_hint().exact();
                 rest.map_or_else(SizeHint::default, |rest| {
                     SizeHint::with_exact(rest.saturating_add(ahead.prefetched_size()))

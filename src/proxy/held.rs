@@ -234,14 +234,18 @@ impl HeldRequest {
     ) -> Result<(AdmittedRequest, Option<Duration>), DownstreamResponse> {
         let Self { view, mut context, pending, mut head, flags, mut unread, trace, fields } = *self;
         let (connection, now) = (Rc::clone(&context.connection), context.started_at);
-        if let Some(fields) = fields {
+        if let Some(fields) = &fields {
             let headers = &mut head.headers;
-            usage::ask_for_usage(&mut context, &view.policy, &pending, &fields, headers, &mut unread);
+            usage::ask_for_usage(&mut context, &view.policy, &pending, fields, headers, &mut unread);
         }
         let Ok(attributes) = identify_request(&connection, &view, &head, now) else {
             let reply = LocalReply::malformed(InvalidRequest::Malformed);
             return Err(reply.send(context, UnreadBody::Unknown));
         };
+        // For keys of limits inside streams. A batch is one stream.
+        if let Some(element) = fields.as_ref().and_then(|fields| fields.of_elements().next()) {
+            attributes.body.set(element);
+        }
         let identified = IdentifiedRequest::new(&connection, &view, &head, &attributes, context.request_bits);
         let has_body = !unread.is_empty();
         let chosen = ChosenUpstream::choose(identified, &mut context, &view, &pending, &head, has_body);

@@ -11,6 +11,7 @@ use super::fallback::CachedFallbacks;
 use super::headers::overrides::RequestOverrides;
 use super::headers::{self, Hop, RequestHeaderFlags};
 use super::request_context::{RequestContext, propagate_trace};
+use super::streams::RequestStreams;
 use super::view::GenerationView;
 use weir_http::headers::{FieldLines, take_head};
 use weir_limits::PendingLimits;
@@ -41,6 +42,11 @@ impl<'c> ChosenUpstream<'c> {
         context.recorder = view.fallbacks.record(pending, incoming, context.started_at);
         let IdentifiedRequest { attributes, next_hop, hop } = identified;
         classes::classify(context, view, head, attributes);
+        // A stored call has no client whose stream could be slowed down.
+        if view.policy.rules.has_streams() && context.connection.stored.is_none() {
+            let RequestContext { connection, timer, .. } = context;
+            context.streams = RequestStreams::select(&connection.worker, timer, view, attributes);
+        }
         let diverting = pending.limits().diverting_rule().and_then(|rule| view.diversion(rule));
         let upstream = match diverting {
             Some(upstream) => {

@@ -16,6 +16,7 @@ pub(super) use self::log_record::{LogRecord, propagate_trace, record_decision, s
 pub(super) use self::response_flag::ResponseFlag;
 use super::connection::DownstreamConnection;
 use super::fallback::Recorder;
+use super::streams::{BodyGate, RequestStreams};
 use super::timeouts::RequestTimer;
 use weir_bodies::response::ResponseReader;
 use weir_http::http1::head::ReceivedHead;
@@ -87,6 +88,8 @@ pub(super) struct RequestContext {
     pub(super) upload: Option<Rc<UploadProgress>>,
     /// Charges to be settled when the outcome is known.
     pub(super) settlement: Option<Box<Settlement>>,
+    /// Limits inside its stream.
+    pub(super) streams: Option<Box<RequestStreams>>,
     /// Limits that follow the provider.
     pub(super) followed: Option<Box<FollowedLimits>>,
     /// Records the response for requests that are rejected later.
@@ -113,6 +116,11 @@ pub(super) struct UpgradeRequest {
 }
 
 impl UpgradeRequest {
+    /// Whether the protocol is WebSocket (RFC 6455).
+    pub(super) fn is_websocket(&self) -> bool {
+        self.protocol.as_ref().is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    }
+
     /// Whether what follows the head is for a tunnel and not the content of the request (RFC 9110 section 9.3.6, RFC 8441 section 5).
     pub(super) const fn is_by_connect(&self) -> bool {
         self.is_connect || self.is_extended_connect
@@ -176,6 +184,7 @@ impl RequestContext {
             is_complete: false,
             upload: None,
             settlement: None,
+            streams: None,
             followed: None,
             recorder: None,
             stated_cost: None,
@@ -193,6 +202,12 @@ impl RequestContext {
     /// Whether the client accepts no other success than the protocol that it has requested.
     pub(super) fn requires_upgrade(&self) -> bool {
         self.upgrade.is_extended_connect
+    }
+
+    /// Returns the limits on the body of the response.
+    #[inline]
+    pub(super) fn response_gate(&mut self) -> Option<&mut BodyGate> {
+        self.streams.as_mut()?.of_response_mut()
     }
 
     /// Returns the bytes received of the request body.

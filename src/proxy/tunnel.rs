@@ -18,7 +18,9 @@ use self::accounting::TunnelAccounting;
 use super::finish;
 use super::request_context::{RequestContext, UpgradedRequest};
 use super::stream::DownstreamIo;
+use super::streams::LimitedStream;
 use super::timeouts::{RequestTimer, TimeoutKind};
+use weir_http::messages::Framing;
 use weir_net::transport::Http2Stream;
 use weir_upstream::tunnel::Tunnel;
 
@@ -55,6 +57,9 @@ async fn copy_both_ways(
     stream: Option<SharedStream>,
 ) {
     let timer = Rc::clone(&upgraded.context.timer);
+    let RequestContext { streams, upgrade, .. } = &*upgraded.context;
+    let framing = upgrade.is_websocket().then_some(Framing::WebSocket);
+    let downstream = LimitedStream::new(downstream, streams.as_deref(), framing);
     let (mut account, mut downstream) = TunnelAccounting::start(upgraded.context, downstream);
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upgraded.upstream));

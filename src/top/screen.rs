@@ -276,7 +276,8 @@ fn terms(rule: &ReceivedRule) -> String {
     let mut parts: Vec<String> = match rule.action.as_str() {
         "limit" | "" => {
             let unit = rule.unit.as_deref().unwrap_or_default();
-            rule.limits.iter().map(|limit| with_unit(limit, unit)).collect()
+            let streams = rule.streams.iter().flatten().map(|stream| stream.limit.clone());
+            rule.limits.iter().map(|limit| with_unit(limit, unit)).chain(streams).collect()
         }
         action => vec![action.to_owned()],
     };

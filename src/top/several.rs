@@ -175,7 +175,7 @@ impl<T: Clone> Joined<T> {
 
 fn add_rule(sum: &mut ReceivedRule, rule: &ReceivedRule) {
     sum.differs |= (&sum.action, &sum.limits, &sum.throttle) != (&rule.action, &rule.limits, &rule.throttle)
-        || (sum.in_flight, &sum.unit) != (rule.in_flight, &rule.unit);
+        || (sum.in_flight, &sum.unit, &sum.streams) != (rule.in_flight, &rule.unit, &rule.streams);
     add_decisions(&mut sum.decisions, &rule.decisions);
     sum.keys = added(sum.keys, rule.keys);
     sum.charged_units = added(sum.charged_units, rule.charged_units);

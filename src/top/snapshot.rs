@@ -59,6 +59,8 @@ pub(super) struct ReceivedRule {
     pub(super) name: String,
     pub(super) action: String,
     pub(super) limits: Vec<String>,
+    /// Limits inside streams.
+    pub(super) streams: Option<Vec<ReceivedStream>>,
     /// What the numbers of the limits count.
     pub(super) unit: Option<String>,
     /// Units that responses were charged; `None` if they do not state the cost.
@@ -72,6 +74,14 @@ pub(super) struct ReceivedRule {
     /// Whether it is the sum of rules that are not the same, as during a rollout.
     #[serde(skip)]
     pub(super) differs: bool,
+}
+
+/// A limit inside streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedStream {
+    /// With its unit.
+    pub(super) limit: String,
 }
 
 impl ReceivedRule {

@@ -61,6 +61,7 @@ mod sharing;
 mod slow_clients;
 mod state_file;
 mod stated_limits;
+mod streams;
 mod suggest;
 mod support;
 mod throttling;

@@ -32,7 +32,7 @@ pub(crate) fn echo_server() -> SocketAddr {
     address
 }
 
-fn connect_websocket(address: SocketAddr) -> Result<WebSocket<TcpStream>, u16> {
+pub(crate) fn connect_websocket(address: SocketAddr) -> Result<WebSocket<TcpStream>, u16> {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(wait::DEADLINE)).unwrap();
     match tungstenite::client(format!("ws://{address}/chat"), stream) {

@@ -17,8 +17,10 @@ pub(super) enum RuleKind {
     Allow,
     /// `action: deny`.
     Deny,
-    /// `in_flight` without a limit.
-    InFlightOnly,
+    /// `in_flight` or `bandwidth` without a limit.
+    WithoutLimit,
+    /// A cost by messages: the limits are those of messages, which wait and are never rejected.
+    Messages,
     /// `scope: {rls: …}`: another service decides, once, before the request is forwarded.
     Remote,
     /// `scope: {rls: …}` without `on_error: local`: the rule has no limits of its own.
@@ -99,16 +101,23 @@ const RESPONSE_EXCLUSIONS: &[Exclusion] = &[ENVOY_RESPONDS];
 const NOT_A_FALLBACK: Exclusion =
     Exclusion { kind: RuleKind::Deny, reason: "", hint: "use `body: { file: … }`" };
 const ALLOW_OR_DENY_EXCLUSIONS: &[Exclusion] = &[excluded_in(RuleKind::AllowOrDeny)];
+const NO_REQUESTS: Exclusion = excluded_in(RuleKind::Messages);
+const MESSAGES_WAIT: Exclusion = Exclusion {
+    kind: RuleKind::Messages,
+    reason: "messages over the limit wait",
+    hint: "use `hard` or `shadow`",
+};
 const COUNTING_EXCLUSIONS: &[Exclusion] = &[
     excluded_in(RuleKind::AllowOrDeny),
-    excluded_in(RuleKind::InFlightOnly),
+    excluded_in(RuleKind::WithoutLimit),
+    NO_REQUESTS,
     excluded_in_remote(WITHOUT_SCOPE_HINT),
     REQUEST_END_UNKNOWN,
     END_UNREPORTED,
 ];
 const DISTINCT_EXCLUSIONS: &[Exclusion] = &[
     excluded_in(RuleKind::AllowOrDeny),
-    excluded_in(RuleKind::InFlightOnly),
+    excluded_in(RuleKind::WithoutLimit),
     excluded_in_remote(WITHOUT_SCOPE_HINT),
     Exclusion {
         kind: RuleKind::Shared,
@@ -119,7 +128,7 @@ const DISTINCT_EXCLUSIONS: &[Exclusion] = &[
 ];
 const LIMIT_EXCLUSIONS: &[Exclusion] = &[excluded_in(RuleKind::AllowOrDeny), NO_LOCAL_LIMIT];
 const LIMIT_OPTION_EXCLUSIONS: &[Exclusion] =
-    &[excluded_in(RuleKind::AllowOrDeny), excluded_in(RuleKind::InFlightOnly), NO_LOCAL_LIMIT];
+    &[excluded_in(RuleKind::AllowOrDeny), excluded_in(RuleKind::WithoutLimit), NO_LOCAL_LIMIT];
 
 const fn key_row(
     path: &'static [&'static str],
@@ -171,7 +180,7 @@ const TABLE: &[ApplicabilityRow] = &[
     key_row(
         &["cost"],
         |given| given.rule.cost.is_some(),
-        &[excluded_in(RuleKind::AllowOrDeny), excluded_in(RuleKind::InFlightOnly)],
+        &[excluded_in(RuleKind::AllowOrDeny), excluded_in(RuleKind::WithoutLimit)],
     ),
     values_row(
         &["cost"],
@@ -192,6 +201,23 @@ const TABLE: &[ApplicabilityRow] = &[
         )],
     )
     .reported_at_key(),
+    values_row(
+        &["cost"],
+        "by messages",
+        |given| is_cost_of_messages(given.rule),
+        &[Exclusion { kind: RuleKind::Shared, reason: "", hint: WITHOUT_SCOPE_HINT }],
+    ),
+    key_row(
+        &["bandwidth"],
+        |given| given.rule.bandwidth.is_some(),
+        &[
+            excluded_in(RuleKind::AllowOrDeny),
+            excluded_in_remote(WITHOUT_SCOPE_HINT),
+            Exclusion { kind: RuleKind::Shared, reason: "", hint: WITHOUT_SCOPE_HINT },
+            excluded_in_domain("Envoy sends no bodies", "use a separate rule without `domain`"),
+            FORWARDED_ELSEWHERE,
+        ],
+    ),
     key_row(&["distinct"], |given| given.rule.distinct.is_some(), DISTINCT_EXCLUSIONS),
     key_row(&["count"], |given| given.rule.count.is_some(), COUNTING_EXCLUSIONS),
     key_row(&["refund_on"], |given| given.rule.refund_on.is_some(), COUNTING_EXCLUSIONS),
@@ -222,14 +248,14 @@ const TABLE: &[ApplicabilityRow] = &[
         &["throttle"],
         "other than `hard`, `shadow`, `wait`",
         |given| limits_only_rates(given.rule),
-        &[excluded_in(RuleKind::InFlightOnly)],
+        &[excluded_in(RuleKind::WithoutLimit)],
     )
     .reported_at_key(),
     values_row(
         &["throttle"],
         "other than `hard`, `shadow`",
         |given| !matches!(given.throttle, Throttle::Hard | Throttle::Shadow),
-        &[excluded_in_remote("use `hard` or `shadow`")],
+        &[excluded_in_remote("use `hard` or `shadow`"), MESSAGES_WAIT],
     ),
     values_row(
         &["throttle"],
@@ -267,8 +293,9 @@ const TABLE: &[ApplicabilityRow] = &[
         |given| given.rule.on_denied.is_some(),
         &[
             excluded_in(RuleKind::AllowOrDeny),
-            excluded_in(RuleKind::InFlightOnly),
+            excluded_in(RuleKind::WithoutLimit),
             excluded_in_remote(WITHOUT_SCOPE_HINT),
+            NO_REQUESTS,
         ],
     ),
     key_row(&["on_limit"], |given| given.rule.on_limit.is_some(), &[excluded_in(RuleKind::Allow)]),
@@ -311,7 +338,7 @@ const TABLE: &[ApplicabilityRow] = &[
     key_row(
         &["on_limit", "upstream"],
         |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.upstream.is_some()),
-        &[FORWARDED_ELSEWHERE],
+        &[FORWARDED_ELSEWHERE, NO_REQUESTS],
     ),
     key_row(
         &["on_limit", "cors"],
@@ -321,7 +348,7 @@ const TABLE: &[ApplicabilityRow] = &[
     key_row(
         &["on_limit", "ban"],
         |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.ban.is_some()),
-        &[excluded_in(RuleKind::Deny), excluded_in_remote("")],
+        &[excluded_in(RuleKind::Deny), excluded_in_remote(""), NO_REQUESTS],
     ),
     key_row(
         &["respond"],
@@ -331,6 +358,7 @@ const TABLE: &[ApplicabilityRow] = &[
             excluded_in_remote("use `scope: shared`"),
             excluded_in_domain("Envoy forwards its requests itself", "use a separate rule without `domain`"),
             FORWARDED_ELSEWHERE,
+            NO_REQUESTS,
         ],
     ),
     key_row(
@@ -369,7 +397,8 @@ fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Ru
         RuleKind::AllowOrDeny if rule.action == Some(raw::Action::Allow) => "with `action: allow`",
         RuleKind::Allow => "with `action: allow`",
         RuleKind::AllowOrDeny | RuleKind::Deny => "with `action: deny`",
-        RuleKind::InFlightOnly => "without `limit`",
+        RuleKind::WithoutLimit => "without `limit`",
+        RuleKind::Messages => "with a cost by messages",
         RuleKind::Remote => "with `scope: {rls: …}`",
         RuleKind::RemoteOnly => "with `scope: {rls: …}`: the rate limit service sets the limit",
         RuleKind::Shared => "with `scope: shared`",
@@ -398,6 +427,9 @@ fn is_in_flight_adaptive(rule: &raw::Rule) -> bool {
 }
 
 fn is_cost_measured_later(rule: &raw::Rule) -> bool {
+    if is_cost_of_messages(rule) {
+        return true;
+    }
     match rule.cost.as_deref() {
         Some(raw::Cost::Variable(measured)) => {
             measured.request_bytes.is_some()
@@ -405,6 +437,15 @@ fn is_cost_measured_later(rule: &raw::Rule) -> bool {
                 || measured.response_bytes.is_some()
                 || measured.response_json.is_some()
                 || measured.tokens.is_some()
+        }
+        Some(raw::Cost::Units(_)) | None => false,
+    }
+}
+
+fn is_cost_of_messages(rule: &raw::Rule) -> bool {
+    match rule.cost.as_deref() {
+        Some(raw::Cost::Variable(measured)) => {
+            measured.messages.is_some() || measured.response_messages.is_some()
         }
         Some(raw::Cost::Units(_)) | None => false,
     }

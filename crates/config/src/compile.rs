@@ -49,6 +49,7 @@ mod secret_headers;
 mod state_file;
 mod stated_limit;
 mod store_settings;
+mod streams;
 mod throttle;
 mod tls;
 mod tracing;

@@ -66,6 +66,30 @@ fn parse_rate(text: &str) -> Result<Limit, ValueError> {
     Ok(Limit::new(positive_number(count, "count")?, self::period(period, text)?))
 }
 
+/// Parses a number of bytes per period, e.g. `1MiB/s`.
+///
+/// # Errors
+/// Returns a [`ValueError`] that names the part that cannot be read.
+pub fn byte_rate(text: &str) -> Result<Limit, ValueError> {
+    let expected =
+        || ValueError::new(format!("expected a size per period such as `1MiB/s`, got {}", quoted(text)));
+    let Some((bytes, period)) = split_rate(text) else {
+        let error = expected();
+        return Err(match size(text) {
+            Ok(_) => error.with_hint(format!("add the period, as in `{}/s`", text.trim())),
+            Err(_) => error,
+        });
+    };
+    if misspelling::is_in_bits(bytes) {
+        return Err(expected().with_hint("it is in bytes, not bits: eight bits are a byte"));
+    }
+    let (written, period) = (bytes.trim(), period.trim());
+    let count = u32::try_from(size(written)?).ok().and_then(NonZeroU32::new);
+    let outside =
+        || ValueError::new(format!("expected 1B to {}B per period, got {}", u32::MAX, quoted(written)));
+    Ok(Limit::new(count.ok_or_else(outside)?, self::period(period, text)?))
+}
+
 /// Parses a duration, e.g. `250ms`, `5s` or `2h`. Zero needs a unit, too: `0s`.
 ///
 /// # Errors

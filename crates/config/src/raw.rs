@@ -6,6 +6,7 @@
 //! so that the rest of the file can still be checked.
 
 mod alerts;
+mod bandwidth;
 mod bodies;
 mod bootstrap;
 mod classes;
@@ -38,6 +39,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::alerts::Alerts;
+pub use self::bandwidth::{Bandwidth, BandwidthMap, ByteRate};
 pub use self::bodies::Bodies;
 pub use self::bootstrap::{Bootstrap, DocumentUrl};
 pub use self::classes::RequestClass;

@@ -21,6 +21,7 @@ mod record;
 mod remote;
 mod rule_recorder;
 mod settlement;
+mod streams;
 mod summary;
 mod tables;
 mod view;
@@ -41,6 +42,7 @@ use self::record::{DecisionSubject, RequestCopy};
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
 pub use self::settlement::{FieldsRead, Settlement, TunnelRoom};
+pub use self::streams::{StreamLimiter, StreamRoom};
 pub use self::summary::{DecisionSummary, Standing};
 pub use self::tables::LimitTables;
 pub use self::view::{LimitResources, LimitsView};
@@ -428,7 +430,7 @@ impl AppliedLimits {
         is_wanted: impl Fn(&SelectedCheck) -> bool + 'a,
     ) -> impl Iterator<Item = (usize, &'a SelectedCheck, Reservation)> + 'a {
         let is_counted = move |selected: &SelectedCheck| match selected.role {
-            CheckRole::Ban | CheckRole::Permit => false,
+            CheckRole::Ban | CheckRole::Permit | CheckRole::Stream(_) => false,
             CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) | CheckRole::Seen => {
                 is_wanted(selected)
             }

@@ -226,6 +226,6 @@ fn record_use(limits: &AppliedLimits, view: &LimitsView, selected: &SelectedChec
 const fn counts(role: CheckRole) -> bool {
     match role {
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => true,
-        CheckRole::Ban | CheckRole::Permit | CheckRole::Seen => false,
+        CheckRole::Ban | CheckRole::Permit | CheckRole::Seen | CheckRole::Stream(_) => false,
     }
 }

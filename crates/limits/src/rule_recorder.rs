@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use weir_policy::rules::rule::Rule;
 use weir_telemetry::metrics::{Metrics, RuleMetrics, WaitMetrics};
-pub(super) use weir_telemetry::metrics::{StatedCostMetrics, StatedCostOutcome};
+pub(super) use weir_telemetry::metrics::{
+    StatedCostMetrics, StatedCostOutcome, StreamMetrics, StreamOutcome,
+};
 use weir_telemetry::observe::key_writer::LogKeys;
 use weir_telemetry::observe::top_keys::{TopKeys, WorkerId, WorkerSketch};
 
@@ -24,6 +26,8 @@ pub(super) struct RuleRecorder {
     pub(super) waits: Option<Arc<WaitMetrics>>,
     /// Metrics of the costs that responses state, if they do.
     pub(super) stated_costs: Option<Arc<StatedCostMetrics>>,
+    /// Metrics of the rule's limits inside streams, if it has some.
+    pub(super) streams: Option<Arc<StreamMetrics>>,
 }
 
 impl RuleRecorder {
@@ -33,12 +37,15 @@ impl RuleRecorder {
         if rule.limits().iter().any(|limit| limit.stated.is_some()) {
             counters.show_unreadable_limits();
         }
-        let stated_cost = rule.action.limiting().and_then(|limiting| limiting.cost_model.response_fields());
+        let limiting = rule.action.limiting();
+        let stated_cost = limiting.and_then(|limiting| limiting.cost_model.response_fields());
+        let streams = limiting.and_then(|limiting| limiting.streams.as_ref());
         Self {
             metrics: counters,
             sketch: None,
             waits: rule.wait().map(|_| metrics.wait(&rule.name)),
             stated_costs: stated_cost.map(|_| metrics.stated_cost(&rule.name)),
+            streams: streams.map(|_| metrics.streams(&rule.name)),
         }
     }
 

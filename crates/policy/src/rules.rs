@@ -34,6 +34,8 @@ pub mod schedule;
 pub mod selection;
 pub mod shared_limit;
 pub mod stated_limit;
+pub mod stream_limit;
+pub mod streams;
 pub mod value_list;
 pub mod wait;
 
@@ -89,6 +91,8 @@ pub struct RuleSet {
     all_limit: bool,
     /// Whether any rule defers requests.
     has_deferrals: bool,
+    /// Whether any rule has limits inside streams.
+    has_streams: bool,
     /// Groups of rules of which a request needs one.
     groups: RuleGroups,
     elastic: bool,
@@ -143,6 +147,7 @@ impl RuleSet {
             all_limit: kinds.clone().all(|kind| matches!(kind, ActionKind::Limit | ActionKind::Defer)),
             has_deferrals: kinds.any(|kind| kind == ActionKind::Defer),
             groups: RuleGroups::new(&rules),
+            has_streams: bound.iter().any(|rule| !rule.streams.is_empty()),
             bound,
             elastic: rules.iter().any(Rule::is_elastic),
             has_feedback: false,
@@ -169,16 +174,16 @@ impl RuleSet {
     /// Returns the limit handles of the rule at `index`: limits, concurrency limit, ban, and replacements of shared
     /// limits.
     pub fn limit_handles(&self, index: RuleIndex) -> impl Iterator<Item = LimitHandle> + '_ {
-        self.planned_checks(index).iter().flat_map(PlannedCheck::handles)
+        self.planned_checks(index).flat_map(PlannedCheck::handles)
     }
 
     /// Returns the checks of the rule at `index`, each with its limit handle.
     pub fn rule_checks(&self, index: RuleIndex) -> impl Iterator<Item = (CheckRole, LimitHandle)> + '_ {
-        self.planned_checks(index).iter().map(|planned| (planned.role(), planned.handle()))
+        self.planned_checks(index).map(|planned| (planned.role(), planned.handle()))
     }
 
-    fn planned_checks(&self, index: RuleIndex) -> &[PlannedCheck] {
-        self.bound.get(index.0).map_or(&[], |rule| &rule.checks)
+    fn planned_checks(&self, index: RuleIndex) -> impl Iterator<Item = &PlannedCheck> {
+        self.bound.get(index.0).into_iter().flat_map(|rule| rule.checks.iter().chain(&rule.streams))
     }
 
     /// Returns the bans of shared rules, each with a limit that has the same key. The store keeps a ban with the

@@ -156,7 +156,11 @@ impl RuleTally {
         for check in checks {
             let position = match check.role {
                 CheckRole::Limit(position) | CheckRole::Margin(position) => usize::from(position),
-                CheckRole::Mark(_) | CheckRole::Ban | CheckRole::Permit | CheckRole::Seen => continue,
+                CheckRole::Mark(_)
+                | CheckRole::Ban
+                | CheckRole::Permit
+                | CheckRole::Seen
+                | CheckRole::Stream(_) => continue,
             };
             let table = position.checked_sub(1).and_then(|index| self.further.get_mut(index));
             if let Some(table) = table {

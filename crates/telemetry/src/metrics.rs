@@ -21,6 +21,7 @@ mod rls;
 mod rule;
 mod stated_costs;
 mod store;
+mod streams;
 mod summary;
 mod upstream;
 mod waits;
@@ -49,6 +50,8 @@ pub use self::rule::{DecisionCounts, DecisionOutcome, RuleMetrics};
 use self::stated_costs::StatedCostRegistry;
 pub use self::stated_costs::{StatedCostMetrics, StatedCostOutcome};
 pub use self::store::{StoreMetrics, StoreOutcome, Unanswered};
+use self::streams::StreamRegistry;
+pub use self::streams::{StreamCounts, StreamMetrics, StreamOutcome};
 pub use self::summary::{TrafficTotals, UpstreamTotals};
 use self::upstream::UpstreamRegistry;
 pub use self::upstream::{
@@ -191,6 +194,7 @@ struct MetricTotals<'a> {
     rules: MutexGuard<'a, RuleRegistry>,
     waits: MutexGuard<'a, WaitRegistry>,
     stated_costs: MutexGuard<'a, StatedCostRegistry>,
+    streams: MutexGuard<'a, StreamRegistry>,
 }
 
 impl MetricTotals<'_> {
@@ -208,6 +212,7 @@ pub struct Metrics {
     rules: Mutex<RuleRegistry>,
     waits: Mutex<WaitRegistry>,
     stated_costs: Mutex<StatedCostRegistry>,
+    streams: Mutex<StreamRegistry>,
     upstreams: Mutex<UpstreamRegistry>,
     rls: OnceLock<Arc<RlsStats>>,
     remotes: Mutex<RemoteRegistry>,
@@ -224,6 +229,7 @@ impl Metrics {
             rules: Mutex::default(),
             waits: Mutex::default(),
             stated_costs: Mutex::default(),
+            streams: Mutex::default(),
             upstreams: Mutex::default(),
             rls: OnceLock::new(),
             remotes: Mutex::default(),
@@ -273,6 +279,16 @@ impl Metrics {
     /// Returns the units that responses were charged under a rule so far; `None` if they do not state its cost.
     pub fn stated_cost_units(&self, rule: &str) -> Option<u64> {
         self.stated_costs.lock().get(rule).map(|metrics| metrics.units())
+    }
+
+    /// Returns the metrics of a rule's limits inside streams, which all workers share; they continue across reloads.
+    pub fn streams(&self, rule: &str) -> Arc<StreamMetrics> {
+        self.streams.lock().get_or_insert(rule)
+    }
+
+    /// Returns what the limits inside streams of a rule have done so far.
+    pub fn stream_counts(&self, rule: &str) -> Vec<StreamCounts> {
+        self.streams.lock().get(rule).map_or_else(Vec::new, |metrics| metrics.counts())
     }
 
     /// Returns the counts of a rule so far; zeros if it was never registered.
@@ -398,6 +414,7 @@ impl Metrics {
             rules: self.rules.lock(),
             waits: self.waits.lock(),
             stated_costs: self.stated_costs.lock(),
+            streams: self.streams.lock(),
         }
     }
 }

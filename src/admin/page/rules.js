@@ -16,7 +16,17 @@ const COLUMNS = [
 /** Returns the limits of a rule with what they count, such as `100000 tokens/min`. Requests need no unit. */
 function limitsOf(rule) {
   const unit = rule.unit && rule.unit !== "requests" ? ` ${rule.unit}/` : "/";
-  return (rule.limits ?? []).map((limit) => limit.replace("/", unit));
+  const streams = (rule.streams ?? []).map((stream) => stream.limit);
+  return [...(rule.limits ?? []).map((limit) => limit.replace("/", unit)), ...streams];
+}
+
+/** Returns what the limits inside streams of a rule did, as text, one line for each. */
+function streamsOf(rule) {
+  return (rule.streams ?? []).map(({ limit, measure, units }) => {
+    const shadow = units.shadow > 0 ? `, ${formatCount(units.shadow)} in shadow mode` : "";
+    const text = `${formatCount(units.allowed + units.delayed)}, of which ${formatCount(units.delayed)} waited${shadow}`;
+    return [`${measure.replace("_", " ")} (${limit})`, text];
+  });
 }
 
 /** Returns the units that responses were charged, and how many per second, as text; null if they do not state the cost. */
@@ -101,6 +111,7 @@ class RuleDetail {
       ...(rule.factor ? [["Elastic factor", tenths.format(rule.factor)]] : []),
       ...(rule.limits?.length && concurrencyOf(rule) ? [["Concurrency limit", concurrencyOf(rule)]] : []),
       ...(rule.keys === null || rule.keys === undefined ? [] : [["Counters", formatCount(rule.keys)]]),
+      ...streamsOf(rule),
       ...(charged ? [[`Charged ${rule.unit ?? "units"}`, charged]] : []),
       ["Decisions since start", decided || "none"],
     ]);

@@ -5,7 +5,8 @@ fn markdown_table() -> String {
     let columns = [
         RuleKind::Allow,
         RuleKind::Deny,
-        RuleKind::InFlightOnly,
+        RuleKind::WithoutLimit,
+        RuleKind::Messages,
         RuleKind::Remote,
         RuleKind::RemoteOnly,
         RuleKind::Shared,

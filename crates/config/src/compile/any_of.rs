@@ -104,9 +104,16 @@ fn conflict(rule: &Rule) -> Option<(&'static str, &'static str)> {
     if rule.domain.is_some() {
         return Some(("`domain`", "Envoy makes a call for each descriptor, and not for a group"));
     }
-    throttle_conflict(limiting)
+    stream_conflict(limiting)
+        .or_else(|| throttle_conflict(limiting))
         .or_else(|| scope_conflict(&limiting.source))
         .or_else(|| setting_conflict(limiting))
+}
+
+fn stream_conflict(limiting: &LimitAction) -> Option<(&'static str, &'static str)> {
+    let conflict =
+        ("limits inside streams", "they slow streams down and reject nothing: use a separate rule");
+    limiting.streams.is_some().then_some(conflict)
 }
 
 fn throttle_conflict(limiting: &LimitAction) -> Option<(&'static str, &'static str)> {

@@ -95,6 +95,8 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
         ("response_bytes", raw.response_bytes.is_some()),
         ("response_json", raw.response_json.is_some()),
         ("tokens", raw.tokens.is_some()),
+        ("messages", raw.messages.is_some()),
+        ("response_messages", raw.response_messages.is_some()),
     ];
     if sources.iter().any(|(source, _)| at.key(source).is_reported()) {
         return None;
@@ -105,20 +107,10 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
         at.error(format!("expected exactly one of {known}, got {}", given.len()));
         return None;
     };
-    let estimated = ["response_header", "response_json", "tokens"];
-    let dependent_keys = [
-        ("default", raw.default.is_some(), &["header", "json", "form", "graphql"][..]),
-        ("depth", raw.depth.is_some(), &["graphql"]),
-        ("lists", raw.lists.is_some(), &["graphql"]),
-        ("estimate", raw.estimate.is_some(), &estimated),
-        ("inject_usage", raw.inject_usage.is_some(), &["tokens", "response_json"]),
-    ];
-    for (key, _, owners) in
-        dependent_keys.iter().filter(|(_, is_given, owners)| *is_given && !owners.contains(&source))
-    {
-        let owner = owners[0];
-        let condition = ValueError::new(format!("with `{source}`"));
-        at.inapplicable_key(key, condition.with_hint(format!("it belongs to `{owner}`")));
+    report_dependent_keys(raw, source, at);
+    if raw.messages.is_some() || raw.response_messages.is_some() {
+        // The limits of the rule are not those of requests.
+        return Some(Cost::Fixed(REQUEST_COST));
     }
     let max_units = raw.max;
     let check_max = |key: &str, default: u32| {
@@ -163,6 +155,28 @@ fn compile_variable_cost(raw: &raw::VariableCost, at: At<'_>, context: &CompileC
         return byte_cost(size).map(Cost::RequestBytes);
     }
     byte_cost(raw.response_bytes.as_ref()?).map(Cost::ResponseBytes)
+}
+
+/// Reports keys that do not belong to the `source` of a cost.
+fn report_dependent_keys(raw: &raw::VariableCost, source: &str, at: At<'_>) {
+    let estimated = ["response_header", "response_json", "tokens"];
+    let dependent_keys = [
+        ("default", raw.default.is_some(), &["header", "json", "form", "graphql"][..]),
+        ("depth", raw.depth.is_some(), &["graphql"]),
+        ("lists", raw.lists.is_some(), &["graphql"]),
+        ("estimate", raw.estimate.is_some(), &estimated),
+        ("inject_usage", raw.inject_usage.is_some(), &["tokens", "response_json"]),
+    ];
+    for (key, _, owners) in
+        dependent_keys.iter().filter(|(_, is_given, owners)| *is_given && !owners.contains(&source))
+    {
+        let owner = owners[0];
+        let condition = ValueError::new(format!("with `{source}`"));
+        at.inapplicable_key(key, condition.with_hint(format!("it belongs to `{owner}`")));
+    }
+    if raw.max.is_some() && matches!(source, "messages" | "response_messages") {
+        at.inapplicable_key("max", format!("with `{source}`"));
+    }
 }
 
 /// Reports a cost at admission that could never be admitted.

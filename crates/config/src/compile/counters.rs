@@ -70,7 +70,7 @@ pub(super) fn check(raw: &raw::Rules, rules: &[Rule], at: At<'_>) {
 fn compare_definitions(first: CounterUser<'_>, other: CounterUser<'_>, at: At<'_>) {
     let (one, two) = (first.action, other.action);
     let aspects = [
-        ("key", one.key.to_string(), two.key.to_string()),
+        ("key", one.key_text(), two.key_text()),
         ("limits", format_limits(one), format_limits(two)),
         ("throttle", format_throttle(one.throttle), format_throttle(two.throttle)),
         ("enforce", one.enforced_share.to_string(), two.enforced_share.to_string()),
@@ -156,7 +156,9 @@ fn note_unshared(raw: &raw::Rules, counters: &HashMap<&str, Vec<CounterUser<'_>>
 }
 
 fn format_limits(limiting: &LimitAction) -> String {
-    let shown: Vec<String> = limiting.limits.iter().map(format_limit).collect();
+    let streams = limiting.streams.iter().flat_map(|streams| &streams.limits);
+    let shown = limiting.limits.iter().map(format_limit).chain(streams.map(ToString::to_string));
+    let shown: Vec<String> = shown.collect();
     if shown.is_empty() { "none".to_owned() } else { shown.join(" and ") }
 }
 

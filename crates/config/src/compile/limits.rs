@@ -43,7 +43,7 @@ pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: At<'_>) -> Vec<Ru
         (None, None) if remote_limit::needs_no_local_limit(raw) || at.key("scope").is_reported() => {
             Vec::new()
         }
-        (None, None) if raw.in_flight.is_some() || at.key("in_flight").is_reported() => Vec::new(),
+        (None, None) if has_other_limit(raw, at) => Vec::new(),
         (None, None) if remote_limit::remote_scope(raw).is_some() => {
             let missing = "missing, `on_error: local` needs `limit` or `limits`";
             let hint = "they apply if the rate limit service does not respond";
@@ -51,8 +51,7 @@ pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: At<'_>) -> Vec<Ru
             Vec::new()
         }
         (None, None) => {
-            let missing =
-                "missing, a rule that limits needs `limit`, `limits`, `token_bucket` or `in_flight`";
+            let missing = "missing, a rule that limits needs `limit`, `limits`, `token_bucket`, `in_flight` or `bandwidth`";
             at.key("limit").error(ValueError::new(missing).with_hint("`action: allow` or `deny` needs none"));
             Vec::new()
         }
@@ -75,6 +74,12 @@ pub(super) fn compile(raw: &raw::Rule, throttle: Throttle, at: At<'_>) -> Vec<Ru
         }
         (None, Some(entries)) => compile_list(entries, at.key("limits"), raw, throttle, at),
     }
+}
+
+/// Whether the rule at `at` limits something else than the rate of requests.
+fn has_other_limit(raw: &raw::Rule, at: At<'_>) -> bool {
+    let is_given = |key: &str, is_given: bool| is_given || at.key(key).is_reported();
+    is_given("in_flight", raw.in_flight.is_some()) || is_given("bandwidth", raw.bandwidth.is_some())
 }
 
 /// Returns the rate that applies to requests that state none, and the key that contains it, if any. `at` is the limit.

@@ -306,6 +306,11 @@ pub(super) fn compile_plain_part(
         raw::PlainKey::Method => Attribute::Method,
         raw::PlainKey::Host => Attribute::Host,
         raw::PlainKey::Listener => Attribute::Listener,
+        raw::PlainKey::Stream => {
+            let error = ValueError::new("`stream` is a key of rules with limits inside streams only");
+            at.error(error.with_hint("`client_ip` counts the streams of a client together"));
+            return None;
+        }
     })
 }
 

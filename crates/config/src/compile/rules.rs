@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::context::{CompileContext, MatcherOwner};
 use super::{
     cost, counters, decisions, distinct, diversion, domain, feedback, given_keys, in_flight, limit_scope,
-    limits, map_items, matching, nested_networks, rejection, remote_limit, respond, stated_limit, throttle,
-    wait, windows,
+    limits, map_items, matching, nested_networks, rejection, remote_limit, respond, stated_limit, streams,
+    throttle, wait, windows,
 };
 use crate::applicability::{self, CheckedRule, RuleKind};
 use crate::at::At;
@@ -126,7 +126,11 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>, context: &Compi
         (RuleKind::AllowOrDeny, raw.action.unwrap_or_default() != raw::Action::Limit),
         (RuleKind::Allow, raw.action == Some(raw::Action::Allow)),
         (RuleKind::Deny, raw.action == Some(raw::Action::Deny)),
-        (RuleKind::InFlightOnly, is_limit && !is_limited && raw.in_flight.is_some()),
+        (
+            RuleKind::WithoutLimit,
+            is_limit && !is_limited && (raw.in_flight.is_some() || raw.bandwidth.is_some()),
+        ),
+        (RuleKind::Messages, is_limit && streams::counts_messages(raw)),
         (RuleKind::Remote, is_limit && is_remote),
         (RuleKind::RemoteOnly, is_limit && remote_limit::needs_no_local_limit(raw)),
         (RuleKind::Shared, is_shared),
@@ -145,10 +149,11 @@ fn compile_limit_action(
     at: At<'_>,
     context: &mut CompileContext<'_>,
 ) -> LimitAction {
-    let key = raw
-        .key
-        .as_ref()
-        .map_or_else(KeyTemplate::default, |key| matching::compile_key(key, matcher, at, context));
+    let key = match &raw.key {
+        Some(_) if streams::is_keyed_by_stream(raw) => streams::stream_key(raw, at),
+        Some(key) => matching::compile_key(key, matcher, at, context),
+        None => KeyTemplate::default(),
+    };
     let throttle = throttle::compile(raw.throttle.as_deref(), at.key("throttle"));
     let nested = nested_networks::compile_limits(raw, &key, throttle, at);
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at));
@@ -157,6 +162,7 @@ fn compile_limit_action(
     throttle::apply_to_limits(throttle, &mut limits, at.key("throttle"));
     let feedback = feedback::compile(raw, throttle, &mut limits, at);
     let cost_model = cost::compile(raw, &limits, at, context);
+    let streams = streams::compile(raw, &mut limits, at);
     throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"));
     let source = limit_scope::compile_source(raw, &key, at, context);
     let enforce = throttle::compile_enforced_share(raw, throttle, &key, at);
@@ -168,6 +174,7 @@ fn compile_limit_action(
         distinct,
         on_missing: raw.on_missing.unwrap_or_default(),
         limits: limits.into(),
+        streams,
         cost_model,
         throttle,
         wait: wait::compile(raw, at, context),

@@ -34,6 +34,15 @@ pub(super) fn size_unit(name: &str) -> Option<&'static str> {
     }
 }
 
+/// Whether a size is in bits, such as `8Mbit`.
+pub(super) fn is_in_bits(size: &str) -> bool {
+    let size = size.trim();
+    size.to_lowercase().trim_end_matches('s').ends_with("bit")
+        || size.ends_with("Mb")
+        || size.ends_with("Kb")
+        || size.ends_with("Gb")
+}
+
 /// Whether `name`, in lower case and without a final `s`, is an abbreviation of the unit.
 pub(super) fn is_unit(name: &str, unit: TimeUnit) -> bool {
     matches!(

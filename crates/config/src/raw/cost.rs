@@ -1,6 +1,7 @@
 //! Cost, charging and refunds of requests, as written in the configuration.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 #[cfg(test)]
 use schemars::JsonSchema;
@@ -25,7 +26,7 @@ pub enum Cost {
 }
 
 /// Cost that depends on the request or its response: exactly one of `header`, `json`, `form`, `graphql`, `request_bytes`,
-/// `response_header`, `response_bytes`, `response_json` and `tokens`.
+/// `response_header`, `response_bytes`, `response_json`, `tokens`, `messages` and `response_messages`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -54,6 +55,13 @@ pub struct VariableCost {
     pub response_json: Option<ResponseJson>,
     /// Format of a language model's API: the tokens that its responses and event streams state are the cost.
     pub tokens: Option<TokenFormat>,
+    /// Units of each message that a client sends inside a stream, in place of requests, 1 to 4294967295: of a WebSocket, or of a gRPC
+    /// call. A message over the limit waits. See [Limits inside streams](streams.md).
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
+    pub messages: Option<NonZeroU32>,
+    /// Units of each message that the upstream sends inside a stream, in place of requests, 1 to 4294967295.
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
+    pub response_messages: Option<NonZeroU32>,
     /// Units that a request costs if the header named by `header` is absent or empty, the field of the body is absent,
     /// or a GraphQL request has no document, 1 to 4294967295. Valid with `header`, `json`, `form` and `graphql` only.
     #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::REQUEST_COST)))]

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::bandwidth::Bandwidth;
 use super::cost::{Cost, Count, OutcomePattern};
 use super::feedback::Feedback;
 use super::in_flight::InFlight;
@@ -60,7 +61,7 @@ pub struct Rule {
     /// ASCII without quotes and backslashes, at most 128 characters. Default: the rule's name.
     pub counter: Option<String>,
     /// Attributes for whose values requests are counted separately: `client_ip`, `country`, `continent`, `asn`,
-    /// `plan`, `path`, `route`, `method`, `host`, `listener`, a map with exactly one of `header`, `cookie`, `query`,
+    /// `plan`, `path`, `route`, `method`, `host`, `listener`, `stream` (limits inside streams only), a map with exactly one of `header`, `cookie`, `query`,
     /// `json`, `form`, `tls`, `jwt`, `descriptor` and `client_ip`, or with `json` and `form`, or a list of these. Without it, or with `[]`, all
     /// requests share one counter. Default: one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
@@ -71,7 +72,7 @@ pub struct Rule {
     pub on_missing: Option<OnMissing>,
     /// Rate limit as `N/PERIOD`, such as `100/s`, `10/30s` or `10 per minute`; N is 1 to 4294967295, at most 10⁹ per
     /// second. Or a map with `from`, `default` and `max`, if requests state it. A rule with `action: limit` needs one of
-    /// `limit`, `limits`, `token_bucket` and `in_flight`.
+    /// `limit`, `limits`, `token_bucket`, `in_flight` and `bandwidth`.
     pub limit: Option<LimitValue>,
     /// Several limits of one rule, all of which must have room: rates such as `100/s`, or maps with `limit` or
     /// `token_bucket`.
@@ -102,7 +103,7 @@ pub struct Rule {
     #[cfg_attr(test, schemars(extend("default" = "keep")))]
     pub on_change: Option<OnChange>,
     /// Units that each request costs: a number from 1 to 4294967295, or a map with exactly one of `header`,
-    /// `json`, `form`, `graphql`, `request_bytes`, `response_header`, `response_bytes`, `response_json` and `tokens`. A cost above a limit's burst (or count) is an error,
+    /// `json`, `form`, `graphql`, `request_bytes`, `response_header`, `response_bytes`, `response_json`, `tokens`, `messages` and `response_messages`. A cost above a limit's burst (or count) is an error,
     /// because such a request could never pass. Default: `1`.
     pub cost: Option<Box<Cost>>,
     /// Attribute of which different values are counted, in place of requests: the limit is the number of different values of a
@@ -120,6 +121,10 @@ pub struct Rule {
     /// Maximum number of requests of a key in flight at once; in addition to a limit, or without one. A number from 1
     /// to 4294967295, `auto` (adapts to the latency of the upstream), or a map with `auto`.
     pub in_flight: Option<Box<InFlight>>,
+    /// Maximum rate of the bytes of a key's requests and responses, in addition to a limit, or without one: a size per period such as
+    /// `1MiB/s`, for each direction, or a map with `request`, `response` and `burst`. Bodies and tunnels are slowed down. See
+    /// [Limits inside streams](streams.md).
+    pub bandwidth: Option<Box<Bandwidth>>,
     /// Treatment of requests over the limit: `hard` (reject), `shadow` (dry run), `soft 10%` (mark within a margin),
     /// `delay 500ms` (wait for room), `elastic 3x` (follow the upstream's spare capacity), or a map.
     #[cfg_attr(test, schemars(extend("default" = "hard")))]
@@ -254,6 +259,8 @@ pub enum PlainKey {
     Host,
     /// Name of the listener that receives the request.
     Listener,
+    /// Each stream: a body, a WebSocket, a gRPC call or a tunnel. Valid with `bandwidth` and a cost by messages only.
+    Stream,
 }
 
 /// Attribute with a name or with settings, as a part of the key; exactly one of these fields, or `json` with `form`.

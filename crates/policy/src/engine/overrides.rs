@@ -278,11 +278,12 @@ fn lift(limiter: &Limiter, limit: LimitHandle, key: KeyHash, kind: OverrideKind,
     }
 }
 
-/// Whether a change raises the limit with this role: a new rate is no number of requests in flight.
+/// Whether a change raises the limit with this role: a new rate is no number of requests in flight, and none of bytes.
 fn is_raised_by(change: QuotaChange, role: CheckRole) -> bool {
     match (role, change) {
-        (CheckRole::Ban | CheckRole::Seen, _) | (CheckRole::Permit, QuotaChange::Limit(_)) => false,
-        (CheckRole::Permit, QuotaChange::Factor(_))
+        (CheckRole::Ban | CheckRole::Seen, _)
+        | (CheckRole::Permit | CheckRole::Stream(_), QuotaChange::Limit(_)) => false,
+        (CheckRole::Permit | CheckRole::Stream(_), QuotaChange::Factor(_))
         | (CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_), _) => true,
     }
 }

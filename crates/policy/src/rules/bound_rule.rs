@@ -12,7 +12,7 @@ use super::attribute::{Attribute, IncompleteKey};
 use super::key::KeyTemplate;
 use super::planned_checks::PlannedCheck;
 use super::rule::{Action, LimitAction, LimitSource, Rule};
-use super::selection::SelectedCheck;
+use super::selection::{CheckRole, SelectedCheck};
 use weir_limiter::adaptive::limits::AdaptiveLimits;
 use weir_limiter::feedback::states::RuleFeedback;
 use weir_limiter::key::KeyHash;
@@ -45,6 +45,8 @@ pub(super) struct BoundRule {
     /// The checks that the rule makes. Most rules make one, which is here: bound rules are read in a row.
     pub(super) checks: SmallVec<[PlannedCheck; 1]>,
     // Few rules have what follows, and a selection of other rules does not read it.
+    /// Its limits inside streams.
+    pub(super) streams: Box<[PlannedCheck]>,
     /// State of the adaptive concurrency limit.
     pub(super) adaptive_limits: Option<Arc<AdaptiveLimits>>,
     /// Signals of the provider that the rule follows.
@@ -91,13 +93,16 @@ impl BoundRule {
         let mut bound = Vec::with_capacity(rules.len());
         for (rule, checks) in rules.iter().zip(checks) {
             let limiting = rule.action.limiting();
+            let is_stream = |planned: &PlannedCheck| matches!(planned.role(), CheckRole::Stream(_));
+            let (streams, checks): (Vec<_>, Vec<_>) = checks.into_vec().into_iter().partition(is_stream);
             let mut rule = Self {
                 kind: ActionKind::of(&rule.action),
                 applies_to_all: rule.except.is_empty() && rule.matcher.holds_for_all(),
                 is_enforced: limiting.map_or(Some(true), LimitAction::constant_enforcement),
                 key: limiting.and_then(|limiting| ids.get_or_insert(limiting)),
                 is_constant: false,
-                checks: checks.into_vec().into(),
+                checks: checks.into(),
+                streams: streams.into(),
                 adaptive_limits: None,
                 feedback: None,
             };

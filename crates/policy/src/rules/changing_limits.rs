@@ -156,6 +156,7 @@ impl RuleSet {
             CheckRole::Limit(limit) | CheckRole::Margin(limit) | CheckRole::Mark(limit) => limit,
             // In shadow mode no ban is enforced either.
             CheckRole::Ban => return is_enforced.then_some(plain),
+            CheckRole::Stream(_) => return None,
             CheckRole::Seen => {
                 return value.map(|key| SelectedCheck { check: Check { key, ..plain.check }, ..plain });
             }

@@ -13,6 +13,7 @@ use super::matcher::{Condition, Match, Matcher, has_exactly};
 use super::pattern::{HeaderPattern, HostPattern, PathPattern, Route};
 use super::rule::{Action, LimitAction, OnMissing, Rule};
 use super::selection::CheckRole;
+use super::stream_limit::StreamLimit;
 use super::{RuleIndex, RuleSet, StoreLossFallback};
 use crate::identify::Attributes;
 use weir_limiter::LimitHandle;
@@ -117,7 +118,7 @@ impl RuleSet {
         let Some(Action::Limit(limiting)) = self.get(index).map(|rule| &rule.action) else {
             return Vec::new();
         };
-        let planned = self.planned_checks(index).iter();
+        let planned = self.planned_checks(index);
         let has_key = |role| role == CheckRole::Ban || limiting.has_ban_key(role);
         let of_check = planned.filter(|planned| has_key(planned.role())).flat_map(|planned| {
             let fallback = match planned.fallback {
@@ -127,6 +128,15 @@ impl RuleSet {
             std::iter::once(planned.handle()).chain(fallback).map(|handle| (planned.role(), handle))
         });
         of_check.collect()
+    }
+
+    /// Yields the limits inside streams of the rule at `index`, each with its handle.
+    pub fn stream_limits(&self, index: RuleIndex) -> impl Iterator<Item = (&StreamLimit, LimitHandle)> {
+        let limiting = self.get(index).and_then(|rule| rule.action.limiting());
+        let limits = limiting.and_then(|limiting| limiting.streams.as_deref()).map(|streams| &streams.limits);
+        let bound = self.bound.get(index.0).map(|bound| &bound.streams);
+        let pairs = limits.into_iter().flatten().zip(bound.into_iter().flatten());
+        pairs.map(|(limit, planned)| (limit, planned.handle()))
     }
 
     fn hasher_of(&self, limiting: &LimitAction) -> KeyHasher {
@@ -151,7 +161,9 @@ impl RuleSet {
             return explained;
         };
         let Match::Yes(route) = rule.applies_to(request) else { return explained };
-        explained.key = Some(explained_key(limiting, request, route, self.hasher_of(limiting), ipv6_prefix));
+        let is_per_stream = limiting.streams.as_ref().is_some_and(|streams| streams.is_per_stream);
+        explained.key = (!is_per_stream)
+            .then(|| explained_key(limiting, request, route, self.hasher_of(limiting), ipv6_prefix));
         match limiting.counted_key().missing_part(request, route) {
             None => {}
             Some((part, IncompleteKey::Ambiguous(ambiguity))) => {

@@ -46,7 +46,7 @@ pub fn is_banned(selected: &SelectedCheck, verdict: &Verdict) -> bool {
 /// Returns what the numbers of a check count.
 pub fn unit_of(limiting: &LimitAction, role: CheckRole) -> CostUnit {
     match role {
-        CheckRole::Permit | CheckRole::Ban | CheckRole::Seen => CostUnit::Requests,
+        CheckRole::Permit | CheckRole::Ban | CheckRole::Seen | CheckRole::Stream(_) => CostUnit::Requests,
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => CostUnit::of(limiting),
     }
 }

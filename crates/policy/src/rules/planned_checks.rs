@@ -13,6 +13,7 @@ use super::cost::Cost;
 use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
 use super::selection::{CheckRole, SelectedCheck};
 use super::shared_limit::{Mode, OnStoreLoss};
+use super::stream_limit::{self, StreamLimit, StreamMeasure};
 use crate::identify::body::RequestFields;
 use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
 use weir_limiter::decision::Enforcement;
@@ -100,14 +101,18 @@ fn template(
     let cost_model = &limiting.cost_model;
     let enforcement = match part {
         CheckRole::Mark(_) => Enforcement::Marking,
-        CheckRole::Ban | CheckRole::Permit | CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Seen => {
-            Enforcement::Enforced
-        }
+        CheckRole::Ban
+        | CheckRole::Permit
+        | CheckRole::Limit(_)
+        | CheckRole::Margin(_)
+        | CheckRole::Seen
+        | CheckRole::Stream(_) => Enforcement::Enforced,
     };
-    let is_limit = !matches!(part, CheckRole::Ban | CheckRole::Permit);
+    let is_limit = !matches!(part, CheckRole::Ban | CheckRole::Permit | CheckRole::Stream(_));
     let (cost, charge_timing) = match part {
         CheckRole::Ban => (1, ChargeTiming::OnArrival),
         CheckRole::Permit => (1, ChargeTiming::WhileInFlight),
+        CheckRole::Stream(_) => (message_units(limiting, part), ChargeTiming::OnArrival),
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) | CheckRole::Seen => (
             cost_model.units_to_reserve(&HeaderMap::new(), RequestFields::Absent, None),
             cost_model.charge_timing(),
@@ -125,7 +130,7 @@ fn template(
 fn is_constant(limiting: &LimitAction, part: CheckRole) -> bool {
     match part {
         // In shadow mode there is none.
-        CheckRole::Ban | CheckRole::Seen => false,
+        CheckRole::Ban | CheckRole::Seen | CheckRole::Stream(_) => false,
         CheckRole::Permit => limiting.adaptive.is_none(),
         CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
             let is_fixed = |limit: &RuleLimit| {
@@ -292,9 +297,13 @@ fn limit_identity(rule: &Rule, limiting: &LimitAction, part: CheckRole) -> Limit
         CheckRole::Seen => limiting.distinct.as_ref(),
         _ => limit(limiting, part).and_then(RuleLimit::own_key),
     };
-    let key = of_role.unwrap_or(&limiting.key);
+    let mut key = of_role.map_or_else(|| limiting.key_text(), ToString::to_string);
+    if let Some(limit) = limit_of_streams(limiting, part) {
+        // No counter of requests becomes one of messages or bytes.
+        key = format!("{} {key}", limit.measure.as_str());
+    }
     let name = if part == CheckRole::Ban { &*rule.name } else { rule.counter() };
-    LimitIdentity { rule: name.into(), key: key.to_string().into() }
+    LimitIdentity { rule: name.into(), key: key.into() }
 }
 
 /// Returns the roles of the checks. The limit that takes over the counters of another one comes first: the
@@ -310,6 +319,8 @@ fn check_roles(limiting: &LimitAction) -> Vec<CheckRole> {
         }
     }
     parts.extend(limiting.distinct.as_ref().map(|_| CheckRole::Seen));
+    let streams = limiting.streams.iter().flat_map(|streams| &streams.limits);
+    parts.extend((0..).zip(streams).map(|(position, _)| CheckRole::Stream(position)));
     parts
 }
 
@@ -322,6 +333,7 @@ impl LimitAction {
             CheckRole::Margin(_) => limit(self, part)?.quota_with_margin,
             CheckRole::Limit(_) | CheckRole::Mark(_) => limit(self, part).map(|limit| limit.quota),
             CheckRole::Seen => self.limits.first()?.quota.for_one_unit(),
+            CheckRole::Stream(_) => limit_of_streams(self, part).map(|limit| limit.quota),
         }
     }
 
@@ -332,8 +344,12 @@ impl LimitAction {
 
     /// Whether the counters of the role `part` have the same keys as the rule's bans.
     pub(super) fn has_ban_key(&self, part: CheckRole) -> bool {
-        !matches!(part, CheckRole::Ban | CheckRole::Seen)
-            && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
+        let has_other_key = match part {
+            CheckRole::Ban | CheckRole::Seen => true,
+            CheckRole::Stream(_) => self.streams.as_ref().is_some_and(|streams| streams.is_per_stream),
+            _ => false,
+        };
+        !has_other_key && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
     }
 }
 
@@ -342,8 +358,21 @@ fn limit(limiting: &LimitAction, part: CheckRole) -> Option<&RuleLimit> {
         CheckRole::Limit(position) | CheckRole::Margin(position) | CheckRole::Mark(position) => {
             limiting.limits.get(usize::from(position))
         }
-        CheckRole::Ban | CheckRole::Permit | CheckRole::Seen => None,
+        CheckRole::Ban | CheckRole::Permit | CheckRole::Seen | CheckRole::Stream(_) => None,
     }
+}
+
+/// Returns the units of one message; 0 for a limit on bytes, whose cost depends on what is transferred.
+fn message_units(limiting: &LimitAction, part: CheckRole) -> u32 {
+    match limit_of_streams(limiting, part).map(|limit| limit.measure) {
+        Some(StreamMeasure::Messages(_, units)) => units.get(),
+        Some(StreamMeasure::Bytes(_)) | None => 0,
+    }
+}
+
+fn limit_of_streams(limiting: &LimitAction, part: CheckRole) -> Option<&StreamLimit> {
+    let CheckRole::Stream(position) = part else { return None };
+    limiting.streams.as_ref()?.limits.get(usize::from(position))
 }
 
 /// Returns the options of the check with the role `part`; `None` if it has no additional behaviour.
@@ -351,6 +380,7 @@ fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Opt
     let role = match (part, limiting.throttle) {
         (CheckRole::Ban, _) => CounterRole::Ban,
         (CheckRole::Seen, _) => CounterRole::Seen,
+        (CheckRole::Stream(_), _) => CounterRole::Delay(stream_limit::delay_policy()),
         (CheckRole::Limit(_), Throttle::Delay(delay_policy)) => CounterRole::Delay(delay_policy),
         (CheckRole::Mark(_), Throttle::Soft { delay: Some(delay), .. }) => {
             CounterRole::Delay(DelayPolicy::new(delay, None))

@@ -23,6 +23,7 @@ use super::pattern::Route;
 use super::remote_limit::RemoteLimit;
 use super::shared_limit::SharedLimit;
 use super::stated_limit::StatedLimit;
+use super::stream_limit::{STREAM_KEY, StreamLimits};
 use super::wait::WaitPolicy;
 use crate::identify::Attributes;
 use crate::response::rejection::RejectionResponse;
@@ -108,6 +109,8 @@ pub struct LimitAction {
     pub on_missing: OnMissing,
     /// Limits, all of which a request must pass.
     pub limits: Box<[RuleLimit]>,
+    /// Limits inside streams, of what requests and responses transfer.
+    pub streams: Option<Box<StreamLimits>>,
     /// Cost of each request.
     pub cost_model: CostModel,
     /// What happens to requests that exceed a limit.
@@ -167,6 +170,14 @@ impl LimitAction {
         self.distinct.as_ref().unwrap_or(&self.key)
     }
 
+    /// Returns the key as operators see it.
+    pub fn key_text(&self) -> String {
+        match self.streams.as_deref() {
+            Some(StreamLimits { is_per_stream: true, .. }) => STREAM_KEY.to_owned(),
+            _ => self.key.to_string(),
+        }
+    }
+
     /// Returns how the limits are shared with other instances; `None` if they are not.
     pub const fn shared(&self) -> Option<&SharedLimit> {
         match &self.source {
@@ -197,6 +208,7 @@ impl Default for LimitAction {
             distinct: None,
             on_missing: OnMissing::default(),
             limits: Box::default(),
+            streams: None,
             cost_model: CostModel::fixed(1),
             throttle: Throttle::default(),
             wait: None,

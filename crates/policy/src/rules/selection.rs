@@ -24,6 +24,8 @@ pub enum CheckRole {
     Mark(u16),
     /// Whether the request's value is new, of a rule that counts different values.
     Seen,
+    /// A limit inside streams, which no request is checked against.
+    Stream(u16),
 }
 
 impl CheckRole {
@@ -32,7 +34,7 @@ impl CheckRole {
     pub const fn reported_limit(self) -> Option<usize> {
         match self {
             Self::Limit(limit) | Self::Mark(limit) => Some(limit as usize),
-            Self::Ban | Self::Permit | Self::Margin(_) | Self::Seen => None,
+            Self::Ban | Self::Permit | Self::Margin(_) | Self::Seen | Self::Stream(_) => None,
         }
     }
 }

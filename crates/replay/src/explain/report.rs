@@ -133,7 +133,7 @@ pub struct ExplainedKeyText {
 /// One limit and its counter, before the request is charged.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LimitReport {
-    /// `limit`, `margin` of a soft limit, `mark` of a soft limit, `in_flight`, or `ban`.
+    /// `limit`, `margin` of a soft limit, `mark` of a soft limit, `in_flight`, `ban`, or `stream` for a limit inside streams.
     pub role: String,
     /// The limit in force, such as `100/s`; a number for `in_flight`.
     pub limit: Option<String>,

@@ -10,6 +10,7 @@ use super::report::{
     override_report,
 };
 use super::{ExplainContext, seconds};
+use weir_limiter::LimitHandle;
 use weir_limiter::algorithm::{Algorithm, CounterUsage};
 use weir_limiter::decision::Verdict;
 use weir_limiter::key::KeyHasher;
@@ -21,6 +22,7 @@ use weir_policy::rules::explain::{ExplainedKey, RuleExplanation, RuleStatus};
 use weir_policy::rules::outcome::{DecisionOutcome, is_banned, unit_of};
 use weir_policy::rules::rule::{Action, LimitAction, LimitSource, OnMissing};
 use weir_policy::rules::selection::{CheckRole, SelectedCheck};
+use weir_policy::rules::stream_limit::{STREAM_KEY, StreamLimit};
 use weir_telemetry::rfc3339;
 
 /// Puts a prediction and the description of every rule together.
@@ -81,7 +83,7 @@ fn rule_report(
         mismatch,
         route,
         outcome: rule_outcome(explained, prediction).map(|outcome| outcome.as_str().to_owned()),
-        limits: limits.collect(),
+        limits: limits.chain(stream_reports(explained, context)).collect(),
         overrides: overrides(explained, context),
         key: explained.key.as_ref().map(|key| key_report(key, context.limiter.hasher())),
     }
@@ -243,6 +245,38 @@ fn limit_report(
     })
 }
 
+/// Returns the limits inside streams, with the counters of the request's key.
+fn stream_reports(explained: &RuleExplanation<'_>, context: &ExplainContext<'_>) -> Vec<LimitReport> {
+    let limiting = explained.rule.action.limiting();
+    let Some(streams) = limiting.and_then(|limiting| limiting.streams.as_deref()) else { return Vec::new() };
+    let hash = explained.key.as_ref().and_then(|key| key.hash).filter(|_| !streams.is_per_stream);
+    let report = |(limit, handle): (&StreamLimit, LimitHandle)| {
+        let usage = hash.and_then(|key| context.limiter.usage(handle, key, context.now));
+        let StreamLimit { quota, measure } = limit;
+        LimitReport {
+            role: STREAM_KEY.to_owned(),
+            limit: Some(quota.limit().to_string()),
+            algorithm: quota.algorithm().as_str().to_owned(),
+            burst: quota.algorithm().has_burst().then(|| quota.burst().get()),
+            used: usage.map(|usage| usage.used),
+            remaining: usage.map(|usage| usage.remaining),
+            reset_seconds: usage.map(|usage| seconds(usage.reset)),
+            cost: measure.units(),
+            unit: measure.unit(),
+            // Nothing is decided on arrival.
+            conforms: true,
+            retry_after_seconds: None,
+            delay_seconds: None,
+            banned_until: None,
+            leased: None,
+            is_boosted: false,
+            share: None,
+            paused_until: None,
+        }
+    };
+    context.policy.rules.stream_limits(explained.index).map(report).collect()
+}
+
 /// Returns the share of a limit that is in force, if its rule follows the provider.
 fn share_in_force(selected: &SelectedCheck, quota: &Quota, context: &ExplainContext<'_>) -> Option<f64> {
     context.policy.rules.feedback(selected.rule).filter(|_| selected.role.reported_limit().is_some())?;
@@ -263,5 +297,6 @@ fn role_and_limit(selected: &SelectedCheck, quota: &Quota) -> (&'static str, Opt
         CheckRole::Margin(_) => ("margin", rate()),
         CheckRole::Mark(_) => ("mark", rate()),
         CheckRole::Seen => ("seen", rate()),
+        CheckRole::Stream(_) => ("stream", rate()),
     }
 }

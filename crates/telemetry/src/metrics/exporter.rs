@@ -124,9 +124,8 @@ impl PrometheusExporter {
         families.push(delays);
         let durations = totals.upstreams.iter().map(|(name, upstream)| (&**name, &upstream.response_time));
         families.push(render_histograms(&families::UPSTREAM_DURATION, "upstream", durations));
-        families.push(totals.waits.render_waits());
-        families.push(remote::render_durations(remote_services));
-        families.push(render_cpu_seconds(process));
+        families.extend([totals.waits.render_waits(), totals.streams.render_delays()]);
+        families.extend([remote::render_durations(remote_services), render_cpu_seconds(process)]);
         families.retain(|family| !family.is_empty());
         families.sort_unstable();
         families.concat()
@@ -203,6 +202,7 @@ impl MetricRegistry {
         }
         totals.waits.fill(self);
         totals.stated_costs.fill(self);
+        totals.streams.fill(self);
         for (country, decisions) in totals.counts.countries.iter() {
             for (outcome, count) in decisions.by_outcome() {
                 let labels = [("country", country.as_str()), ("outcome", outcome)];

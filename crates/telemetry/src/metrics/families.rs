@@ -216,6 +216,14 @@ pub(super) static STATED_COST_UNITS: Family = counter(
     "weir_response_cost_units_total",
     "Units charged for responses whose bodies state their cost, such as tokens, by rule.",
 );
+pub(super) static STREAM_UNITS: Family = counter(
+    "weir_stream_units_total",
+    "Messages and bytes inside streams that a rule limits, by rule, measure and outcome: allowed, delayed or shadow.",
+);
+pub(super) static STREAM_DELAYS: Family = histogram(
+    "weir_stream_delay_seconds",
+    "Time for which a message, or a part of a body or tunnel, was held until a limit had room, by rule.",
+);
 pub(super) static GEO_DECISIONS: Family = counter(
     "weir_geo_decisions_total",
     "Decided requests by the country of the client and whether a rule rejected them.",

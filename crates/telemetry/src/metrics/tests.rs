@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use weir_policy::rules::stream_limit::StreamMeasure;
 
 use http::StatusCode;
 use regex::Regex;
@@ -223,6 +224,12 @@ fn every_metric_has_help_a_type_and_a_conventional_name() {
     drop(metrics.wait("per-ip").start_wait());
     drop(metrics.deferred("per-ip"));
     metrics.rule("per-ip").show_unreadable_limits();
+    metrics.streams("per-ip").record(
+        StreamMeasure::ALL[0],
+        StreamOutcome::Delayed,
+        1,
+        Duration::from_secs(1),
+    );
     metrics.stated_cost("per-ip").record(StatedCostOutcome::Stated, 1);
     let text = metrics.render(&scrape());
     let names_after = |prefix| -> BTreeSet<&str> {
