@@ -1,0 +1,3 @@
+"""Checks whether a rate limiter does what it promises."""
+
+__version__ = "0.1.0"
