@@ -116,6 +116,11 @@ impl<'a> KeyCommand<'a> {
         }
         check_parameters(query, parameters)?;
         let (index, rule, limiting) = rule_of(policy, query)?;
+        if limiting.streams.as_ref().is_some_and(|streams| streams.is_per_stream) {
+            return Err(CommandError::bad_request(
+                "the key of this rule is `stream`: each stream has a counter of its own",
+            ));
+        }
         let target = parse_target(state, policy, query, index)?;
         let peer = query.peer_text();
         Ok(Self { state, policy, rule, limiting, target, peer, now: state.process.now() })

@@ -137,7 +137,7 @@ impl Body for RequestBody {
                 }
                 let mut polled = upload.poll_frame(incoming, cx);
                 if polled.is_pending() && upload.holds() {
-                    // The client owes nothing.
+                    upload.timer.data_held();
                     return Poll::Pending;
                 }
                 if let Poll::Ready(Some(Ok(frame))) = &mut polled
@@ -250,11 +250,8 @@ impl ResponseBody {
     /// Creates the body of an upstream's response.
     pub(super) fn upstream(
         response: UpstreamResponseBody<RequestBody>,
-        mut context: Box<RequestContext>,
+        context: Box<RequestContext>,
     ) -> Self {
-        if let Some(streams) = &mut context.streams {
-            streams.limit_response();
-        }
         Self::new(ResponseContent::Upstream(response), context)
     }
 
@@ -320,7 +317,11 @@ impl ResponseBody {
         length
     }
 
-    fn new(content: ResponseContent, context: Box<RequestContext>) -> Self {
+    fn new(content: ResponseContent, mut context: Box<RequestContext>) -> Self {
+        if !matches!(content, ResponseContent::Upstream(_)) {
+            // No limit holds a local reply.
+            context.streams = None;
+        }
         // The client has no room for the body until it polls for it.
         context.timer.data_ready(0);
         let mut body = Self { content, context: Some(context) };

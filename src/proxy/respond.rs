@@ -105,6 +105,9 @@ fn forward_response(
     if let Some(reader) = context.stated_cost.as_mut().filter(|_| body.ends_with_connection()) {
         reader.end_with_connection();
     }
+    if let Some(streams) = &mut context.streams {
+        streams.limit_response(&headers);
+    }
     context.respond_with(status, ResponseFlag::None);
     announce_close(closes_for_drain(&context), &mut headers);
     Response { status, headers, body: ResponseBody::upstream(body, context) }

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use smallvec::SmallVec;
 use tokio::time::Sleep;
@@ -18,6 +17,7 @@ pub(super) use self::tunnel::LimitedStream;
 use super::Worker;
 use super::timeouts::RequestTimer;
 use super::view::GenerationView;
+use weir_http::headers::Headers;
 use weir_http::messages::Framing;
 use weir_limits::{LimitsView, StreamLimiter, StreamRoom};
 use weir_policy::identify::Attributes;
@@ -34,8 +34,8 @@ pub(super) struct RequestStreams {
     timer: Rc<RequestTimer>,
     limits: Rc<LimitsView>,
     selected: SmallVec<[SelectedStream; 2]>,
-    /// Framing of the messages in its bodies, if there are any.
-    framing: Option<Framing>,
+    /// Whether the body of the request has messages.
+    has_messages: bool,
     /// Limits on the body of the response.
     response: Option<BodyGate>,
 }
@@ -45,20 +45,20 @@ pub(super) struct RequestStreams {
 pub(super) struct Gate {
     worker: Rc<Worker>,
     timer: Rc<RequestTimer>,
+    /// Number of the request on its connection. The next one may begin before this stream has ended.
+    request_number: u32,
     limits: Rc<LimitsView>,
     limiter: Box<StreamLimiter>,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-/// Returns how the bodies of a call have messages: one of gRPC, of gRPC-Web, or a stream of Connect. The messages of
-/// gRPC-Web as text are encoded together, and cannot be told apart.
-fn framing_of(headers: &HeaderMap) -> Option<Framing> {
-    let value = headers.get(CONTENT_TYPE)?.as_bytes();
-    let begins =
-        |prefix: &[u8]| value.len() >= prefix.len() && value[..prefix.len()].eq_ignore_ascii_case(prefix);
-    let has_messages = (begins(b"application/grpc") && !begins(b"application/grpc-web-text"))
-        || begins(b"application/connect+");
-    has_messages.then_some(Framing::LengthPrefixed)
+/// Whether a body of this type has messages: of gRPC, of gRPC-Web, or of a stream of Connect. The messages of gRPC-Web as
+/// text are encoded together, and cannot be told apart.
+fn has_messages(content_type: &[u8]) -> bool {
+    let begins = |prefix: &[u8]| {
+        content_type.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    (begins(b"application/grpc") && !begins(b"application/grpc-web-text")) || begins(b"application/connect+")
 }
 
 impl RequestStreams {
@@ -78,19 +78,27 @@ impl RequestStreams {
             timer: Rc::clone(timer),
             limits: Rc::clone(&view.limits),
             selected,
-            framing: framing_of(attributes.headers),
+            // A client that sends several types must not choose the one that has no messages.
+            has_messages: attributes
+                .headers
+                .get_all(CONTENT_TYPE)
+                .iter()
+                .any(|content_type| has_messages(content_type.as_bytes())),
             response: None,
         }))
     }
 
     /// Returns the limits on the body of the request.
     pub(super) fn of_request(&self) -> Option<Box<BodyGate>> {
-        Some(Box::new(BodyGate::new(self.gate(StreamDirection::Request, self.framing)?)))
+        let framing = self.has_messages.then_some(Framing::LengthPrefixed);
+        Some(Box::new(BodyGate::new(self.gate(StreamDirection::Request, framing)?)))
     }
 
-    /// Applies the limits to the body of the upstream's response.
-    pub(super) fn limit_response(&mut self) {
-        self.response = self.gate(StreamDirection::Response, self.framing).map(BodyGate::new);
+    /// Applies the limits to the body of the upstream's response, which has these headers.
+    pub(super) fn limit_response(&mut self, headers: &Headers) {
+        let content_type = headers.get(&CONTENT_TYPE).unwrap_or_default();
+        let framing = has_messages(content_type).then_some(Framing::LengthPrefixedResponse);
+        self.response = self.gate(StreamDirection::Response, framing).map(BodyGate::new);
     }
 
     /// Returns the limits on the body of the response.
@@ -107,6 +115,7 @@ impl RequestStreams {
         Some(Gate {
             worker: Rc::clone(&self.worker),
             timer: Rc::clone(&self.timer),
+            request_number: self.timer.number(),
             limits: Rc::clone(&self.limits),
             limiter,
             sleep: None,
@@ -117,29 +126,37 @@ impl RequestStreams {
 impl Gate {
     /// Waits until some of `bytes` may pass on, and returns their number. They are all that have arrived and not passed on.
     fn poll_room(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<usize> {
+        self.adopt_configuration();
         loop {
             if let Some(sleep) = &mut self.sleep {
                 ready!(sleep.as_mut().poll(cx));
                 self.sleep = None;
-                // The limit holds the stream, and neither of its sides.
-                self.timer.record_progress();
-                self.adopt_configuration();
+                self.limiter.refresh(&self.limits);
             }
             match self.limiter.room(bytes, &self.limits) {
                 StreamRoom::Available(count) => return Poll::Ready(count),
-                StreamRoom::After(wait) => {
-                    self.sleep = Some(Box::pin(tokio::time::sleep(wait.min(MAX_SLEEP))));
-                }
+                StreamRoom::After(wait) => self.sleep_for(wait),
             }
         }
     }
 
-    /// Applies the configuration in force to what waits. A stream may be open for days.
+    /// Sleeps for a while. The limit holds the stream, and neither of its sides: it is not idle.
+    fn sleep_for(&mut self, wait: Duration) {
+        let mut longest = MAX_SLEEP;
+        if self.timer.number() == self.request_number {
+            self.timer.record_progress();
+            longest = longest.min(self.timer.stream_idle_timeout() / 2);
+        }
+        self.sleep = Some(Box::pin(tokio::time::sleep(wait.min(longest))));
+    }
+
+    /// Applies the configuration in force. A stream may be open for days.
     fn adopt_configuration(&mut self) {
         let view = self.worker.view();
         if !Rc::ptr_eq(&view.limits, &self.limits) {
             self.limits = Rc::clone(&view.limits);
             self.limiter.reload(&self.limits);
+            self.limiter.refresh(&self.limits);
         }
     }
 
@@ -150,5 +167,11 @@ impl Gate {
 
     fn passed(&mut self, count: usize) {
         self.limiter.passed(count);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.limiter.abandon(&self.limits);
     }
 }

@@ -57,8 +57,9 @@ async fn copy_both_ways(
     stream: Option<SharedStream>,
 ) {
     let timer = Rc::clone(&upgraded.context.timer);
-    let RequestContext { streams, upgrade, .. } = &*upgraded.context;
-    let framing = upgrade.is_websocket().then_some(Framing::WebSocket);
+    // A tunnel may be open for days, and its limits keep what they need of the configuration.
+    let streams = upgraded.context.streams.take();
+    let framing = upgraded.context.upgrade.is_websocket().then_some(Framing::WebSocket);
     let downstream = LimitedStream::new(downstream, streams.as_deref(), framing);
     let (mut account, mut downstream) = TunnelAccounting::start(upgraded.context, downstream);
     let carried = {

@@ -120,6 +120,98 @@ fn removed_rule_holds_no_stream_any_longer() {
     assert_eq!([(); 6].map(|()| read(&mut socket)), ["1", "2", "3", "4", "5", "6"]);
 }
 
+#[test]
+fn id_of_a_removed_limit_limits_no_open_stream() {
+    let weir = Weir::start(&config(echo_server(), MESSAGES));
+    let mut socket = connect_websocket(weir.address()).unwrap();
+    send(&mut socket, ["1"]);
+    assert_eq!(read(&mut socket), "1");
+    // Limits of rules that are gone are kept for one reload. Later ones get their ids.
+    for name in ["a", "b", "c"] {
+        let other =
+            format!("rules: [{{ name: {name}, match: {{ path: /other }}, limit: 1/d, in_flight: 1 }}]");
+        weir.reload(&config(echo_server(), &other));
+    }
+    send(&mut socket, ["2", "3", "4", "5", "6"]);
+    assert_eq!([(); 5].map(|()| read(&mut socket)), ["2", "3", "4", "5", "6"]);
+}
+
+#[test]
+fn changed_mode_applies_to_open_streams() {
+    let weir = Weir::start(&config(echo_server(), MESSAGES));
+    let mut socket = connect_websocket(weir.address()).unwrap();
+    send(&mut socket, ["1", "2", "3"]);
+    assert_eq!([(); 3].map(|()| read(&mut socket)), ["1", "2", "3"]);
+    weir.reload(&config(echo_server(), &MESSAGES.replace("cost:", "throttle: shadow, cost:")));
+    send(&mut socket, ["4", "5"]);
+    assert_eq!([(); 2].map(|()| read(&mut socket)), ["4", "5"]);
+    assert_eq!(units(&weir, "chat", "shadow"), 2.0);
+}
+
+#[test]
+fn reset_of_a_key_frees_what_waits() {
+    let weir = Weir::start(&config(echo_server(), MESSAGES));
+    let mut socket = connect_websocket(weir.address()).unwrap();
+    send(&mut socket, ["1", "2", "3", "4"]);
+    until_held(&weir, "chat");
+    assert_eq!(weir.admin_post("/limits/reset?rule=chat&key=client_ip%3D127.0.0.1").status, 200);
+    assert_eq!([(); 4].map(|()| read(&mut socket)), ["1", "2", "3", "4"]);
+}
+
+#[test]
+fn bandwidth_is_not_lost_beside_another_upstream() {
+    let rules = "rules: [{ name: both, key: client_ip, limit: 1000/s, bandwidth: { request: 1MiB/year, burst: 4KiB }, on_limit: { upstream: spare } }]";
+    let yaml = |rules: &str| {
+        format!(
+            "listeners: 127.0.0.1:0\nadmin: {{ address: 127.0.0.1:0 }}\nupstreams:\n- {{ name: main, address: '{}' }}\n\
+             - {{ name: spare, address: echo }}\n{rules}",
+            echo_server()
+        )
+    };
+    let weir = Weir::start(&yaml(rules));
+    let mut socket = connect_websocket(weir.address()).unwrap();
+    send(&mut socket, ["1"]);
+    assert_eq!(read(&mut socket), "1");
+    assert_eq!(weir.admin_post("/limits/ban?rule=both&key=client_ip%3D127.0.0.1&for=1h").status, 200);
+    // A smaller burst than a part has.
+    weir.reload(&yaml(&rules.replace("4KiB", "100B")));
+    socket.send(Message::text("x".repeat(200))).unwrap();
+    wait::pause(std::time::Duration::from_millis(300));
+    assert!(units(&weir, "both", "allowed") < 100.0, "a banned key sends nothing");
+}
+
+#[test]
+fn call_that_ends_gives_back_what_waits() {
+    let origin = grpc_echo();
+    let upstream = format!("{{ address: {}, http2: true }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, &MESSAGES.replace("burst: 3", "burst: 1")));
+    let used = || {
+        let explained = weir.admin_json("/explain?method=GET&path=/&client_ip=127.0.0.1");
+        explained["rules"][0]["limits"][0]["used"].as_u64()
+    };
+    let mut client = H2Client::connect(weir.address());
+    let call = client.call();
+    let (response, mut sending) = client.send_request(call, false);
+    send_grpc(&mut sending, &["one", "two"], false);
+    until_held(&weir, "chat");
+    assert_eq!(used(), Some(2));
+    drop((sending, response));
+    wait::until_true("the unit of the message that has not passed", || used() == Some(1));
+}
+
+#[test]
+fn second_content_type_hides_no_messages() {
+    let origin = grpc_echo();
+    let upstream = format!("{{ address: {}, http2: true }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, MESSAGES));
+    let mut client = H2Client::connect(weir.address());
+    let call = client.request("POST", "/package.Service/Method").header("content-type", "text/plain");
+    let (response, mut sending) = client.send_request(call.header("content-type", "application/grpc"), false);
+    send_grpc(&mut sending, &["one", "two", "three", "four"], true);
+    until_held(&weir, "chat");
+    drop(response);
+}
+
 /// Starts an upstream that sends back what each call sends.
 fn grpc_echo() -> H2Origin {
     H2Origin::start(None, |request, mut respond| async move {
@@ -226,6 +318,16 @@ fn upload_that_is_held_is_no_slow_response() {
     let weir = Weir::start(&config_with(LISTENER, upstream, rules));
     let upload = Request::post("/", "x".repeat(24 << 10));
     assert_eq!(Client::connect(weir.address()).fetch(&upload).status, 200);
+}
+
+#[test]
+fn stream_that_is_held_is_not_idle() {
+    let rules = "rules: [{ name: chat, key: [], limit: 1/s, burst: 1, cost: { messages: 1 } }]";
+    let upstream = format!("{{ address: {}, idle_timeout: 400ms }}", echo_server());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, rules));
+    let mut socket = connect_websocket(weir.address()).unwrap();
+    send(&mut socket, ["1", "2", "3"]);
+    assert_eq!([(); 3].map(|()| read(&mut socket)), ["1", "2", "3"]);
 }
 
 #[test]

@@ -19,8 +19,8 @@ pub(super) enum RuleKind {
     Deny,
     /// `in_flight` or `bandwidth` without a limit.
     WithoutLimit,
-    /// A cost by messages: the limits are those of messages, which wait and are never rejected.
-    Messages,
+    /// A cost by messages, or `bandwidth` alone: what is over the limit waits, and no request is rejected for it.
+    StreamsOnly,
     /// `scope: {rls: …}`: another service decides, once, before the request is forwarded.
     Remote,
     /// `scope: {rls: …}` without `on_error: local`: the rule has no limits of its own.
@@ -39,6 +39,8 @@ pub(super) enum RuleKind {
 pub(super) struct CheckedRule<'a> {
     pub(super) rule: &'a raw::Rule,
     pub(super) throttle: Throttle,
+    /// Whether nothing but streams is limited.
+    pub(super) is_streams_only: bool,
 }
 
 /// A key of rules, or some of its values.
@@ -101,10 +103,10 @@ const RESPONSE_EXCLUSIONS: &[Exclusion] = &[ENVOY_RESPONDS];
 const NOT_A_FALLBACK: Exclusion =
     Exclusion { kind: RuleKind::Deny, reason: "", hint: "use `body: { file: … }`" };
 const ALLOW_OR_DENY_EXCLUSIONS: &[Exclusion] = &[excluded_in(RuleKind::AllowOrDeny)];
-const NO_REQUESTS: Exclusion = excluded_in(RuleKind::Messages);
-const MESSAGES_WAIT: Exclusion = Exclusion {
-    kind: RuleKind::Messages,
-    reason: "messages over the limit wait",
+const NO_REQUESTS: Exclusion = excluded_in(RuleKind::StreamsOnly);
+const STREAMS_WAIT: Exclusion = Exclusion {
+    kind: RuleKind::StreamsOnly,
+    reason: "what is over the limit waits",
     hint: "use `hard` or `shadow`",
 };
 const COUNTING_EXCLUSIONS: &[Exclusion] = &[
@@ -255,7 +257,7 @@ const TABLE: &[ApplicabilityRow] = &[
         &["throttle"],
         "other than `hard`, `shadow`",
         |given| !matches!(given.throttle, Throttle::Hard | Throttle::Shadow),
-        &[excluded_in_remote("use `hard` or `shadow`"), MESSAGES_WAIT],
+        &[excluded_in_remote("use `hard` or `shadow`"), STREAMS_WAIT],
     ),
     values_row(
         &["throttle"],
@@ -331,6 +333,7 @@ const TABLE: &[ApplicabilityRow] = &[
         |given| is_given_in_on_limit(given.rule, |on_limit| on_limit.fallback.is_some()),
         &[
             NOT_A_FALLBACK,
+            NO_REQUESTS,
             ENVOY_RESPONDS,
             excluded_in_decide("a successful response would admit the request"),
         ],
@@ -376,6 +379,10 @@ const TABLE: &[ApplicabilityRow] = &[
 pub(super) fn check(given: &CheckedRule<'_>, kind: RuleKind, at: At<'_>) {
     for row in TABLE.iter().filter(|row| (row.is_given)(given)) {
         let Some(exclusion) = row.exclusions.iter().find(|void| void.kind == kind) else { continue };
+        // A key that has no meaning for two reasons is one problem.
+        if kind == RuleKind::WithoutLimit && given.is_streams_only && at.key(row.path[0]).is_reported() {
+            continue;
+        }
         let error = exclusion_error(row, exclusion, given.rule);
         match row.path {
             [outer, inner] => at.key(outer).key(inner).key_error(error),
@@ -398,7 +405,7 @@ fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Ru
         RuleKind::Allow => "with `action: allow`",
         RuleKind::AllowOrDeny | RuleKind::Deny => "with `action: deny`",
         RuleKind::WithoutLimit => "without `limit`",
-        RuleKind::Messages => "with a cost by messages",
+        RuleKind::StreamsOnly => "in a rule that limits only what is inside streams",
         RuleKind::Remote => "with `scope: {rls: …}`",
         RuleKind::RemoteOnly => "with `scope: {rls: …}`: the rate limit service sets the limit",
         RuleKind::Shared => "with `scope: shared`",
@@ -427,12 +434,10 @@ fn is_in_flight_adaptive(rule: &raw::Rule) -> bool {
 }
 
 fn is_cost_measured_later(rule: &raw::Rule) -> bool {
-    if is_cost_of_messages(rule) {
-        return true;
-    }
     match rule.cost.as_deref() {
         Some(raw::Cost::Variable(measured)) => {
-            measured.request_bytes.is_some()
+            is_cost_of_messages(rule)
+                || measured.request_bytes.is_some()
                 || measured.response_header.is_some()
                 || measured.response_bytes.is_some()
                 || measured.response_json.is_some()
@@ -443,12 +448,8 @@ fn is_cost_measured_later(rule: &raw::Rule) -> bool {
 }
 
 fn is_cost_of_messages(rule: &raw::Rule) -> bool {
-    match rule.cost.as_deref() {
-        Some(raw::Cost::Variable(measured)) => {
-            measured.messages.is_some() || measured.response_messages.is_some()
-        }
-        Some(raw::Cost::Units(_)) | None => false,
-    }
+    let Some(raw::Cost::Variable(measured)) = rule.cost.as_deref() else { return false };
+    measured.messages.is_some() || measured.response_messages.is_some()
 }
 
 fn has_network_prefixes(rule: &raw::Rule) -> bool {

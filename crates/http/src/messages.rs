@@ -6,9 +6,10 @@
 pub enum Framing {
     /// Frames, of which a message has one or more. Control frames are no messages.
     WebSocket,
-    /// A byte of flags and four bytes of length before each message. gRPC-Web sends trailers in the same way, with the
-    /// highest bit of the flags set; they are no message.
+    /// A byte of flags and four bytes of length before each message, as clients of gRPC, gRPC-Web and Connect send them.
     LengthPrefixed,
+    /// The same of a response. gRPC-Web and Connect send its end in this way, too, with a flag; that is no message.
+    LengthPrefixedResponse,
 }
 
 /// Finds the first byte of each message. Its memory does not depend on the stream.
@@ -40,6 +41,11 @@ enum FramePosition {
 
 /// Size of the longest header: two bytes, eight of length and four of the mask.
 const MAX_HEADER: usize = 14;
+
+/// Flag of the trailers in a body of gRPC-Web.
+const WEB_TRAILERS: u8 = 0x80;
+/// Flag of the end of a stream of Connect.
+const CONNECT_END: u8 = 0x02;
 
 impl MessageScanner {
     pub const fn new(framing: Framing) -> Self {
@@ -97,15 +103,18 @@ impl Framing {
         match self {
             // Opcode 0 continues a message; from 8 on, they are for control frames.
             Self::WebSocket => matches!(first & 0x0f, 1..=7),
-            Self::LengthPrefixed => first & 0x80 == 0,
+            Self::LengthPrefixed => true,
+            Self::LengthPrefixedResponse => first & (WEB_TRAILERS | CONNECT_END) == 0,
         }
     }
 
     /// Returns the number of bytes after a header; `None` if the header is longer than this.
     fn payload_length(self, header: &[u8]) -> Option<u64> {
         match (self, header) {
-            (Self::LengthPrefixed, &[_, a, b, c, d]) => Some(u32::from_be_bytes([a, b, c, d]).into()),
-            (Self::LengthPrefixed, _) | (Self::WebSocket, [] | [_]) => None,
+            (Self::LengthPrefixed | Self::LengthPrefixedResponse, &[_, a, b, c, d]) => {
+                Some(u32::from_be_bytes([a, b, c, d]).into())
+            }
+            (Self::LengthPrefixed | Self::LengthPrefixedResponse, _) | (Self::WebSocket, [] | [_]) => None,
             (Self::WebSocket, [_, second, rest @ ..]) => {
                 let (length, is_masked) = (second & 0x7f, second & 0x80 != 0);
                 let extended = match length {
@@ -175,9 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn trailers_of_grpc_web_are_no_message() {
-        let stream = [&[0, 0, 0, 0, 2, 9, 9], &[1, 0, 0, 0, 0][..], &[0x80, 0, 0, 0, 1, 7]].concat();
-        assert_eq!(starts(Framing::LengthPrefixed, &[&stream]), [0, 7]);
+    fn end_of_a_response_is_no_message() {
+        for end in [0x80, 0x02] {
+            let stream = [&[0, 0, 0, 0, 2, 9, 9], &[1, 0, 0, 0, 0][..], &[end, 0, 0, 0, 1, 7]].concat();
+            assert_eq!(starts(Framing::LengthPrefixedResponse, &[&stream]), [0, 7]);
+            assert_eq!(
+                starts(Framing::LengthPrefixed, &[&stream]),
+                [0, 7, 12],
+                "clients do not evade a limit"
+            );
+        }
     }
 
     #[test]
@@ -190,18 +206,19 @@ mod tests {
         let size = prop_oneof![0_usize..4, 120_usize..130, 65_530_usize..65_540];
         let frame = (prop::sample::select(vec![0x81_u8, 0x01, 0x02, 0x00, 0x80, 0x88, 0x8a]), size);
         let frames = prop::collection::vec((frame, any::<bool>()), 0..12);
-        (any::<bool>(), frames).prop_map(|(is_websocket, frames)| {
-            let framing = if is_websocket { Framing::WebSocket } else { Framing::LengthPrefixed };
+        let framings = [Framing::WebSocket, Framing::LengthPrefixed, Framing::LengthPrefixedResponse];
+        (prop::sample::select(framings.to_vec()), frames).prop_map(|(framing, frames)| {
             let (mut stream, mut starts) = (Vec::new(), Vec::new());
             for ((opcode, length), is_masked) in frames {
                 let starts_message = match framing {
                     Framing::WebSocket => opcode & 0x0f == 1 || opcode & 0x0f == 2,
-                    Framing::LengthPrefixed => opcode & 0x80 == 0,
+                    Framing::LengthPrefixed => true,
+                    Framing::LengthPrefixedResponse => opcode & 0x82 == 0,
                 };
                 starts.extend(starts_message.then_some(stream.len()));
                 match framing {
                     Framing::WebSocket => stream.extend(websocket_frame(opcode, length, is_masked)),
-                    Framing::LengthPrefixed => {
+                    Framing::LengthPrefixed | Framing::LengthPrefixedResponse => {
                         stream.push(opcode);
                         stream.extend((length as u32).to_be_bytes());
                         stream.resize(stream.len() + length, 0);

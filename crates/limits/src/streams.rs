@@ -14,10 +14,11 @@ use super::view::LimitsView;
 use weir_http::messages::{Framing, MessageScanner, StreamSegment};
 use weir_limiter::decision::{Decision, Enforcement, Verdict};
 use weir_limiter::quota::Quota;
+use weir_limiter::reservation::Reservation;
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter};
 use weir_policy::rules::stream_limit::{StreamDirection, StreamMeasure};
-use weir_policy::rules::streams::SelectedStream;
+use weir_policy::rules::streams::{SelectedStream, StreamSettings};
 
 /// Maximum bytes that are charged at once, so that streams with one key take turns.
 const MAX_PART: usize = 16 * 1024;
@@ -55,6 +56,7 @@ pub enum StreamRoom {
 struct ChargedPart {
     length: usize,
     starts_message: bool,
+    charged_at: Timestamp,
     departure: Timestamp,
 }
 
@@ -62,6 +64,7 @@ struct ChargedPart {
 struct LimitOfStream {
     measure: StreamMeasure,
     check: Check,
+    burst: NonZeroU32,
     metrics: Option<Arc<StreamMetrics>>,
 }
 
@@ -132,7 +135,7 @@ impl StreamLimiter {
                 Charge::Charged(delay) => {
                     let (starts_message, departure) =
                         (self.segment.starts_message, now.saturating_add(delay));
-                    self.charged = Some(ChargedPart { length, starts_message, departure });
+                    self.charged = Some(ChargedPart { length, starts_message, charged_at: now, departure });
                     self.segment.length -= length;
                     self.segment.starts_message = false;
                 }
@@ -147,20 +150,44 @@ impl StreamLimiter {
         self.granted = self.granted.saturating_sub(count);
     }
 
-    /// Applies another configuration to what waits: limits that it does not have hold nothing, and a limit that it raises
-    /// holds nothing for longer than it would hold a part that arrives now.
+    /// Applies another configuration. Limits that it does not have hold nothing any longer.
     pub fn reload(&mut self, view: &LimitsView) {
-        self.reload_at(&view.limiter, view.clock.now());
+        let rules = &view.policy.rules;
+        self.limits.retain_mut(|limit| {
+            let settings = rules.stream_settings(limit.check.handle);
+            settings.inspect(|settings| limit.adopt(settings, view)).is_some()
+        });
+        let bursts = self.limits.iter().filter(|limit| limit.counts_bytes()).map(|limit| limit.burst);
+        self.max_part = bursts.min().map_or(usize::MAX, part_of_burst);
     }
 
-    fn reload_at(&mut self, limiter: &Limiter, now: Timestamp) {
-        self.limits.retain(|limit| limiter.queues().is_installed(limit.check.handle.id));
-        let Some(ChargedPart { length, starts_message, departure }) = self.charged else { return };
-        // It is charged already, so all of these parts conform when another one would.
-        let decision = limiter.peek(self.checks(length, starts_message), now);
+    /// Lets a part that waits pass on earlier if its limits have got room, such as by a boost, a reset or a reload: no part
+    /// waits longer than one that would be charged now.
+    pub fn refresh(&mut self, view: &LimitsView) {
+        self.refresh_at(&view.limiter, view.clock.now());
+    }
+
+    fn refresh_at(&mut self, limiter: &Limiter, now: Timestamp) {
+        let Some(part) = self.charged else { return };
+        let decision = limiter.peek(self.checks(part.length, part.starts_message), now);
         let wait = decision.verdicts().iter().map(|verdict| verdict.delay().max(verdict.retry_after())).max();
-        let departure = departure.min(now.saturating_add(wait.unwrap_or_default()));
-        self.charged = Some(ChargedPart { length, starts_message, departure });
+        let departure = part.departure.min(now.saturating_add(wait.unwrap_or_default()));
+        self.charged = Some(ChargedPart { departure, ..part });
+    }
+
+    /// Gives back the charge of a part that waits and will not pass on, because its stream has ended.
+    pub fn abandon(&mut self, view: &LimitsView) {
+        self.abandon_at(&view.limiter, view.clock.now());
+    }
+
+    fn abandon_at(&mut self, limiter: &Limiter, now: Timestamp) {
+        let Some(part) = self.charged.take().filter(|part| part.departure > now) else { return };
+        for check in self.checks(part.length, part.starts_message) {
+            if check.enforcement == Enforcement::Enforced {
+                let mut reservation = Reservation::charged(&check, part.charged_at);
+                let _ = limiter.settle(&mut reservation, 0, now);
+            }
+        }
     }
 
     fn granted_or(&self, wait: Duration) -> StreamRoom {
@@ -230,7 +257,22 @@ fn part_of_burst(burst: NonZeroU32) -> usize {
 impl LimitOfStream {
     fn new(selected: &SelectedStream, view: &LimitsView) -> Self {
         let metrics = view.recorder(selected.rule).and_then(|recorder| recorder.streams.clone());
-        Self { measure: selected.measure, check: selected.check, metrics }
+        let SelectedStream { measure, check, burst, .. } = *selected;
+        Self { measure, check, burst, metrics }
+    }
+
+    /// Adopts the settings of another configuration. A share of keys that it enforces is applied to new streams.
+    fn adopt(&mut self, settings: &StreamSettings, view: &LimitsView) {
+        self.metrics = view.recorder(settings.rule).and_then(|recorder| recorder.streams.clone());
+        (self.measure, self.burst) = (settings.measure, settings.burst);
+        if let StreamMeasure::Messages(..) = settings.measure {
+            self.check.cost = settings.measure.units();
+        }
+        match settings.is_enforced {
+            Some(true) => self.check.enforcement = Enforcement::Enforced,
+            Some(false) => self.check.enforcement = Enforcement::Shadow,
+            None => {}
+        }
     }
 
     const fn counts_bytes(&self) -> bool {

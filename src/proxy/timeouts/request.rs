@@ -124,7 +124,7 @@ impl RequestTimer {
     }
 
     /// Returns the number of the request on its connection.
-    pub(super) fn number(&self) -> u32 {
+    pub(in crate::proxy) fn number(&self) -> u32 {
         self.number.get()
     }
 
@@ -136,6 +136,11 @@ impl RequestTimer {
     /// Sets the maximum time without progress of the bodies.
     pub(in crate::proxy) fn set_stream_idle_timeout(&self, timeout: Duration) {
         self.idle_timeout.set(super::ticks(timeout));
+    }
+
+    /// Returns the maximum time without progress of the bodies, in whole ticks.
+    pub(in crate::proxy) fn stream_idle_timeout(&self) -> Duration {
+        super::TICK.saturating_mul(self.idle_timeout.get())
     }
 
     /// Requires a minimum rate of the client while permits are scarce. `counts_upload`: whether it also applies to
@@ -196,6 +201,12 @@ impl RequestTimer {
     /// Records that the next part of the request body is awaited.
     pub(super) fn upload_awaited(&self) {
         self.min_rate.upload_awaited();
+    }
+
+    /// Records that a part of the request body is held by a limit. The client owes nothing meanwhile.
+    pub(super) fn upload_held(&self) {
+        self.record_progress();
+        self.min_rate.upload_received(0);
     }
 
     /// Starts a response timeout, after the last byte of the request or for a deadline of the client. If the head of

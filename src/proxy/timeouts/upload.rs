@@ -34,6 +34,13 @@ impl UploadTimer {
         }
     }
 
+    /// Records that a limit holds a part of the request body that has arrived.
+    pub(in crate::proxy) fn data_held(&self) {
+        if self.is_current() {
+            self.request.upload_held();
+        }
+    }
+
     /// Whether the client has been too slow with the rest of its request after the response was sent. By then, only the
     /// upload task still serves the stream, so the task of `cx` is registered to be woken.
     pub(in crate::proxy) fn is_expired(&self, cx: &Context<'_>) -> bool {

@@ -6,7 +6,7 @@ fn markdown_table() -> String {
         RuleKind::Allow,
         RuleKind::Deny,
         RuleKind::WithoutLimit,
-        RuleKind::Messages,
+        RuleKind::StreamsOnly,
         RuleKind::Remote,
         RuleKind::RemoteOnly,
         RuleKind::Shared,

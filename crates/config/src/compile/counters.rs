@@ -157,7 +157,11 @@ fn note_unshared(raw: &raw::Rules, counters: &HashMap<&str, Vec<CounterUser<'_>>
 
 fn format_limits(limiting: &LimitAction) -> String {
     let streams = limiting.streams.iter().flat_map(|streams| &streams.limits);
-    let shown = limiting.limits.iter().map(format_limit).chain(streams.map(ToString::to_string));
+    let shown = limiting
+        .limits
+        .iter()
+        .map(format_limit)
+        .chain(streams.map(|limit| format!("{} {}", limit.measure.as_str(), format_quota(&limit.quota))));
     let shown: Vec<String> = shown.collect();
     if shown.is_empty() { "none".to_owned() } else { shown.join(" and ") }
 }

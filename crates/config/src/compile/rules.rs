@@ -113,11 +113,14 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>, context: &Compi
         Action::Limit(limiting) => (limiting.throttle, limiting.shared().is_some()),
         Action::Allow | Action::Deny => (Throttle::default(), false),
     };
-    let checked = CheckedRule { rule: raw, throttle };
     let is_remote = remote_limit::remote_scope(raw).is_some();
     let is_limit = matches!(rule.action, Action::Limit(_));
     let is_limited = given_keys(limits::limit_keys(raw)).next().is_some()
         || nested_networks::parts_with_prefixes(raw).next().is_some();
+    let is_streams_only = is_limit
+        && (streams::counts_messages(raw)
+            || (raw.bandwidth.is_some() && !is_limited && raw.in_flight.is_none()));
+    let checked = CheckedRule { rule: raw, throttle, is_streams_only };
     let decides = decisions::may_apply(rule, &context.deciding_listeners);
     if decides {
         decisions::check_attributes(rule, at);
@@ -126,11 +129,11 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>, context: &Compi
         (RuleKind::AllowOrDeny, raw.action.unwrap_or_default() != raw::Action::Limit),
         (RuleKind::Allow, raw.action == Some(raw::Action::Allow)),
         (RuleKind::Deny, raw.action == Some(raw::Action::Deny)),
+        (RuleKind::StreamsOnly, is_streams_only),
         (
             RuleKind::WithoutLimit,
             is_limit && !is_limited && (raw.in_flight.is_some() || raw.bandwidth.is_some()),
         ),
-        (RuleKind::Messages, is_limit && streams::counts_messages(raw)),
         (RuleKind::Remote, is_limit && is_remote),
         (RuleKind::RemoteOnly, is_limit && remote_limit::needs_no_local_limit(raw)),
         (RuleKind::Shared, is_shared),

@@ -56,6 +56,11 @@ pub(super) fn compile(raw: &raw::Rule, limits: &mut Vec<RuleLimit>, at: At<'_>) 
         check_notation(raw, limits, at);
         limits.clear();
     }
+    if raw.bandwidth.is_some() && raw.respond.is_some() {
+        let error =
+            ValueError::new("cannot be combined with `respond`: a stored call has no client to slow down");
+        at.key("bandwidth").key_error(error.with_hint("use a separate rule"));
+    }
     if let Some(bandwidth) = raw.bandwidth.as_deref() {
         compile_bandwidth(bandwidth, at.key("bandwidth"), &mut streams);
     }
@@ -160,6 +165,12 @@ fn byte_limit(
     at: At<'_>,
 ) -> Option<StreamLimit> {
     let burst = burst.unwrap_or_else(|| bytes_per_second(limit));
+    let per_millisecond = bytes_per_second(limit).get() / 1000;
+    if burst.get() < per_millisecond {
+        let note =
+            format!("a stream passes at most one burst in a millisecond, and so less than {limit} of bytes");
+        at.note(ValueError::new(note).with_hint(format!("set `burst` to {per_millisecond}B or more")));
+    }
     match Quota::new(Algorithm::Gcra, limit, Some(burst)) {
         Ok(quota) => Some(StreamLimit { quota, measure: StreamMeasure::Bytes(direction) }),
         Err(error) => {

@@ -17,6 +17,7 @@ const CLIENT: StreamDirection = StreamDirection::Request;
 struct Fixture {
     limiter: Limiter,
     handle: LimitHandle,
+    can_delay: bool,
 }
 
 fn spec(algorithm: Algorithm, count: u32, burst: Option<u32>) -> LimitSpec {
@@ -33,12 +34,17 @@ fn spec(algorithm: Algorithm, count: u32, burst: Option<u32>) -> LimitSpec {
 impl Fixture {
     fn new(spec: LimitSpec) -> Self {
         let limiter = Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] });
-        let handle = limiter.install(&[spec], START)[0];
-        Self { limiter, handle }
+        let can_delay = spec.quota.algorithm().can_delay();
+        // Units that were charged before the installation could not be given back.
+        let handle = limiter.install(&[spec], Timestamp::EPOCH)[0];
+        Self { limiter, handle, can_delay }
     }
 
     fn limiter(&self, measure: StreamMeasure, burst: u32) -> StreamLimiter {
-        let delay = CounterRole::Delay(DelayPolicy::new(Duration::MAX, Some(u32::MAX - 1)));
+        let delay = match self.can_delay {
+            true => CounterRole::Delay(DelayPolicy::new(Duration::MAX, Some(u32::MAX - 1))),
+            false => CounterRole::Limit,
+        };
         let cost = match measure {
             StreamMeasure::Messages(_, units) => units.get(),
             StreamMeasure::Bytes(_) => 0,
@@ -53,7 +59,9 @@ impl Fixture {
         };
         let is_of_messages = matches!(measure, StreamMeasure::Messages(..));
         StreamLimiter {
-            limits: [LimitOfStream { measure, check, metrics: None }].into_iter().collect(),
+            limits: [LimitOfStream { measure, check, burst: NonZeroU32::MIN, metrics: None }]
+                .into_iter()
+                .collect(),
             scanner: is_of_messages.then(|| MessageScanner::new(Framing::WebSocket)),
             max_part: if is_of_messages {
                 usize::MAX
@@ -111,6 +119,35 @@ fn windows_hold_messages_until_the_next_one() {
 }
 
 #[test]
+fn part_of_a_stream_that_ends_is_given_back() {
+    let fixture = Fixture::new(spec(Algorithm::Gcra, 10, Some(1)));
+    let measure = StreamMeasure::Messages(CLIENT, NonZeroU32::MIN);
+    for _ in 0..50 {
+        let mut ended = fixture.limiter(measure, 1);
+        let _ = ended.room_at(&message(0), &fixture.limiter, START);
+        ended.abandon_at(&fixture.limiter, START);
+    }
+    // The first one passed.
+    let passed = fixture.pass_all(&mut fixture.limiter(measure, 1), &message(0), 0);
+    assert_eq!(passed, [(SECOND / 10, 2)]);
+}
+
+#[test]
+fn part_that_waits_passes_when_its_counter_is_reset() {
+    let fixture = Fixture::new(spec(Algorithm::Gcra, 1, Some(1)));
+    let mut limiter = fixture.limiter(StreamMeasure::Messages(CLIENT, NonZeroU32::MIN), 1);
+    let stream = message(0).repeat(2);
+    assert_eq!(limiter.room_at(&stream, &fixture.limiter, START), StreamRoom::Available(2));
+    limiter.passed(2);
+    assert!(matches!(limiter.room_at(&stream[2..], &fixture.limiter, START), StreamRoom::After(_)));
+    limiter.refresh_at(&fixture.limiter, START);
+    assert!(matches!(limiter.room_at(&stream[2..], &fixture.limiter, START), StreamRoom::After(_)));
+    assert!(fixture.limiter.reset_counter(fixture.handle, KeyHash::from_words([7, 7])));
+    limiter.refresh_at(&fixture.limiter, START);
+    assert_eq!(limiter.room_at(&stream[2..], &fixture.limiter, START), StreamRoom::Available(2));
+}
+
+#[test]
 fn message_costs_its_units() {
     let fixture = Fixture::new(spec(Algorithm::Gcra, 10, Some(5)));
     let units = NonZeroU32::new(5).unwrap();
@@ -162,8 +199,8 @@ fn limit_that_a_reload_removes_holds_nothing() {
     let fixture = Fixture::new(spec(Algorithm::Gcra, 1, Some(1)));
     let mut limiter = fixture.limiter(StreamMeasure::Bytes(CLIENT), 1);
     assert_eq!(fixture.pass_all(&mut limiter, &[0; 3], 0).len(), 3);
-    fixture.limiter.configuration_changed(std::iter::empty());
-    limiter.reload_at(&fixture.limiter, START);
+    limiter.limits.clear();
+    limiter.refresh_at(&fixture.limiter, START);
     assert_eq!(fixture.pass_all(&mut limiter, &[0; 100], 0), [(0, 100)]);
 }
 

@@ -13,7 +13,7 @@ use super::cost::Cost;
 use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
 use super::selection::{CheckRole, SelectedCheck};
 use super::shared_limit::{Mode, OnStoreLoss};
-use super::stream_limit::{self, StreamLimit, StreamMeasure};
+use super::stream_limit::{StreamLimit, StreamMeasure};
 use crate::identify::body::RequestFields;
 use weir_limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied, WithoutRoom};
 use weir_limiter::decision::Enforcement;
@@ -377,17 +377,25 @@ fn limit_of_streams(limiting: &LimitAction, part: CheckRole) -> Option<&StreamLi
 
 /// Returns the options of the check with the role `part`; `None` if it has no additional behaviour.
 fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Option<CheckOptions> {
+    if let Some(limit) = limit_of_streams(limiting, part) {
+        // What becomes of requests is none of a stream's business.
+        return Some(CheckOptions { role: limit.counter_role(), ..default_options(index) });
+    }
     let role = match (part, limiting.throttle) {
         (CheckRole::Ban, _) => CounterRole::Ban,
         (CheckRole::Seen, _) => CounterRole::Seen,
-        (CheckRole::Stream(_), _) => CounterRole::Delay(stream_limit::delay_policy()),
         (CheckRole::Limit(_), Throttle::Delay(delay_policy)) => CounterRole::Delay(delay_policy),
         (CheckRole::Mark(_), Throttle::Soft { delay: Some(delay), .. }) => {
             CounterRole::Delay(DelayPolicy::new(delay, None))
         }
-        (CheckRole::Permit | CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_), _) => {
-            CounterRole::Limit
-        }
+        (
+            CheckRole::Permit
+            | CheckRole::Limit(_)
+            | CheckRole::Margin(_)
+            | CheckRole::Mark(_)
+            | CheckRole::Stream(_),
+            _,
+        ) => CounterRole::Limit,
     };
     let without_room = match (&limiting.divert_to, &limiting.distinct) {
         (Some(_), _) => WithoutRoom::Divert,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use weir_limiter::check_options::DelayPolicy;
+use weir_limiter::check_options::{CounterRole, DelayPolicy};
 use weir_limiter::quota::{Limit, Quota};
 
 /// Name of the key by which each stream is counted apart.
@@ -98,15 +98,20 @@ impl StreamMeasure {
     }
 }
 
+impl StreamLimit {
+    /// Returns how parts of streams wait. Where the algorithm can delay, a part is charged at once, and its departure is fixed
+    /// then. The wait has no maximum: each stream waits with one part. Otherwise the stream tries again.
+    pub(super) fn counter_role(&self) -> CounterRole {
+        match self.quota.algorithm().can_delay() {
+            true => CounterRole::Delay(DelayPolicy::new(Duration::MAX, Some(MAX_QUEUED))),
+            false => CounterRole::Limit,
+        }
+    }
+}
+
 impl fmt::Display for StreamLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Limit { count, period } = self.quota.limit();
         write!(f, "{count} {}/{period}", self.measure.unit())
     }
-}
-
-/// Returns how long a part of a stream's data waits for room: without a maximum. Each stream waits with one part, so the
-/// number of streams bounds the queue.
-pub(super) fn delay_policy() -> DelayPolicy {
-    DelayPolicy::new(Duration::MAX, Some(MAX_QUEUED))
 }

@@ -11,9 +11,9 @@ use super::rule::Action;
 use super::stream_limit::StreamMeasure;
 use super::{RuleIndex, RuleSet};
 use crate::identify::Attributes;
-use weir_limiter::Check;
 use weir_limiter::decision::Enforcement;
 use weir_limiter::key::KeyHash;
+use weir_limiter::{Check, LimitHandle};
 
 /// A limit that applies to a stream, with the stream's key.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,15 @@ impl RuleSet {
         selected
     }
 
+    /// Returns the settings of the limit with this handle; `None` if there is none.
+    pub fn stream_settings(&self, handle: LimitHandle) -> Option<StreamSettings> {
+        (0..self.bound.len()).map(RuleIndex).find_map(|rule| {
+            let (limit, _) = self.stream_limits(rule).find(|(_, known)| *known == handle)?;
+            let is_enforced = self.bound[rule.0].is_enforced;
+            Some(StreamSettings { rule, measure: limit.measure, burst: limit.quota.burst(), is_enforced })
+        })
+    }
+
     /// Adds the limits of one rule, if it applies. An ambiguous request was rejected before.
     fn select_streams_of(
         &self,
@@ -73,6 +82,16 @@ impl RuleSet {
             selected.push(SelectedStream { rule, measure: limit.measure, check, burst: limit.quota.burst() });
         }
     }
+}
+
+/// The settings of a limit inside streams in another configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamSettings {
+    pub rule: RuleIndex,
+    pub measure: StreamMeasure,
+    pub burst: NonZeroU32,
+    /// Whether the rule is enforced; `None` if that depends on the key.
+    pub is_enforced: Option<bool>,
 }
 
 /// Returns the key of a stream that is counted apart. The bits are random, so they need no secret.

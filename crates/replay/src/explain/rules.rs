@@ -248,7 +248,10 @@ fn limit_report(
 /// Returns the limits inside streams, with the counters of the request's key.
 fn stream_reports(explained: &RuleExplanation<'_>, context: &ExplainContext<'_>) -> Vec<LimitReport> {
     let limiting = explained.rule.action.limiting();
-    let Some(streams) = limiting.and_then(|limiting| limiting.streams.as_deref()) else { return Vec::new() };
+    let streams = limiting.and_then(|limiting| limiting.streams.as_deref());
+    let Some(streams) = streams.filter(|_| matches!(explained.status, RuleStatus::Applies(_))) else {
+        return Vec::new();
+    };
     let hash = explained.key.as_ref().and_then(|key| key.hash).filter(|_| !streams.is_per_stream);
     let report = |(limit, handle): (&StreamLimit, LimitHandle)| {
         let usage = hash.and_then(|key| context.limiter.usage(handle, key, context.now));

@@ -91,7 +91,9 @@ fn is_caught_by(entry: &RuleEntry<'_>, part: &Attribute, lacking: &Matcher, othe
         Action::Limit(limiting) => {
             let has_value =
                 |own: &Attribute| own != part && (!own.is_chosen_by_client() || lacking.requires(own));
+            let limits_requests = !limiting.limits.is_empty() || limiting.in_flight.is_some();
             other.is_enforced()
+                && limits_requests
                 && (limiting.on_missing != OnMissing::Skip || limiting.counted_parts().iter().all(has_value))
                 && is_match()
         }
