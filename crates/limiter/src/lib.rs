@@ -274,7 +274,7 @@ impl Limiter {
     /// Makes the requests that wait for room try again under the configuration that is now in force, which has the limits
     /// in `handles`.
     pub fn configuration_changed(&self, handles: impl Iterator<Item = LimitHandle>) {
-        self.queues.set_installed(handles.map(|limit| limit.id).collect());
+        self.queues.set_installed(handles);
     }
 
     /// Returns the queues of requests that wait for room.

@@ -27,6 +27,7 @@ use super::Check;
 use super::decision::Decision;
 use super::key::CounterId;
 use super::memory_budget::MemoryBudget;
+use super::registry::LimitHandle;
 use super::table::LimitId;
 use super::timestamp::Timestamp;
 
@@ -48,6 +49,13 @@ pub struct QueueSettings {
     pub order: QueueOrder,
 }
 
+/// A limit of the configuration: ids are used again, together with a salt they are not.
+type InstalledLimit = (LimitId, [u64; 2]);
+
+fn installed_limit(handle: LimitHandle) -> InstalledLimit {
+    (handle.id, handle.salt.words())
+}
+
 /// The queues of all counters.
 #[derive(Debug)]
 pub struct WaitQueues {
@@ -57,7 +65,7 @@ pub struct WaitQueues {
     /// Memory of requests that wait, in these queues or for a delay.
     memory: MemoryBudget,
     /// Limits of the current configuration; `None` until one is known, which has all of them.
-    installed: Mutex<Option<Arc<HashSet<LimitId>>>>,
+    installed: Mutex<Option<Arc<HashSet<InstalledLimit>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -255,8 +263,8 @@ impl WaitQueues {
 
     /// Replaces the limits of the current configuration. Makes the first request of every queue try again, and all of
     /// them if a limit was removed.
-    pub(super) fn set_installed(&self, limits: HashSet<LimitId>) {
-        let limits = Arc::new(limits);
+    pub(super) fn set_installed(&self, limits: impl Iterator<Item = LimitHandle>) {
+        let limits: Arc<HashSet<_>> = Arc::new(limits.map(installed_limit).collect());
         let before = self.installed.lock().replace(Arc::clone(&limits));
         let is_removal = before.is_some_and(|before| !before.is_subset(&limits));
         for shard in &self.shards {
@@ -271,9 +279,9 @@ impl WaitQueues {
         }
     }
 
-    /// Returns whether the current configuration has the limit.
-    pub fn is_installed(&self, limit: LimitId) -> bool {
-        self.installed.lock().as_ref().is_none_or(|installed| installed.contains(&limit))
+    /// Returns whether the current configuration has the limit, and not another one that has got its id.
+    pub fn is_installed(&self, limit: LimitHandle) -> bool {
+        self.installed.lock().as_ref().is_none_or(|installed| installed.contains(&installed_limit(limit)))
     }
 
     /// Returns whether no request waits for `counter`. Does not wait for the lock of its queue, so that a caller may hold

@@ -43,7 +43,7 @@ impl LimitsView {
 
     /// Whether requests wait for the limit of a check, and the current configuration does not have it.
     fn is_gone(&self, one: &SelectedCheck) -> bool {
-        self.wait_for(one).is_some() && !self.limiter.queues().is_installed(one.check.handle.id)
+        self.wait_for(one).is_some() && !self.limiter.queues().is_installed(one.check.handle)
     }
 
     /// Whether a request with these checks may have to wait.

@@ -89,7 +89,7 @@ fn limits_of_both_snapshots_are_installed_while_one_replaces_the_other() {
     let rule = |key: &str| spec(&format!("  - {{ name: a, key: {key}, limit: 1/d }}"));
     let engine = start(&rule("[]"), &[]);
     let are_installed =
-        |policy: &Policy| policy.limit_handles().all(|limit| engine.limiter.queues().is_installed(limit.id));
+        |policy: &Policy| policy.limit_handles().all(|limit| engine.limiter.queues().is_installed(limit));
     let old = engine.current_policy();
     engine.engine.apply(
         &rule("path"),
