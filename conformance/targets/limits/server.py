@@ -11,18 +11,39 @@ from pathlib import Path
 from limits import RateLimitItemPerSecond
 from limits.storage import storage_from_string
 from limits.strategies import STRATEGIES
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 settings = json.loads(Path(sys.argv[1]).read_text())
 memory = storage_from_string("memory://")
-shared = storage_from_string(f"redis://127.0.0.1:{settings['redis_port']}") if settings["redis_port"] else memory
 # Several limits are tested and charged as one step. A single one needs no lock, because `hit` does both.
 lock = threading.Lock()
-rules = []
-for place, limit in enumerate(settings["limits"]):
-    strategy = STRATEGIES[limit["algorithm"] or "moving-window"](shared if limit["shared"] else memory)
-    # The period is the unit, and the namespace keeps limits with the same numbers apart.
-    item = RateLimitItemPerSecond(limit["count"], limit["period"], namespace=f"limit-{place}")
-    rules.append((limit, strategy, item))
+
+
+class Rule:
+    """One limit. While Redis does not respond, memory decides, as with Flask-Limiter's `in_memory_fallback_enabled`."""
+
+    def __init__(self, place, limit):
+        self.limit = limit
+        # The namespace keeps limits with the same numbers apart.
+        self.item = RateLimitItemPerSecond(limit["count"], limit["period"], namespace=f"limit-{place}")
+        strategy = STRATEGIES[limit["algorithm"] or "moving-window"]
+        self.fallback = self.strategy = strategy(memory)
+        if limit["shared"]:
+            uri = f"redis://127.0.0.1:{settings['redis_port']}"
+            self.strategy = strategy(storage_from_string(uri, socket_timeout=0.25, retry=Retry(NoBackoff(), 0)))
+        self.away_until = 0.0
+
+    def ask(self, method, key):
+        if time.monotonic() >= self.away_until:
+            try:
+                return getattr(self.strategy, method)(self.item, key)
+            except self.strategy.storage.base_exceptions:
+                self.away_until = time.monotonic() + 1
+        return getattr(self.fallback, method)(self.item, key)
+
+
+rules = [Rule(place, limit) for place, limit in enumerate(settings["limits"])]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -31,27 +52,26 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # One packet for a response.
 
     def do_GET(self):
-        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.rfile.read(max(0, int(self.headers.get("content-length", 0))))
         key = self.headers.get(settings["key_header"])
         keys = {"header": key, "address": self.client_address[0], "all": "all"}
         applying = [
-            (strategy, item, keys[limit["key"]])
-            for limit, strategy, item in rules
-            if limit["path"] in ("", self.path.split("?")[0]) and keys[limit["key"]] is not None
+            (rule, keys[rule.limit["key"]])
+            for rule in rules
+            if rule.limit["path"] in ("", self.path.split("?")[0]) and keys[rule.limit["key"]] is not None
         ]
         if len(applying) > 1:
             with lock:
-                over = next((one for one in applying if not one[0].test(*one[1:])), None)
-                if over is None:
-                    for strategy, item, key in applying:
-                        strategy.hit(item, key)
+                over = next(((rule, key) for rule, key in applying if not rule.ask("test", key)), None)
+                for rule, key in applying if over is None else []:
+                    rule.ask("hit", key)
         else:
-            over = next((one for one in applying if not one[0].hit(*one[1:])), None)
+            over = next(((rule, key) for rule, key in applying if not rule.ask("hit", key)), None)
         self.send_response(429 if over else 200)
-        for strategy, item, key in [over] if over else applying[:1]:
-            stats = strategy.get_window_stats(item, key)
+        for rule, key in [over] if over else applying[:1]:
+            stats = rule.ask("get_window_stats", key)
             reset = max(0, ceil(stats.reset_time - time.time()))
-            self.send_header("x-ratelimit-limit", str(item.amount))
+            self.send_header("x-ratelimit-limit", str(rule.item.amount))
             self.send_header("x-ratelimit-remaining", str(stats.remaining))
             self.send_header("x-ratelimit-reset", str(reset))
             if over:

@@ -9,7 +9,8 @@ const app = express();
 // From which peers `request.ip` is the client in X-Forwarded-For.
 app.set("trust proxy", settings.trusted);
 const keys = {
-  header: (request) => request.get(settings.key_header),
+  // The first line, because Node.js joins several to another value.
+  header: (request) => request.headersDistinct[settings.key_header]?.[0],
   address: (request) => ipKeyGenerator(request.socket.remoteAddress),
   forwarded: (request) => ipKeyGenerator(request.ip),
   all: () => "all",

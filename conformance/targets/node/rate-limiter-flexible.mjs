@@ -10,7 +10,8 @@ const needsRedis = settings.limits.some((limit) => limit.shared);
 const redis = needsRedis && new Redis({ port: settings.redis_port, enableOfflineQueue: false, commandTimeout: 500 });
 redis && redis.on("error", () => {});
 const keys = {
-  header: (request) => request.headers[settings.key_header],
+  // The first line, because Node.js joins several to another value.
+  header: (request) => request.headersDistinct[settings.key_header]?.[0],
   address: (request) => request.socket.remoteAddress,
   all: () => "all",
 };
@@ -23,14 +24,12 @@ const rules = settings.limits.map((limit, place) => {
   return { ...limit, limiter };
 });
 
-function headers(rule, state) {
+function setHeaders(response, rule, state) {
   const reset = Math.ceil(state.msBeforeNext / 1000);
-  return {
-    "x-ratelimit-limit": rule.count,
-    "x-ratelimit-remaining": state.remainingPoints,
-    "x-ratelimit-reset": reset,
-    ...(state.consumedPoints > rule.count && { "retry-after": reset }),
-  };
+  response.setHeader("x-ratelimit-limit", rule.count);
+  response.setHeader("x-ratelimit-remaining", state.remainingPoints);
+  response.setHeader("x-ratelimit-reset", reset);
+  if (response.statusCode === 429) response.setHeader("retry-after", reset);
 }
 
 createServer({ noDelay: true, keepAliveTimeout: 65_000 }, async (request, response) => {
@@ -39,10 +38,11 @@ createServer({ noDelay: true, keepAliveTimeout: 65_000 }, async (request, respon
     const key = keys[rule.key](request);
     if ((rule.path !== "" && rule.path !== path) || key === undefined) continue;
     try {
-      response.setHeaders(new Headers(headers(rule, await rule.limiter.consume(key))));
+      setHeaders(response, rule, await rule.limiter.consume(key));
     } catch (state) {
-      if (state instanceof Error) throw state;
-      return response.writeHead(429, headers(rule, state)).end("too many requests");
+      response.statusCode = state instanceof Error ? 500 : 429;
+      if (response.statusCode === 429) setHeaders(response, rule, state);
+      return response.end("rejected");
     }
   }
   response.end("ok");

@@ -30,6 +30,8 @@ class Key:
     arrival: float = 0.0
     window: int = -1
     used: float = 0.0
+    total: int = 0
+    is_lost: bool = False
 
 
 @dataclass
@@ -52,7 +54,9 @@ class Server:
     def __init__(self, config: str, upstream: int, redis: int) -> None:
         self.config, self.upstream, self.redis = config, upstream, redis
         self.rules: list[Rule] = []
+        self.fails_until = 0.0
         self.connection_keys = 0
+        self.is_blocked = False
         self.store: Store | None = Store(redis) if redis else None
         self.load()
 
@@ -60,21 +64,30 @@ class Server:
         raw = json.load(open(self.config, encoding="utf-8"))
         if MUTANT == "reload_ignored" and self.rules:
             return
+        if MUTANT == "reload_fails" and self.rules:
+            self.fails_until = time.time() + 0.3
         before = {(rule.key, rule.path): rule.keys for rule in self.rules}
         self.rules = [Rule(**entry) for entry in raw]
         for rule in self.rules:
             if MUTANT == "reload_forgets":
                 continue
             rule.keys = before.get((rule.key, rule.path), {})
-            if MUTANT == "reload_resets_raised" and any(old.count != rule.count for old in []):
-                rule.keys = {}
+            if MUTANT == "reload_doubles":
+                # What was used counts half under the raised limit.
+                for state in rule.keys.values():
+                    state.arrival -= (state.arrival - time.time()) / 2 if rule.count > 5 else 0.0
 
     # Decisions
+
+    def window(self, rule: Rule, now: float) -> int:
+        """Returns the number of the window of the clock."""
+        late = 0.3 * rule.period if MUTANT == "late_window" else 0.0
+        return int((now - late) // rule.period)
 
     def usage(self, rule: Rule, state: Key, now: float) -> float:
         """Returns the units in use."""
         if rule.algorithm == "fixed_window":
-            return state.used if state.window == int(now // rule.period) else 0.0
+            return state.used if state.window == self.window(rule, now) else 0.0
         return max(0.0, state.arrival - now) / rule.interval
 
     def room(self, rule: Rule, state: Key, cost: float, now: float) -> bool:
@@ -83,21 +96,25 @@ class Server:
             count -= 1
         if MUTANT == "one_more":
             count += 1
-        if MUTANT == "no_limit":
-            count = math.inf
-        return self.usage(rule, state, now) + cost <= count + 1e-9
+        if MUTANT == "burst_twice" and rule.count == 4:
+            count *= 2
+        if MUTANT == "shrinks" and rule.count == 4:
+            # Each admitted request takes a little for ever.
+            count -= min(3.9, 0.25 * max(0, state.total - 12))
+        return not state.is_lost and self.usage(rule, state, now) + cost <= count + 1e-9
 
     def charge(self, rule: Rule, state: Key, cost: float, now: float) -> None:
+        state.total += 1
         if rule.algorithm == "fixed_window":
-            window = int(now // rule.period)
+            window = self.window(rule, now)
             if state.window != window:
                 state.window, state.used = window, 0.0
             state.used += cost
             return
         interval = rule.interval
-        if MUTANT == "slow_refill":
+        if MUTANT == "slow_refill" and rule.count == 4:
             interval *= 1.4
-        if MUTANT == "fast_refill":
+        if MUTANT == "fast_refill" and rule.count == 4:
             interval *= 0.6
         state.arrival = max(state.arrival, now) + cost * interval
 
@@ -180,7 +197,8 @@ class Server:
                 else:
                     body = await reader.readexactly(length)
                 close = any(n.lower() == "connection" and "close" in v.lower() for n, v in headers)
-                await self.handle(writer, target, headers, peer, connection, close)
+                is_pipelined = len(reader._buffer) > 0  # type: ignore[attr-defined]
+                await self.handle(writer, target, headers, peer, connection, close, is_pipelined)
                 if close:
                     return
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -189,11 +207,15 @@ class Server:
             writer.close()
 
     async def handle(
-        self, writer: asyncio.StreamWriter, target: str, headers: list[tuple[str, str]], peer: str, connection: int, close: bool
+        self, writer: asyncio.StreamWriter, target: str, headers: list[tuple[str, str]], peer: str, connection: int,
+        close: bool, is_pipelined: bool,
     ) -> None:
         if MUTANT == "slow_one" and self.connection_keys > 150:
             await asyncio.sleep(1.2)
         now = time.time()
+        if now < self.fails_until:
+            await self.reply(writer, 503, [], b"", close)
+            return
         due: list[tuple[Rule, Key, str]] = []
         for rule in self.rules:
             path = target.split("?")[0]
@@ -207,17 +229,18 @@ class Server:
                 return
             if MUTANT == "forgets_keys" and len(rule.keys) > 1000:
                 rule.keys.clear()
-            if MUTANT == "full_table" and len(rule.keys) > 1000 and key not in rule.keys:
+            if MUTANT == "full_table" and len(rule.keys) > 500 and key not in rule.keys:
                 await self.reject(writer, rule, Key(arrival=now + rule.period), now, close)
                 return
             if MUTANT == "large_keys":
-                rule.keys.setdefault(f"{key}-", Key()).__dict__["waste"] = bytes(3000)
+                rule.keys.setdefault(f"{key}-", Key()).__dict__["waste"] = bytes(100_000)
             if MUTANT == "long_keys" and len(key) > 1000:
                 continue
             due.append((rule, rule.keys.setdefault(key, Key()), key))
         if MUTANT == "check_then_act":
             admitted = [self.room(rule, state, 1, now) for rule, state, _ in due]
-            await asyncio.sleep(0)
+            # Only where many requests come at once, so that one by one is not slower.
+            await asyncio.sleep(0.01 if self.rules[0].count == 150 else 0)
         if self.store is not None:
             for rule, state, key in due:
                 if rule.shared and not await self.store.take(rule, key):
@@ -228,6 +251,9 @@ class Server:
             if rule.shared and self.store is not None:
                 continue
             probe = max(cost, 1.0) if rule.cost else cost
+            if self.is_blocked:
+                await self.reject(writer, rule, state, now, close)
+                return
             has_room = admitted[0] if MUTANT == "check_then_act" else self.room(rule, state, probe, now)
             if not has_room:
                 if MUTANT == "charges_rejected":
@@ -236,8 +262,9 @@ class Server:
                     await self.forward(headers, target)
                 await self.reject(writer, rule, state, now, close)
                 return
+        is_same_packet = MUTANT == "counts_packets" and is_pipelined
         for rule, state, key in due:
-            if not rule.cost and not (rule.shared and self.store is not None):
+            if not rule.cost and not (rule.shared and self.store is not None) and not is_same_packet:
                 self.charge(rule, state, 1, now)
         status, received, body = await self.forward(headers, target)
         for rule, state, key in due:
@@ -247,10 +274,7 @@ class Server:
                     stated = 1.0
                 if MUTANT == "at_least_one":
                     stated = max(stated, 1.0)
-                if MUTANT == "blocks_all" and stated > rule.count:
-                    for other in list(rule.keys.values()):
-                        self.charge(rule, other, stated, time.time())
-                    rule.keys.default = stated  # type: ignore[attr-defined]
+                self.is_blocked |= MUTANT == "blocks_all" and stated > rule.count
                 self.charge(rule, state, stated, time.time())
         await self.reply(writer, status, self.status_headers(due, now), body, close)
 
@@ -275,6 +299,8 @@ class Server:
 
     async def reject(self, writer: asyncio.StreamWriter, rule: Rule, state: Key, now: float, close: bool) -> None:
         wait = max(1, math.ceil(self.wait(rule, state, now)))
+        if MUTANT == "never_recovers":
+            state.is_lost = True
         if MUTANT == "retry_early":
             wait = 0
         if MUTANT == "retry_short":
@@ -344,7 +370,11 @@ class Store:
         try:
             encoded = key.encode("latin-1")
             writer.write(b"*2\r\n$4\r\nINCR\r\n$%d\r\n%s\r\n" % (len(encoded), encoded))
-            return int((await reader.readline())[1:])
+            used = int((await reader.readline())[1:])
+            if MUTANT == "short_lived" and used == 1:
+                writer.write(b"*3\r\n$6\r\nEXPIRE\r\n$%d\r\n%s\r\n$1\r\n3\r\n" % (len(encoded), encoded))
+                await reader.readline()
+            return used
         finally:
             writer.close()
 
@@ -381,9 +411,7 @@ def parse(head: bytes) -> tuple[str, str, list[tuple[str, str]], int, bool] | No
     if len(named.get("host", [])) != 1:
         return None
     codings, lengths = named.get("transfer-encoding", []), named.get("content-length", [])
-    if MUTANT == "smuggles" and codings and lengths:
-        lengths, codings = ["0"], []
-    if MUTANT == "smuggles" and len(lengths) == 2:
+    if MUTANT == "lenient":
         lengths = lengths[:1]
     if (codings and lengths) or len(lengths) > 1 or (codings and codings != ["chunked"]):
         return None

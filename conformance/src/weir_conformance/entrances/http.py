@@ -34,7 +34,8 @@ class HttpEntrance:
             received = time.monotonic()
             if headers.get("connection", "").lower() == "close":
                 self._drop(probe.source)
-            admitted = 200 <= status < 300 if self._is_decision else status not in self._rejections
+            # Any other error is a rejection, too, if not the one that was to be expected.
+            admitted = 200 <= status < 300 if self._is_decision else status < 400 and status not in self._rejections
             return Reply(status, admitted, sent, received, headers, body)
         raise AssertionError("unreachable")
 

@@ -68,8 +68,9 @@ def bursts(context: Context) -> None:
 @requirement("ALGORITHMS-2", "A steady stream follows the model", source=SOURCE, needs=("key.header",))
 def steady(context: Context) -> None:
     """A client that sends half as much again as it may, for four periods."""
-    step = 1 / (1.5 * COUNT)
-    for_each_algorithm(context, [place * step for place in range(int(4 / step))])
+    # No multiple of it is an edge of a window or of an interval.
+    step = 0.1713
+    for_each_algorithm(context, [0.003 + place * step for place in range(int(4 / step))])
 
 
 @requirement("ALGORITHMS-3", "Edges of windows follow the model", source=SOURCE, needs=("key.header",))

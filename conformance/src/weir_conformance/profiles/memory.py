@@ -18,18 +18,20 @@ BATCH = 200
 SECONDS = 150.0
 
 
-def flood(context: Context, instance: TargetProcess, keys: int) -> int:
-    """Sends one request of each of many keys, in batches over one connection. Returns how many were admitted."""
+def flood(context: Context, instance: TargetProcess, keys: int, first: int = 0) -> int:
+    """Sends one request of each of many keys, the first with this number, in batches over one connection. Returns how many were
+    admitted."""
     if context.target.entrance == "rls":
         client = context.client(instance)
-        return sum(client.send(Probe(f"many-{place}")).admitted for place in range(keys))
+        return sum(client.send(Probe(f"many-{place}")).admitted for place in range(first, first + keys))
     encode = HttpEntrance(instance.port, context.target.statuses, is_decision=context.target.entrance == "decision").encode
     rejections = [f"HTTP/1.1 {status} ".encode() for status in context.target.statuses]
     connection, count, sent = socket.create_connection(("127.0.0.1", instance.port), 30), 0, 0
     try:
         while sent < keys:
             size = min(BATCH, keys - sent)
-            connection.sendall(b"".join(encode(Probe(f"many-{place}")) for place in range(sent, sent + size)))
+            places = range(first + sent, first + sent + size)
+            connection.sendall(b"".join(encode(Probe(f"many-{place}")) for place in places))
             received, replies = b"", 0
             while replies < size:
                 more = connection.recv(1 << 20)
@@ -67,7 +69,7 @@ def not_evicted(context: Context) -> None:
         began, size = time.monotonic(), max(1, keys // 20)
         done = 0
         while done < keys and time.monotonic() - began < SECONDS:
-            flood(context, instance, size)
+            flood(context, instance, size, done)
             done += size
         took = time.monotonic() - began
         context.measures.update(keys=float(done), resident_mib=instance.resident_bytes / (1 << 20))

@@ -67,8 +67,9 @@ def _burst_of_calls(context: Context, limit: Limit, probe: Probe) -> tuple[int, 
 
 
 def slow_limit(context: Context) -> Limit:
-    """A limit of 100 whose units come back too slowly to matter."""
-    return context.limit(100, 3600) if 3600 in (context.target.periods or (3600,)) else context.limit(100, 60)
+    """A limit whose units come back too slowly to matter. It is no multiple of the number of connections: requests that are all
+    decided before any is charged would then be admitted as often as the limit says."""
+    return context.limit(150, 3600) if 3600 in (context.target.periods or (3600,)) else context.limit(150, 60)
 
 
 @requirement("RACE-1", "Admits N of 1000 requests at the same time", source="CWE-362: check, then act", needs=("key.header",))
