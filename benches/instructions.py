@@ -12,8 +12,13 @@ They do not depend on other load of the machine. The number of requests is fixed
 
 With --parts, the instructions of Weir are divided by the crate of the function that executes them. Generic functions count
 for the crate that defines them, and inlined ones for their caller. With --profile DIRECTORY, the profiles are kept there.
+
+With --check FILE, Weir's are compared with those of a table: more than 3 % above is an error, after two more counts of that
+scenario. --bless writes the table. `tests/run instructions` checks the development build, which needs no build of its own: it
+executes more instructions than a release, and a change of the code changes both.
 """
 import argparse
+import csv
 import re
 import shutil
 import subprocess
@@ -127,6 +132,40 @@ def count(scenario, name, options, directory, upstreams):
     return total / options.requests, {part: counted / options.requests for part, counted in parts(text).items()}
 
 
+TOLERANCE = 1.03
+
+
+def read_table(file):
+    with open(file, newline="") as lines:
+        return {row["scenario"]: int(row["instructions"]) for row in csv.DictReader(lines)}
+
+
+def write_table(file, counts):
+    with open(file, "w", newline="") as lines:
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(["scenario", "instructions"])
+        writer.writerows((scenario, round(counted)) for scenario, counted in counts.items())
+
+
+def check(options, directory, upstreams):
+    """Compares the table's scenarios with the binary. Returns what is above the tolerance."""
+    table = read_table(options.check) if not options.bless else dict.fromkeys(options.scenarios.split(","), 0)
+    counts, problems = {}, []
+    for scenario, known in table.items():
+        for _ in range(1 if options.bless else 3):
+            counts[scenario], _ = count(scenario, "weir", options, directory, upstreams)
+            if counts[scenario] <= known * TOLERANCE:
+                break
+        change = f"{counts[scenario] / known - 1:+.1%}" if known else "new"
+        print(f"| {scenario} | {counts[scenario]:.0f} | {change} |", flush=True)
+        if known and counts[scenario] > known * TOLERANCE:
+            problems.append(f"{scenario}: {counts[scenario]:.0f} instructions per request, {known} before")
+    if options.bless:
+        write_table(options.check, counts)
+        return []
+    return problems
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weir", default="target/dist/weir", help="the binary (default: %(default)s)")
@@ -135,11 +174,18 @@ def main():
     parser.add_argument("--requests", type=int, default=10_000, help="requests counted (default: %(default)s)")
     parser.add_argument("--parts", action="store_true", help="divide those of Weir by crate")
     parser.add_argument("--profile", help="directory for the profiles")
+    parser.add_argument("--check", help="compare with this table")
+    parser.add_argument("--bless", action="store_true", help="write the table of --check")
     options = parser.parse_args()
     options.envoy, options.callgrind = None, []
-    for tool in ("nginx", "haproxy", "h2load", "valgrind"):
+    for tool in ("nginx", "h2load", "valgrind", *(() if options.check else ("haproxy",))):
         if not shutil.which(tool):
             sys.exit(f"{tool} is not installed")
+    if options.check:
+        print("| scenario | instructions/request | change |\n|---|---|---|")
+        with tempfile.TemporaryDirectory(prefix="instructions-bench-") as directory, protocols.upstream(directory) as upstreams:
+            problems = check(options, directory, upstreams)
+        sys.exit("\n".join([*problems, f"if this is meant, write {options.check} with --bless"]) if problems else 0)
     print("| scenario | proxy | instructions/request |\n|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="instructions-bench-") as directory:
         with protocols.upstream(directory) as upstreams:
