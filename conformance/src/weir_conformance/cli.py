@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from weir_conformance import report
@@ -38,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--only", nargs="+", default=[], help="identifiers of requirements, such as CORE-2")
     running.add_argument("--report", type=Path, help="folder for report.json, report.md, report.html and badges")
     running.add_argument("--scale", type=float, default=1.0, help="factor of the sizes of long requirements")
+    running.add_argument("--jobs", type=int, default=1, help="targets that run at the same time, each in a process of its own")
     running.add_argument("--allow-failures", action="store_true", help="exit with 0 after failures, too")
     commands.add_parser("list", help="list the requirements")
     preparing = commands.add_parser("prepare", help="build and install what targets need")
@@ -56,16 +58,28 @@ def _selected(profiles: list[str], only: list[str]) -> list[Requirement]:
 
 def _run(options: argparse.Namespace) -> int:
     requirements = _selected(options.profile, options.only)
+    targets = [load(file) for file in options.target]
+    for target in targets:
+        # Before hours are spent on the others.
+        target.installed_version()
+    identifiers = [one.identifier for one in requirements]
     reports: list[TargetReport] = []
-    for file in options.target:
-        target = load(file)
-        print(f"== {target.name} {target.installed_version()}", flush=True)
-        reports.append(run(target, requirements, scale=options.scale, progress=_print))
-        print(f"   {reports[-1].seconds:.1f} s", flush=True)
-        if options.report is not None:
-            report.write(options.report, reports, requirements)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for one in pool.map(_run_target, targets, [identifiers] * len(targets), [options.scale] * len(targets)):
+            reports.append(one)
+            print(f"== {one.target.name} {one.version}: {one.seconds:.1f} s", flush=True)
+            for result in one.results:
+                _print(result)
+            if options.report is not None:
+                report.write(options.report, reports, requirements)
     failed = any(one.of(Verdict.FAIL) for one in reports)
     return 1 if failed and not options.allow_failures else 0
+
+
+def _run_target(target: Target, identifiers: list[str], scale: float) -> TargetReport:
+    """Runs in a process of its own, where requirements are found by their identifiers."""
+    wanted = set(identifiers)
+    return run(target, [one for one in all_requirements() if one.identifier in wanted], scale=scale)
 
 
 def _print(result: Result) -> None:

@@ -53,7 +53,7 @@ def run(
 
 def decide(one: Requirement, context: Context) -> Result:
     """Decides one requirement."""
-    missing = sorted(one.needs - context.target.claims)
+    missing = sorted(one.needs - context.target.capabilities)
     if missing:
         return Result(one.identifier, Verdict.NOT_CLAIMED, f"needs {', '.join(missing)}")
     began, text, attempt = time.monotonic(), "", 0

@@ -31,6 +31,10 @@ CAPABILITIES: dict[str, str] = {
 }
 
 
+HTTP = "http"
+"""Capability of all targets but those that only get descriptors: they read requests themselves."""
+
+
 class TargetError(Exception):
     """A target file that cannot be used. The text names the file and the key."""
 
@@ -89,8 +93,9 @@ class Target:
     notes: str
 
     @property
-    def default_algorithm(self) -> str:
-        return next(iter(self.algorithms))
+    def capabilities(self) -> frozenset[str]:
+        """What it claims, and what follows from its entrance."""
+        return self.claims if self.entrance == "rls" else self.claims | {HTTP}
 
     def installed_version(self) -> str:
         """Returns the version of the program.

@@ -44,7 +44,11 @@ class HttpEntrance:
         lines = probe.header_lines()
         path = probe.path
         if self._is_decision:
-            lines += [("x-forwarded-method", "GET"), ("x-forwarded-uri", probe.path), ("x-forwarded-host", "a.test")]
+            # What Traefik's `forwardAuth` sends.
+            lines += [("x-forwarded-method", "GET"), ("x-forwarded-proto", "http"), ("x-forwarded-host", "a.test")]
+            lines += [("x-forwarded-uri", probe.path)]
+            if all(name != "x-forwarded-for" for name, _ in lines):
+                lines.append(("x-forwarded-for", probe.source))
             path = "/"
         fields = "".join(f"{name}: {value}\r\n" for name, value in lines)
         return f"GET {path} HTTP/1.1\r\nhost: a.test\r\n{fields}\r\n".encode("latin-1")

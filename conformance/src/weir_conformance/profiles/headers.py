@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 from weir_conformance.context import Context, align, expect, send_all, sleep_until
 from weir_conformance.limit import Limit
@@ -98,8 +99,6 @@ def remaining_counts_down(context: Context) -> None:
 @requirement("HEADERS-5", "`x-ratelimit-reset` lies within the period", source="Envoy, `enable_x_ratelimit_headers: DRAFT_VERSION_03`", severity=Severity.SHOULD, needs=("key.header", "x_ratelimit"))
 def reset_is_within_the_period(context: Context) -> None:
     """The time until the quota is whole, or until the window ends, is at most one period. It may be stated as a time of the clock."""
-    import time
-
     limit = context.limit(5, 60)
     client = context.client(context.instance(limit))
     reply = client.send(Probe(context.new_key()))

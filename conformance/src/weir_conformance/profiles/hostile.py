@@ -11,6 +11,7 @@ from weir_conformance.limit import Limit
 from weir_conformance.process import TargetProcess
 from weir_conformance.reply import Probe
 from weir_conformance.requirement import Severity, requirement
+from weir_conformance.target import HTTP
 
 RFC_9112 = "RFC 9112"
 
@@ -57,15 +58,9 @@ def exchange(instance: TargetProcess, sent: bytes) -> bytes:
     return received
 
 
-def http_only(context: Context) -> bool:
-    return context.target.entrance != "rls"
-
-
-@requirement("HOSTILE-1", "Serves after malformed input", source=RFC_9112, needs=("key.header",))
+@requirement("HOSTILE-1", "Serves after malformed input", source=RFC_9112, needs=("key.header", "http"))
 def survives(context: Context) -> None:
     """After each malformed input the process runs, and responds to a request within a second."""
-    if not http_only(context):
-        return
     instance = context.instance(context.limit(5))
     for name, sent in MALFORMED.items():
         exchange(instance, sent)
@@ -78,22 +73,18 @@ MUST_REJECT = ("no host", "two hosts", "space before colon", "two lengths", "neg
 """Malformed requests to which a server must respond with 400, or none at all (RFC 9112 sections 3.2, 5.1, 5.5 and 6.3)."""
 
 
-@requirement("HOSTILE-2", "Rejects what must be rejected", source="RFC 9112 sections 3.2, 5.1 and 6.3: request smuggling", needs=("key.header",))
+@requirement("HOSTILE-2", "Rejects what must be rejected", source="RFC 9112 sections 3.2, 5.1 and 6.3: request smuggling", needs=("key.header", "http"))
 def rejects_malformed(context: Context) -> None:
     """A request without a host, with two, with two lengths, or with a space after a header's name gets no successful response."""
-    if not http_only(context):
-        return
     instance = context.instance(context.limit(5))
     for name in MUST_REJECT:
         status = exchange(instance, MALFORMED[name])[:12]
         expect(not status.startswith(b"HTTP/1.1 2"), f"{status.decode('latin-1')} after: {name}")
 
 
-@requirement("HOSTILE-3", "Pipelined requests are counted", source="RFC 9112 section 9.3.2", needs=("key.header",))
+@requirement("HOSTILE-3", "Pipelined requests are counted", source="RFC 9112 section 9.3.2", needs=("key.header", "http"))
 def pipelined(context: Context) -> None:
     """Twenty requests in one packet are admitted no more often than one by one."""
-    if not http_only(context):
-        return
     limit: Limit = context.limit(5)
     instance, key = context.instance(limit), context.new_key()
     request = f"GET / HTTP/1.1\r\nhost: a.test\r\nx-key: {key}\r\n\r\n".encode()
@@ -114,7 +105,7 @@ def slow_request(context: Context) -> None:
     try:
         for _ in range(200):
             connection = socket.create_connection(("127.0.0.1", instance.port), 5)
-            connection.sendall(b"GET / HTTP/1.1\r\nhost: a.te" if http_only(context) else b"PRI * HTTP/2.0")
+            connection.sendall(b"GET / HTTP/1.1\r\nhost: a.te" if HTTP in context.target.capabilities else b"PRI * HTTP/2.0")
             held.append(connection)
         reply = context.client(instance).send(Probe(context.new_key()))
         expect(reply.received - reply.sent < 1, f"a request took {reply.received - reply.sent:.1f} s")
@@ -123,11 +114,9 @@ def slow_request(context: Context) -> None:
             connection.close()
 
 
-@requirement("HOSTILE-5", "Strange keys are keys", source="RFC 9110 section 5.5", severity=Severity.SHOULD, needs=("key.header",))
+@requirement("HOSTILE-5", "Strange keys are keys", source="RFC 9110 section 5.5", severity=Severity.SHOULD, needs=("key.header", "http"))
 def strange_keys(context: Context) -> None:
     """Very long keys, and keys with bytes beyond ASCII, are counted or rejected. None is unlimited."""
-    if not http_only(context):
-        return
     limit = context.limit(5)
     client = context.client(context.instance(limit))
     for key in ("k" * 6000, "k\xe9\xff", "k%00", "k;v=1", '"k"', "k{}$("):

@@ -33,7 +33,7 @@ def forwarded(*lines: str) -> Probe:
     return Probe(headers=tuple(("x-forwarded-for", line) for line in lines))
 
 
-@requirement("KEYS-1", "Names of headers are case-insensitive", source="RFC 9110 section 5.1", needs=("key.header",))
+@requirement("KEYS-1", "Names of headers are case-insensitive", source="RFC 9110 section 5.1", needs=("key.header", "http"))
 def header_names(context: Context) -> None:
     """`X-Key`, `x-key` and `X-KEY` are the same header."""
     key = context.new_key()
@@ -41,7 +41,7 @@ def header_names(context: Context) -> None:
     one_client(context, of_header(context), spellings, "spellings of the name")
 
 
-@requirement("KEYS-2", "White space around a value is no part of it", source="RFC 9110 section 5.5", needs=("key.header",))
+@requirement("KEYS-2", "White space around a value is no part of it", source="RFC 9110 section 5.5", needs=("key.header", "http"))
 def white_space(context: Context) -> None:
     """`x-key: a` and `x-key:  a ` are the same value."""
     key = context.new_key()
@@ -49,7 +49,7 @@ def white_space(context: Context) -> None:
     one_client(context, of_header(context), spellings, "values with white space")
 
 
-@requirement("KEYS-3", "Several lines of a header do not make a new client", source="RFC 9110 section 5.3", severity=Severity.SHOULD, needs=("key.header",))
+@requirement("KEYS-3", "Several lines of a header do not make a new client", source="RFC 9110 section 5.3", severity=Severity.SHOULD, needs=("key.header", "http"))
 def several_lines(context: Context) -> None:
     """A client that adds a second line with another value each time is rejected, or counted as one client. It does not get a new
     limit with each request."""
@@ -119,7 +119,7 @@ def ports(context: Context) -> None:
     one_client(context, of_forwarded(context), spellings, "addresses with ports")
 
 
-@requirement("KEYS-11", "Spellings of a path are one path", source="RFC 3986 section 6.2.2", needs=("key.header", "path"))
+@requirement("KEYS-11", "Spellings of a path are one path", source="RFC 3986 section 6.2.2", needs=("key.header", "path", "http"))
 def path_spellings(context: Context) -> None:
     """A server that decodes and normalises paths serves all of these as one. A limit on the path applies to each, or the request
     is rejected as malformed."""
