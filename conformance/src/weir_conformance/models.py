@@ -96,26 +96,35 @@ class SlidingLog:
 
 @dataclass
 class SlidingWindow:
-    """The current window and a share of the one before, as it is still within the period (Cloudflare's approximation)."""
+    """The current window and a share of the one before, as it is still within the period (Cloudflare's approximation).
+
+    Products differ in two ways, and their documentation says so: the share is rounded down or not, and windows are those of the
+    clock or begin with the first request of a key.
+    """
 
     count: int
     period: float
+    rounds_down: bool = False
+    begins_with_first: bool = False
+    _origin: float = 0.0
     _window: int = -1
     _used: int = 0
     _before: int = 0
 
     def _at(self, now: float) -> tuple[int, int, int]:
-        window = int(now // self.period)
+        window = int((now - self._origin) // self.period)
         if window == self._window:
             return window, self._used, self._before
         return window, 0, self._used if window == self._window + 1 else 0
 
     def admits(self, now: float) -> bool:
         window, used, before = self._at(now)
-        left = 1.0 - (now / self.period - window)
-        return used + before * left + 1 <= self.count + 1e-9
+        share = before * (1.0 - ((now - self._origin) / self.period - window))
+        return used + (int(share) if self.rounds_down else share) + 1 <= self.count + 1e-9
 
     def charge(self, now: float) -> None:
+        if self.begins_with_first and self._window < 0:
+            self._origin = now
         self._window, self._used, self._before = self._at(now)
         self._used += 1
 
@@ -139,18 +148,33 @@ class RefillBucket:
             self._times.popleft()
 
 
-def create(name: str, count: int, period: float) -> Model:
+@dataclass(frozen=True)
+class Bounds:
+    """What an algorithm may and must admit. The two models are the same where its documentation leaves no choice."""
+
+    most: Model
+    """A request that this one rejects must not be admitted."""
+    least: Model | None
+    """A request that this one admits must not be rejected; `None` if there is no such bound."""
+
+    def charge(self, now: float) -> None:
+        for model in {id(model): model for model in (self.most, self.least) if model is not None}.values():
+            model.charge(now)
+
+
+def create(name: str, count: int, period: float) -> Bounds:
     """Returns the model with this name, for a key without requests."""
-    models: dict[str, type[Gcra | FixedWindow | FixedWindowFirst | SlidingLog | SlidingWindow | RefillBucket]] = {
+    if name in ("sliding_window", "sliding_window_first"):
+        first = name.endswith("first")
+        most = SlidingWindow(count, period, rounds_down=True, begins_with_first=first)
+        return Bounds(most, SlidingWindow(count, period, begins_with_first=first))
+    if name == "refill_bucket":
+        return Bounds(RefillBucket(count, period), None)
+    exact: dict[str, type[Gcra | FixedWindow | FixedWindowFirst | SlidingLog]] = {
         "gcra": Gcra,
         "fixed_window": FixedWindow,
         "fixed_window_first": FixedWindowFirst,
         "sliding_log": SlidingLog,
-        "sliding_window": SlidingWindow,
-        "refill_bucket": RefillBucket,
     }
-    return models[name](count, period)
-
-
-EXACT = frozenset({"gcra", "fixed_window", "fixed_window_first", "sliding_log"})
-"""Models that say of each request whether it is admitted. The others are bounds."""
+    model = exact[name](count, period)
+    return Bounds(model, model)

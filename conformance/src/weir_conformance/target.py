@@ -13,7 +13,15 @@ import yaml
 
 ENTRANCES = ("http", "rls", "decision")
 
-MODELS = ("gcra", "fixed_window", "fixed_window_first", "sliding_window", "sliding_log", "refill_bucket")
+MODELS = (
+    "gcra",
+    "fixed_window",
+    "fixed_window_first",
+    "sliding_window",
+    "sliding_window_first",
+    "sliding_log",
+    "refill_bucket",
+)
 
 CAPABILITIES: dict[str, str] = {
     "key.header": "a limit for each value of a request header",

@@ -21,14 +21,16 @@ lock = threading.Lock()
 
 
 class Rule:
-    """One limit. While Redis does not respond, memory decides, as with Flask-Limiter's `in_memory_fallback_enabled`."""
+    """One limit. While Redis does not respond, a part of it applies in memory, as with Flask-Limiter's `in_memory_fallback`."""
 
     def __init__(self, place, limit):
-        self.limit = limit
+        self.key = limit["key"]
         # The namespace keeps limits with the same numbers apart.
-        self.item = RateLimitItemPerSecond(limit["count"], limit["period"], namespace=f"limit-{place}")
+        namespace, part = f"limit-{place}", ceil(limit["count"] / settings["instances"])
+        self.item = RateLimitItemPerSecond(limit["count"], limit["period"], namespace)
+        self.part = RateLimitItemPerSecond(part, limit["period"], namespace)
         strategy = STRATEGIES[limit["algorithm"] or "moving-window"]
-        self.fallback = self.strategy = strategy(memory)
+        self.strategy = self.fallback = strategy(memory)
         if limit["shared"]:
             uri = f"redis://127.0.0.1:{settings['redis_port']}"
             self.strategy = strategy(storage_from_string(uri, socket_timeout=0.25, retry=Retry(NoBackoff(), 0)))
@@ -40,7 +42,7 @@ class Rule:
                 return getattr(self.strategy, method)(self.item, key)
             except self.strategy.storage.base_exceptions:
                 self.away_until = time.monotonic() + 1
-        return getattr(self.fallback, method)(self.item, key)
+        return getattr(self.fallback, method)(self.part, key)
 
 
 rules = [Rule(place, limit) for place, limit in enumerate(settings["limits"])]
@@ -53,13 +55,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.rfile.read(max(0, int(self.headers.get("content-length", 0))))
-        key = self.headers.get(settings["key_header"])
-        keys = {"header": key, "address": self.client_address[0], "all": "all"}
-        applying = [
-            (rule, keys[rule.limit["key"]])
-            for rule in rules
-            if rule.limit["path"] in ("", self.path.split("?")[0]) and keys[rule.limit["key"]] is not None
-        ]
+        header = self.headers.get(settings["key_header"])
+        keys = {"header": header and header.strip(), "address": self.client_address[0], "all": "all"}
+        applying = [(rule, keys[rule.key]) for rule in rules if keys[rule.key] is not None]
         if len(applying) > 1:
             with lock:
                 over = next(((rule, key) for rule, key in applying if not rule.ask("test", key)), None)

@@ -17,7 +17,6 @@ const keys = {
 };
 settings.limits.forEach((limit, place) => {
   const key = keys[limit.key];
-  const applies = (request) => (limit.path === "" || limit.path === request.path) && key(request) !== undefined;
   app.use(rateLimit({
     windowMs: limit.period * 1000,
     limit: limit.count,
@@ -25,7 +24,7 @@ settings.limits.forEach((limit, place) => {
     standardHeaders: "draft-8",
     legacyHeaders: true,
     keyGenerator: key,
-    skip: (request) => !applies(request),
+    skip: (request) => key(request) === undefined,
   }));
 });
 app.use((request, response) => response.type("text").send("ok"));

@@ -17,11 +17,9 @@ const keys = {
 };
 const rules = settings.limits.map((limit, place) => {
   const options = { keyPrefix: `limit-${place}`, points: limit.count, duration: limit.period };
-  const local = new RateLimiterMemory(options);
-  const limiter = limit.shared
-    ? new RateLimiterRedis({ ...options, storeClient: redis, insuranceLimiter: local, rejectIfRedisNotReady: true })
-    : local;
-  return { ...limit, limiter };
+  if (!limit.shared) return { ...limit, limiter: new RateLimiterMemory(options) };
+  const insuranceLimiter = new RateLimiterMemory({ ...options, points: Math.ceil(limit.count / settings.instances) });
+  return { ...limit, limiter: new RateLimiterRedis({ ...options, storeClient: redis, insuranceLimiter, rejectIfRedisNotReady: true }) };
 });
 
 function setHeaders(response, rule, state) {
@@ -33,10 +31,9 @@ function setHeaders(response, rule, state) {
 }
 
 createServer({ noDelay: true, keepAliveTimeout: 65_000 }, async (request, response) => {
-  const path = request.url.split("?")[0];
   for (const rule of rules) {
     const key = keys[rule.key](request);
-    if ((rule.path !== "" && rule.path !== path) || key === undefined) continue;
+    if (key === undefined) continue;
     try {
       setHeaders(response, rule, await rule.limiter.consume(key));
     } catch (state) {

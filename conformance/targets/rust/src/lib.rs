@@ -19,7 +19,6 @@ pub struct Limit {
     pub count: NonZeroU32,
     pub period: u32,
     pub key: String,
-    pub path: String,
 }
 
 impl Limit {

@@ -30,11 +30,9 @@ async fn decide(
             "address" => Some(peer.ip().to_string()),
             _ => Some(String::new()),
         };
-        let Some(key) = key.filter(|_| limit.path.is_empty() || limit.path == request.uri().path()) else {
-            continue;
-        };
+        let Some(key) = key else { continue };
         if let Err(rejection) = limiter.check_key(&key) {
-            let wait = rejection.wait_time_from(rules.clock.now()).as_secs_f64().ceil();
+            let wait = rejection.wait_time_from(rules.clock.now()).as_secs_f64().ceil().max(1.0);
             return (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, wait.to_string())], "too many requests")
                 .into_response();
         }

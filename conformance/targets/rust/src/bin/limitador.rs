@@ -26,10 +26,7 @@ async fn decide(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
-    let mut values = HashMap::from([
-        ("address".to_owned(), peer.ip().to_string()),
-        ("path".to_owned(), request.uri().path().to_owned()),
-    ]);
+    let mut values = HashMap::from([("address".to_owned(), peer.ip().to_string())]);
     if let Some(key) = request.headers().get(&rules.key_header) {
         values.insert("header".to_owned(), String::from_utf8_lossy(key.as_bytes()).into());
     }
@@ -41,7 +38,7 @@ async fn decide(
     if decision.limited {
         let full = decision.counters.iter().filter(|counter| counter.remaining() == Some(0));
         let wait = full.filter_map(|counter| counter.expires_in()).max().unwrap_or(Duration::ZERO);
-        headers.insert("retry-after".to_owned(), wait.as_secs_f64().ceil().to_string());
+        headers.insert("retry-after".to_owned(), wait.as_secs_f64().ceil().max(1.0).to_string());
     }
     let (status, body) = if decision.limited {
         (StatusCode::TOO_MANY_REQUESTS, "too many requests")
@@ -61,15 +58,13 @@ async fn main() {
     let settings = settings();
     let limiter = RateLimiter::new(COUNTERS);
     for (place, limit) in settings.limits.into_iter().enumerate() {
-        let conditions =
-            (!limit.path.is_empty()).then(|| format!("path == '{}'", limit.path).try_into().expect("CEL"));
         let variables = (limit.key != "all").then(|| limit.key.as_str().try_into().expect("CEL"));
         limiter.add_limit(Limit::with_id(
             format!("limit-{place}"),
             NAMESPACE,
             limit.count.get().into(),
             limit.period.into(),
-            conditions,
+            None::<limitador::limit::Predicate>,
             variables,
         ));
     }

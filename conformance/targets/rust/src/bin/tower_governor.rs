@@ -3,10 +3,8 @@
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
-use axum::routing::{MethodRouter, any};
 use conformance_targets::{Limit, clean_up, serve, settings};
 use governor::middleware::StateInformationMiddleware;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::{KeyExtractor, PeerIpKeyExtractor};
@@ -57,18 +55,7 @@ fn layer(limit: &Limit, key_header: &str) -> Layer {
 #[tokio::main]
 async fn main() {
     let settings = settings();
-    // The layers of all paths, and those of each path.
-    let mut layers: BTreeMap<String, Vec<Layer>> = BTreeMap::new();
-    for limit in &settings.limits {
-        layers.entry(limit.path.clone()).or_default().push(layer(limit, &settings.key_header));
-    }
-    let all = layers.remove("").unwrap_or_default();
-    // The last layer is the first to decide: what the limits of a path reject is not charged to the others.
-    let route =
-        |own: Vec<Layer>| all.iter().cloned().chain(own).fold(any(async || "ok"), MethodRouter::layer);
-    let mut app = Router::new().fallback_service(route(Vec::new()));
-    for (path, own) in layers {
-        app = app.route(&path, route(own));
-    }
+    let layers = settings.limits.iter().map(|limit| layer(limit, &settings.key_header));
+    let app = layers.fold(Router::new().fallback(async || "ok"), Router::layer);
     serve(settings.port, app).await;
 }
