@@ -66,6 +66,7 @@ class TargetProcess:
         }
         self._log = (self.directory / "output.log").open("wb")
         self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
         self._write_files(limits)
         self._start()
 
@@ -91,6 +92,7 @@ class TargetProcess:
             raise StartError(f"{arguments[0]}: {error.strerror}") from error
 
     def _start(self) -> None:
+        self._started = time.monotonic()
         self._process = self._run(self.target.start)
         if not wait_for_port(self.port, self._process):
             output = self.output()
@@ -121,6 +123,7 @@ class TargetProcess:
 
     def reload(self, limits: list[Limit]) -> None:
         """Makes the target use other limits without a restart."""
+        time.sleep(max(0.0, self._started + self.target.reload_after - time.monotonic()))
         self._write_files(limits)
         if self.target.reload_command is not None:
             self._run(self.target.reload_command).wait(STOP_SECONDS)

@@ -96,6 +96,8 @@ class Target:
     """Names of further ports that an instance needs."""
     settle: float
     """Seconds after which a reload is in force."""
+    reload_after: float
+    """Seconds for which a process has to run before it passes its counters on at a reload."""
     trusted: str
     """Address of a peer whose X-Forwarded-For is believed."""
     notes: str
@@ -216,6 +218,7 @@ def load(file: Path) -> Target:
         store=reader.take("store", str, ""),
         ports=reader.words("ports"),
         settle=float(reloading.take("settle", int, 1)),
+        reload_after=float(reloading.take("after", int, 0)),
         trusted=reader.take("trusted", str, "127.0.0.1"),
         notes=reader.take("notes", str, ""),
     )

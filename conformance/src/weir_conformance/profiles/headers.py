@@ -108,14 +108,14 @@ def reset_is_within_the_period(context: Context) -> None:
     expect(-1 <= reset <= limit.period + 1, f"the quota is whole after {reset:.0f} s, the period has {limit.period} s")
 
 
-@requirement("HEADERS-6", "`RateLimit` is a structured field", source=DRAFT, severity=Severity.MAY, needs=("key.header", "ratelimit_fields"))
+@requirement("HEADERS-6", "`RateLimit` is a structured field", source=f"{DRAFT}; RFC 9651 section 3.1", severity=Severity.MAY, needs=("key.header", "ratelimit_fields"))
 def fields_parse(context: Context) -> None:
     """`RateLimit` and `RateLimit-Policy` are lists of items with the parameters `r` and `t`, and `q` and `w`."""
     limit = context.limit(5, 60)
     reply = context.client(context.instance(limit)).send(Probe(context.new_key()))
     policy, state = reply.header("ratelimit-policy"), reply.header("ratelimit")
     expect(policy is not None and state is not None, "a response without both fields")
-    item = r'(?:"(?:[^"\\]|\\.)*"|[A-Za-z*][\w:/.*-]*)(?:;[a-z*][a-z0-9_.*-]*(?:=[^;,]+)?)*'
+    item = r'(?:"(?:[^"\\]|\\.)*"|[A-Za-z*][\w:/.*-]*)(?:; *[a-z*][a-z0-9_.*-]*(?:=[^;,]+)?)*'
     for name, value in (("RateLimit-Policy", policy or ""), ("RateLimit", state or "")):
         expect(re.fullmatch(rf"{item}(?:, *{item})*", value) is not None, f"{name}: {value} is no list of items")
     expect(f"q={limit.count}" in (policy or ""), f"RateLimit-Policy: {policy} has no q={limit.count}")

@@ -43,15 +43,17 @@ MALFORMED: dict[str, bytes] = {
 """Requests that RFC 9112 does not allow, or that are larger than any limit."""
 
 
-def exchange(instance: TargetProcess, sent: bytes) -> bytes:
-    """Sends bytes, and returns what comes back within two seconds or until the connection ends."""
+def exchange(instance: TargetProcess, sent: bytes, *, until_head: bool = False) -> bytes:
+    """Sends bytes, and returns what comes back within two seconds or until the connection ends. With `until_head`, the client keeps its
+    side open, and reads the first line only: some servers drop a response whose client has ended its side."""
     received = b""
     try:
         with socket.create_connection(("127.0.0.1", instance.port), 2) as connection:
             connection.settimeout(2)
             connection.sendall(sent)
-            connection.shutdown(socket.SHUT_WR)
-            while len(received) < 1 << 20 and (more := connection.recv(65536)):
+            if not until_head:
+                connection.shutdown(socket.SHUT_WR)
+            while not (until_head and b"\r\n" in received) and len(received) < 1 << 20 and (more := connection.recv(65536)):
                 received += more
     except OSError:
         pass
@@ -78,7 +80,7 @@ def rejects_malformed(context: Context) -> None:
     """A request without a host, with two, with two lengths, or with a space after a header's name gets no successful response."""
     instance = context.instance(context.limit(5))
     for name in MUST_REJECT:
-        status = exchange(instance, MALFORMED[name])[:12]
+        status = exchange(instance, MALFORMED[name], until_head=True)[:12]
         expect(not status.startswith(b"HTTP/1.1 2"), f"{status.decode('latin-1')} after: {name}")
 
 
