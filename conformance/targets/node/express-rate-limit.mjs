@@ -12,7 +12,8 @@ const keys = {
   // The first line, because Node.js joins several to another value.
   header: (request) => request.headersDistinct[settings.key_header]?.[0],
   address: (request) => ipKeyGenerator(request.socket.remoteAddress),
-  forwarded: (request) => ipKeyGenerator(request.ip),
+  // Some proxies add a port, which is no part of the client.
+  forwarded: (request) => ipKeyGenerator(request.ip.replace(/^(\d+(?:\.\d+){3}):\d+$/, "$1")),
   all: () => "all",
 };
 settings.limits.forEach((limit, place) => {

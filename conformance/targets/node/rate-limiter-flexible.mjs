@@ -19,7 +19,8 @@ const rules = settings.limits.map((limit, place) => {
   const options = { keyPrefix: `limit-${place}`, points: limit.count, duration: limit.period };
   if (!limit.shared) return { ...limit, limiter: new RateLimiterMemory(options) };
   const insuranceLimiter = new RateLimiterMemory({ ...options, points: Math.ceil(limit.count / settings.instances) });
-  return { ...limit, limiter: new RateLimiterRedis({ ...options, storeClient: redis, insuranceLimiter, rejectIfRedisNotReady: true }) };
+  const store = { storeClient: redis, rejectIfRedisNotReady: true, insuranceLimiter };
+  return { ...limit, limiter: new RateLimiterRedis({ ...options, ...store }) };
 });
 
 function setHeaders(response, rule, state) {
