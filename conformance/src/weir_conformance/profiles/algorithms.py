@@ -46,7 +46,9 @@ def _step(bounds: models.Bounds, reply: Reply, offset: float, moment: float, lim
     is_wrong = early == late != reply.admitted
     expect(not is_wrong, f"{verb} a request {moment:.2f} periods after the first, of {limit.count} in {limit.period} s")
     if reply.admitted:
-        bounds.charge((reply.sent + reply.received) / 2 + offset)
+        # If a window ends in between, the reply shows on which side of its end the decision was made.
+        middle = (reply.sent + reply.received) / 2 + offset
+        bounds.charge(middle if model is None or model.admits(middle) else after)
     return early != late
 
 
