@@ -14,8 +14,6 @@ class Mutant:
     name: str
     caught_by: str
     also: tuple[str, ...] = ()
-    profiles: tuple[str, ...] = ()
-    """Profiles that are run; by default that of the requirement, and `core`."""
 
 
 MUTANTS: tuple[Mutant, ...] = (
