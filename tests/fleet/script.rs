@@ -2,11 +2,19 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use fastrand::Rng;
-use weir_store::protocol::SCRIPT;
+use weir_limiter::leases::LeasePolicy;
+use weir_limiter::reservation::ChargeTiming;
+use weir_limiter::timestamp::Timestamp;
+use weir_limiter::{Limiter, LimiterSettings};
+use weir_store::protocol::{InstanceInfo, SCRIPT};
+use weir_store::scheduler::LeaseScheduler;
 
+use crate::instance;
 use crate::model::Model;
+use crate::plan::{LEASE, gcra};
 use crate::servers::{Flavour, Server};
 
 /// A reply of the server.
@@ -103,7 +111,7 @@ fn request_of_kind(rng: &mut Rng, now: u64, granted: u64) -> String {
     let demand = format!("{needed} {wanted} {demanded} {elapsed} {returned} {granted} {owed} 300000");
     let tail = format!("{} {}", [1, 3, 96][rng.usize(0..3)], needed.min(rng.u64(0..3)));
     let (priority, fair, weight) = (rng.u8(0..4), rng.u8(0..2), [1.0, 2.5][rng.usize(0..2)]);
-    match rng.u8(0..6) {
+    match rng.u8(0..8) {
         0 => format!(
             "b {} 40 {} {priority} {fair} {weight} {demand} {tail}",
             [1000, 10_000, 100_000][rng.usize(0..3)],
@@ -122,12 +130,24 @@ fn request_of_kind(rng: &mut Rng, now: u64, granted: u64) -> String {
         4 => {
             format!("r 5 {} 30 1000000 {priority} {weight} {demand} {tail}", [1000, 400_000][rng.usize(0..2)])
         }
-        _ => {
+        5 => {
             let (instance, used, held, sent) =
                 (rng.u8(1..5), rng.u8(0..9), rng.u8(0..15), rng.u64(..1 << 40));
             format!("p 20 900000 {instance} {used} {wanted} {held} {sent}")
         }
+        _ => urgent_request(rng),
     }
+}
+
+/// Generates a request of waiting requests and nothing else, which the fast path of the script decides.
+fn urgent_request(rng: &mut Rng) -> String {
+    let interval = [1000, 10_000, 100_000, 400_000][rng.usize(0..4)];
+    let valid = [0, 20_000, 190_000][rng.usize(0..3)];
+    let (needed, demanded, elapsed) = (rng.u8(1..4), rng.u8(0..9), rng.u64(0..900_000));
+    let priority = [0, 1, 1, 1, 2, 3][rng.usize(0..6)];
+    format!(
+        "b {interval} 40 {valid} {priority} 0 1 {needed} {needed} {demanded} {elapsed} 0 0 0 300000 3 {needed}"
+    )
 }
 
 #[test]
@@ -147,13 +167,17 @@ fn compare_with_model(server: &Server) {
     let (mut known, mut run, mut granted, mut replies) = ("-".to_owned(), 1_u32, 0, 0);
     let (mut parts, mut held) = (0, 0);
     for call in 0..4000 {
-        let counters = rng.usize(1..5);
-        let kinds: Vec<_> =
-            (0..counters).map(|_| random_request(&mut rng, server_time(&mut connection), granted)).collect();
+        let mut kinds = Vec::new();
         let mut keys = vec!["{weir.0}:generation".to_owned(), "{weir.0}:parts".to_owned()];
-        // Each kind has its own counters, as each limit has.
-        let counters = kinds.iter().map(|kind| (kind[..1].to_lowercase(), rng.u8(0..3)));
-        keys.extend(counters.map(|(kind, number)| format!("{{weir.0}}:{kind}{number}")));
+        for _ in 0..rng.usize(1..5) {
+            let kind = random_request(&mut rng, server_time(&mut connection), granted);
+            // Each kind has its own counters, as each limit has. A call has each counter once.
+            let key = format!("{{weir.0}}:{}{}", kind[..1].to_lowercase(), rng.u8(0..4));
+            if !keys.contains(&key) {
+                keys.push(key);
+                kinds.push(kind);
+            }
+        }
         match rng.u32(0..400) {
             0 => run += 1,
             1 => {
@@ -186,6 +210,36 @@ fn compare_with_model(server: &Server) {
         replies > 8000 && parts > 100 && held > 100,
         "{replies} replies, {parts} parts, {held} held back"
     );
+}
+
+/// Without the files behind the fast path, the script replies only if that has decided everything.
+#[test]
+fn fast_path_decides_requests_of_waiting_requests() {
+    let (fast_path, _) = SCRIPT.split_once("-- Parts of the limits").expect("the file behind the fast path");
+    let server = Flavour::Redis.start();
+    let mut connection = RespConnection::open(&server);
+    for priority in 0..4 {
+        let limiter = Limiter::new(LimiterSettings { max_keys: 100, secret: [17, 42] });
+        let quota = gcra(10, 3);
+        let policy = LeasePolicy { priority, ..LEASE };
+        let check = instance::check(&limiter, (quota, policy), ChargeTiming::OnArrival);
+        let instance = InstanceInfo { id: 1, weight: 1.0, instances: 96, clock_lead: 0 };
+        let mut scheduler = LeaseScheduler::new(instance, 1);
+        let now = Timestamp::EPOCH.saturating_add(Duration::from_secs(1_700_000_000));
+        assert_eq!(instance::decide(&limiter, &mut scheduler, &check, now), None);
+        let batch = scheduler.next_batch(&limiter, now, &mut |_| false).expect("a query");
+        let call = batch.call(&format!("priority{priority}"));
+        let mut words = vec!["EVAL".to_owned(), fast_path.to_owned(), call.keys.len().to_string()];
+        words.extend(call.keys.iter().cloned().chain(call.arguments(1, "g".to_owned())));
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let granted: Vec<_> = (0..4)
+            .map(|_| match connection.call(&words) {
+                RespValue::List(reply) => numbers(&reply[3])[0],
+                reply => panic!("{:?} was not decided: {reply:?}", batch.encoded),
+            })
+            .collect();
+        assert_eq!(granted, [1, 1, 1, 0]);
+    }
 }
 
 #[test]

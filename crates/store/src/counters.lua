@@ -1,7 +1,6 @@
--- Counters of the shared store: each kind of limit. state.lua precedes it, script.lua uses it.
+-- Counters of the shared store: each kind of limit. fast_path.lua precedes it, script.lua uses it.
 
 local PRIORITIES = 4
-local SLICES = 6
 
 -- Updates the demand of all instances by priority, in units per second. It decays exponentially with the time constant
 -- `over`. `demand` has a number for each priority, followed by the number of instances that call.
@@ -36,19 +35,8 @@ local function paced(units, part, q)
   return math.min(SECOND, math.max(units, 1) * q.period / (q.wanted * part))
 end
 
--- Units of one grant are all spent or returned after this time, in addition to their validity.
-local RETURN_TIME = SECOND * 2 / 5
--- Number of units that stands for "unknown".
-local UNKNOWN = 2 ^ 40
-
 -- Returns the time at which an instance asks again while units that others hold may come back.
 local function poll(q) return math.min(SECOND / 2, math.max(SECOND / 40, SECOND / 200 * q.instances)) end
-
--- Returns the time by which all units that are out have been spent or returned, with a grant that is valid for `valid`.
-local function returned_by(before, granted, valid)
-  if granted == 0 then return before end
-  return math.max(before, now + math.max(valid, SECOND / 50) + RETURN_TIME)
-end
 
 -- Returns the wait and the spread of an instance for whose requests too little is left. It does not wait longer than until
 -- units that others hold may be back, unless new ones come soon anyway.
@@ -79,7 +67,7 @@ local function bucket(key, list)
     lost = list.lost or list.whole or list[2] }
   local full = q.burst * q.interval
   local rate = SECOND / q.interval
-  local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
+  local over = demand_time(q.interval)
   local s = load(key)
   local text = s
   s = s or { now, 0, 0, now, q.interval, rate, 0, 0, 0, 0, 0, now, 0 }
@@ -115,7 +103,7 @@ local function bucket(key, list)
   if is_new then
     -- All units granted so far have drained.
     begins, lows = { now }, { 0 }
-  elseif now - begins[1] >= math.max(SECOND / 20, math.max(q.valid, longest) / 4) then
+  elseif now - begins[1] >= slice_length(math.max(q.valid, longest)) then
     table.insert(begins, 1, now)
     table.insert(lows, 1, backlog)
     begins[SLICES + 1], lows[SLICES + 1] = nil, nil
@@ -187,8 +175,7 @@ local function bucket(key, list)
   for index = 1, #begins do
     list_of[10 + 2 * index], list_of[11 + 2 * index] = begins[index], lows[index]
   end
-  list_of[#list_of + 1] = math.min(UNKNOWN, math.ceil(used - 0.000001)) * 4096
-    + math.max(0, math.min(4095, math.ceil((out_until - now) / 1000)))
+  list_of[#list_of + 1] = pack_use(used, out_until)
   save(key, list_of, backlog + longest + over)
   local remaining = math.max(0, math.floor((full - backlog) / q.interval + 0.000001))
   return { granted, q.valid, math.floor(wait), math.floor(spread), math.floor(pause), remaining }

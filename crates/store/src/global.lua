@@ -131,7 +131,6 @@ local function report(key, id, parts, number, demand, in_use, window, valid, set
   return { math.floor(mine.parts - parts), math.floor(target), math.min(again, valid / 4), all.window }
 end
 
-load_generation()
 local replies = { generation }
 for index = 2, #KEYS do
   replies[#replies + 1] = report(KEYS[index], unpack(numbers(ARGV[index + 2])))

@@ -13,6 +13,7 @@ use weir_limiter::timestamp::Timestamp;
 /// The script that the store runs.
 pub const SCRIPT: &str = concat!(
     include_str!("state.lua"),
+    include_str!("fast_path.lua"),
     include_str!("parts.lua"),
     include_str!("counters.lua"),
     include_str!("regions.lua"),

@@ -1,5 +1,5 @@
--- Script of the shared store: counts shared limits and grants leases. state.lua, parts.lua, counters.lua
--- and regions.lua precede it.
+-- Script of the shared store: counts shared limits and grants leases. state.lua, fast_path.lua, parts.lua,
+-- counters.lua and regions.lua precede it.
 --
 -- The keys of a call belong to one group, which is in one slot of a Redis Cluster:
 --   KEYS[1]            generation of the group
@@ -18,7 +18,6 @@
 -- Times are in microseconds: a double holds them exactly until the year 2255. docs/design/023-shared-limits.md has the
 -- protocol and its proof. tests/fleet/model.rs is a model of this script in Rust, and a test compares the two.
 
-load_generation()
 local held_back, renew = open_parts(KEYS[2], now, born)
 
 -- Decides a request of whose limit parts may be held back. The first number is the time after which nothing matters that was
@@ -49,9 +48,8 @@ local function decide(key, question)
   return kinds[kind](key, list)
 end
 
-local renewed = ARGV[4] == '-' and -1 or renew(unpack(numbers(ARGV[4])))
-local replies = { generation, string.format('%.0f', now), renewed }
+if ARGV[4] ~= '-' then replies[3] = renew(unpack(numbers(ARGV[4]))) end
 for index = 3, #ARGV - 2 do
-  replies[#replies + 1] = decide(KEYS[index], ARGV[index + 2])
+  replies[index + 1] = replies[index + 1] or decide(KEYS[index], ARGV[index + 2])
 end
 return replies

@@ -11,7 +11,7 @@ local SECOND = 1000000
 local born = 0
 local generation
 
-local function load_generation()
+do
   local known, run, new = ARGV[1], ARGV[2], ARGV[3]
   local text = redis.call('GET', KEYS[1])
   local id, of_run, since

@@ -57,8 +57,9 @@ impl ScriptServer {
             });
             lua.create_string(numbers.flat_map(f64::to_le_bytes).collect::<Vec<u8>>())
         });
-        let unpack = lua.create_function(|_, (_, text): (String, LuaString)| {
-            let bytes = text.as_bytes();
+        let unpack = lua.create_function(|_, (format, text, from): (String, LuaString, Option<usize>)| {
+            let bytes = &text.as_bytes()[from.unwrap_or(1) - 1..];
+            let bytes = &bytes[..8 * format.matches('d').count()];
             let numbers = bytes.chunks_exact(8).map(|chunk| f64::from_le_bytes(chunk.try_into().unwrap()));
             // The offset after the data follows.
             Ok(numbers.chain([bytes.len() as f64 + 1.0]).collect::<Variadic<f64>>())
