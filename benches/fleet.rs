@@ -82,12 +82,12 @@ impl SharingMethod {
         Self::ALL.iter().find(|(_, way)| *way == self).map_or("", |(name, _)| name)
     }
 
-    const fn lease_policy(self) -> Option<LeasePolicy> {
+    const fn lease_policy(self, wait: Duration) -> Option<LeasePolicy> {
         match self {
             Self::Lease | Self::Parts | Self::Exact => Some(LeasePolicy {
                 is_exact: matches!(self, Self::Exact),
-                max_wait: Some(Duration::from_millis(5)),
-                priority: 0,
+                max_wait: Some(wait),
+                priority: 1,
                 is_max_min: false,
                 has_parts: matches!(self, Self::Parts),
             }),
@@ -138,7 +138,7 @@ impl BenchCase {
     fn run(&self, server: &Server) -> String {
         server.cli(&["flushall"]);
         let clock = Arc::new(Clock::start());
-        let limit = leases::fleet_limit(self.limit, self.method.lease_policy(), self.keys);
+        let limit = leases::fleet_limit(self.limit, self.method.lease_policy(self.wait), self.keys);
         let address = ([127, 0, 0, 1], server.port()).into();
         let fleet = match self.method {
             SharingMethod::Lease | SharingMethod::Parts | SharingMethod::Exact | SharingMethod::Split => {

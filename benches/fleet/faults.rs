@@ -29,6 +29,8 @@ use crate::servers::{Group, Server};
 const LIMIT: u32 = 10_000;
 const DEMAND: f64 = 1.5;
 const FAULT_AT: u64 = 8;
+/// Time for which a request may wait for the store.
+const WAIT: Duration = Duration::from_millis(5);
 /// Delay of a late store each way: twice that is longer than the timeout of a call.
 const LATE: Duration = Duration::from_millis(60);
 /// Faults by name. With the prefix `parts:` the limit has `on_store_loss: strict_split`, otherwise `split`. With `regions:`
@@ -117,7 +119,7 @@ fn duration(name: &str) -> u64 {
 
 fn experiment(name: &'static str, instances: usize) {
     let mut scene = FaultScenario::new(name, instances);
-    let fleet = Fleet::Leases(scene.start(), Duration::from_millis(5));
+    let fleet = Fleet::Leases(scene.start(), WAIT);
     let lasts = Duration::from_secs(FAULT_AT + duration(name) + 12);
     let judge = AdmissionStats::new((LIMIT.into(), LIMIT.into()), 1, (Duration::from_secs(2), lasts));
     let demand = Demand { pattern: Pattern::Even, rate: f64::from(LIMIT) * DEMAND, keys: 1 };
@@ -171,7 +173,7 @@ impl FaultScenario {
             group: is_group.then(Group::start),
             newcomers: None,
             clock: Arc::new(Clock::start()),
-            limit: leases::fleet_limit(LIMIT, method.lease_policy(), 1),
+            limit: leases::fleet_limit(LIMIT, method.lease_policy(WAIT), 1),
             instances,
             second: None,
         }
