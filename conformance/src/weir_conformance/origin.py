@@ -1,15 +1,41 @@
-"""The upstream of targets that forward requests. Counts them, and states a cost where a request asks for it."""
+"""The upstream of targets that forward requests. Counts them, states a cost where a request asks for it, and notes what another reader
+may understand differently."""
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections import Counter
+from typing import BinaryIO
 
 from weir_conformance.limit import COST_HEADER
 
 ASKED_COST = "x-asked-cost"
 """Request header with the cost that the response is to state."""
+
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;.*)?\r\n")
+
+
+def ambiguities(lines: list[bytes]) -> list[bytes]:
+    """Returns the lines of a request's head that readers understand differently: where a line or the body ends, and what a name is (RFC
+    9112 sections 2.2, 5.1, 5.2, 6.1 and 6.3, RFC 9110 section 8.6)."""
+    fields = [line.partition(b":") for line in lines[1:]]
+    found = [line for line in lines if not line.endswith(b"\r\n") or re.search(rb"[\r\n\0]", line[:-2])]
+    found += [line for line, (name, _, _) in zip(lines[1:], fields, strict=True) if not _NAME.fullmatch(name)]
+    found += [lines[0]] if lines[0].count(b" ") != 2 else []
+    lengths = [value.strip(b" \t\r\n") for name, _, value in fields if name.lower() == b"content-length"]
+    codings = [value for name, _, value in fields if name.lower() == b"transfer-encoding"]
+    if len(lengths) + len(codings) > 1 or not all(re.fullmatch(rb"[0-9]+", length) for length in lengths) or not all(map(_is_chunked, codings)):
+        found.append(b"content-length: %r, transfer-encoding: %r" % (lengths, codings))
+    return found
+
+
+def _is_chunked(coding: bytes) -> bool:
+    """Whether a list of codings has this one only. Empty elements are none (RFC 9110 section 5.6.1.2)."""
+    elements = [element.strip(b" \t\r\n").lower() for element in coding.split(b",")]
+    return [element for element in elements if element] == [b"chunked"]
 
 
 class Origin:
@@ -19,6 +45,8 @@ class Origin:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
         self.requests: Counter[str] = Counter()
+        self.ambiguous: list[bytes] = []
+        """Lines that another reader may understand differently."""
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -49,15 +77,16 @@ class Origin:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             with connection, connection.makefile("rb") as received:
-                while line := received.readline(65536):
-                    headers: dict[str, str] = {}
-                    while (field := received.readline(65536)) not in (b"\r\n", b"\n", b""):
-                        name, _, value = field.decode("latin-1").partition(":")
-                        headers[name.strip().lower()] = value.strip()
-                    received.read(int(headers.get("content-length", "0")))
-                    path = line.decode("latin-1").split(" ")[1] if b" " in line else ""
+                while lines := _read_head(received):
+                    headers = {name.strip().lower(): value.strip() for name, _, value in (line.decode("latin-1").partition(":") for line in lines[1:])}
+                    is_chunked = _is_chunked(headers.get("transfer-encoding", "").encode("latin-1"))
+                    found = ambiguities(lines) + (_read_chunks(received) if is_chunked else [])
+                    if not is_chunked:
+                        received.read(int(headers.get("content-length", "0")))
+                    path = lines[0].decode("latin-1").split(" ")[1] if b" " in lines[0] else ""
                     with self._lock:
                         self.requests[path] += 1
+                        self.ambiguous += found
                     asked = headers.get(ASKED_COST)
                     cost = f"{COST_HEADER}: {asked}\r\n" if asked is not None else ""
                     connection.sendall(f"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n{cost}\r\nok".encode("latin-1"))
@@ -66,3 +95,22 @@ class Origin:
         finally:
             with self._lock:
                 self._connections.discard(connection)
+
+
+def _read_head(received: BinaryIO) -> list[bytes]:
+    """Reads a request's head; returns its lines without the empty one, and nothing at the end of the connection."""
+    lines: list[bytes] = []
+    while (line := received.readline(65536)) not in (b"\r\n", b"\n", b""):
+        lines.append(line)
+    return lines if line else []
+
+
+def _read_chunks(received: BinaryIO) -> list[bytes]:
+    """Reads a chunked body and its trailers; returns lines that readers understand differently. The first one ends the connection."""
+    while size := _CHUNK.fullmatch(line := received.readline(65536)):
+        if int(size[1], 16) == 0:
+            return ambiguities([b"POST / HTTP/1.1\r\n", *trailers]) if (trailers := _read_head(received)) else []
+        received.read(int(size[1], 16))
+        if (end := received.read(2)) != b"\r\n":
+            return [end] if len(end) == 2 else []
+    return [line] if line else []

@@ -20,6 +20,7 @@ from typing import Any
 
 MUTANT = os.environ.get("MUTANT", "")
 TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[!$&'()*+,;=.~%0-9A-Za-z_-]*)(:[0-9]*)?")
 MAX_HEAD = 64 * 1024
 
 
@@ -56,6 +57,7 @@ class Server:
         self.rules: list[Rule] = []
         self.fails_until = 0.0
         self.connection_keys = 0
+        self.open_connections = 0
         self.is_blocked = False
         self.store: Store | None = Store(redis) if redis else None
         self.load()
@@ -173,6 +175,7 @@ class Server:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")[0]
         self.connection_keys += 1
+        self.open_connections += 1
         connection = self.connection_keys
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -183,7 +186,8 @@ class Server:
                     await self.reply(writer, 431, [], b"", close=True)
                     return
                 parsed = parse(head)
-                if MUTANT == "crashes" and parsed is None:
+                is_preface = head.startswith(b"PRI ")
+                if MUTANT == ("crashes_on_frames" if is_preface else "crashes") and parsed is None:
                     os._exit(1)
                 if parsed is None:
                     await self.reply(writer, 400, [], b"", close=True)
@@ -204,13 +208,14 @@ class Server:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            self.open_connections -= 1
             writer.close()
 
     async def handle(
         self, writer: asyncio.StreamWriter, target: str, headers: list[tuple[str, str]], peer: str, connection: int,
         close: bool, is_pipelined: bool,
     ) -> None:
-        if MUTANT == "slow_one" and self.connection_keys > 150:
+        if MUTANT == "slow_one" and self.open_connections > 150:
             await asyncio.sleep(1.2)
         now = time.time()
         if now < self.fails_until:
@@ -325,6 +330,8 @@ class Server:
     async def forward_once(self, headers: list[tuple[str, str]], target: str) -> tuple[int, list[tuple[str, str]], bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers if name.lower() == "x-asked-cost")
+        if MUTANT == "two_framings" and target == "/p":
+            lines += "content-length: 0\r\ncontent-length: 00\r\n"
         writer.write(f"GET {target} HTTP/1.1\r\nhost: a.test\r\nconnection: close\r\n{lines}\r\n".encode("latin-1"))
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         fields = [(n.strip().lower(), v.strip()) for n, _, v in (line.partition(":") for line in head[1:] if line)]
@@ -395,20 +402,20 @@ def parse(head: bytes) -> tuple[str, str, list[tuple[str, str]], int, bool] | No
     """Returns the parts of a request's head; `None` if RFC 9112 does not allow it."""
     lines = head[:-4].split(b"\r\n")
     words = lines[0].split(b" ")
-    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not words[1].startswith(b"/"):
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not re.fullmatch(rb"/[!-~\x80-\xff]*", words[1]):
         return None
     headers: list[tuple[str, str]] = []
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
-        if MUTANT == "lenient_names":
-            name = name.strip()
         if not colon or not TOKEN.fullmatch(name) or any(byte in value for byte in b"\r\n\0"):
             return None
         headers.append((name.decode("latin-1"), value.decode("latin-1")[1:] if value.startswith(b" ") else value.decode("latin-1")))
     named: dict[str, list[str]] = {}
     for field_name, field_value in headers:
-        named.setdefault(field_name.lower(), []).append(field_value.strip())
-    if len(named.get("host", [])) != 1:
+        named.setdefault(field_name.lower(), []).append(field_value.strip(" \t"))
+    if len(named.get("host", [])) != 1 and MUTANT != "any_host":
+        return None
+    if not HOST.fullmatch(named.get("host", [""])[0]) and MUTANT != "lenient_hosts":
         return None
     codings, lengths = named.get("transfer-encoding", []), named.get("content-length", [])
     if MUTANT == "lenient":
@@ -425,7 +432,7 @@ async def read_chunked(reader: asyncio.StreamReader) -> bytes | None:
     while True:
         line = (await reader.readline()).strip()
         if not re.fullmatch(rb"[0-9A-Fa-f]{1,8}", line):
-            return None
+            return b"" if MUTANT == "skips_chunks" else None
         size = int(line, 16)
         part = await reader.readexactly(size)
         if await reader.readexactly(2) != b"\r\n":
