@@ -206,7 +206,7 @@ const TABLE: &[ApplicabilityRow] = &[
     values_row(
         &["cost"],
         "by messages",
-        |given| is_cost_of_messages(given.rule),
+        |given| given.rule.counts_messages(),
         &[Exclusion { kind: RuleKind::Shared, reason: "", hint: WITHOUT_SCOPE_HINT }],
     ),
     key_row(
@@ -436,7 +436,7 @@ fn is_in_flight_adaptive(rule: &raw::Rule) -> bool {
 fn is_cost_measured_later(rule: &raw::Rule) -> bool {
     match rule.cost.as_deref() {
         Some(raw::Cost::Variable(measured)) => {
-            is_cost_of_messages(rule)
+            rule.counts_messages()
                 || measured.request_bytes.is_some()
                 || measured.response_header.is_some()
                 || measured.response_bytes.is_some()
@@ -445,11 +445,6 @@ fn is_cost_measured_later(rule: &raw::Rule) -> bool {
         }
         Some(raw::Cost::Units(_)) | None => false,
     }
-}
-
-fn is_cost_of_messages(rule: &raw::Rule) -> bool {
-    let Some(raw::Cost::Variable(measured)) = rule.cost.as_deref() else { return false };
-    measured.messages.is_some() || measured.response_messages.is_some()
 }
 
 fn has_network_prefixes(rule: &raw::Rule) -> bool {

@@ -96,13 +96,10 @@ impl StreamLimiter {
             return None;
         }
         let counts_messages = limits.iter().any(|limit| !limit.counts_bytes());
-        let bursts =
-            selected.iter().filter(applies).filter(|one| matches!(one.measure, StreamMeasure::Bytes(_)));
-        let max_part = bursts.map(|one| one.burst).min().map_or(usize::MAX, part_of_burst);
         Some(Box::new(Self {
             scanner: framing.filter(|_| counts_messages).map(MessageScanner::new),
+            max_part: max_part(&limits),
             limits,
-            max_part,
             granted: 0,
             segment: StreamSegment { length: 0, starts_message: false },
             charged: None,
@@ -157,8 +154,7 @@ impl StreamLimiter {
             let settings = rules.stream_settings(limit.check.handle);
             settings.inspect(|settings| limit.adopt(settings, view)).is_some()
         });
-        let bursts = self.limits.iter().filter(|limit| limit.counts_bytes()).map(|limit| limit.burst);
-        self.max_part = bursts.min().map_or(usize::MAX, part_of_burst);
+        self.max_part = max_part(&self.limits);
     }
 
     /// Lets a part that waits pass on earlier if its limits have got room, such as by a boost, a reset or a reload: no part
@@ -215,7 +211,7 @@ impl StreamLimiter {
         if decision.is_rejected() {
             return self.without_room(starts_message, &decision);
         }
-        let charged = self.limits.iter().filter(|limit| limit.counts_bytes() || starts_message);
+        let charged = self.limits.iter().filter(|limit| limit.is_due(starts_message));
         for ((limit, check), verdict) in charged.zip(&checks).zip(decision.verdicts()) {
             limit.record(check.cost, verdict);
         }
@@ -225,14 +221,14 @@ impl StreamLimiter {
     /// Returns the checks of a part of this length.
     fn checks(&self, length: usize, starts_message: bool) -> SmallVec<[Check; 2]> {
         let bytes = u32::try_from(length).unwrap_or(u32::MAX);
-        let due = self.limits.iter().filter(|limit| limit.counts_bytes() || starts_message);
+        let due = self.limits.iter().filter(|limit| limit.is_due(starts_message));
         due.map(|limit| limit.check_of(bytes)).collect()
     }
 
     /// Returns why a part is not charged. A reload may have made a burst smaller than it: the next one is no larger.
     fn without_room(&mut self, starts_message: bool, decision: &Decision) -> Charge {
         let (mut wait, mut is_too_large) = (Duration::ZERO, false);
-        let due = self.limits.iter_mut().filter(|limit| limit.counts_bytes() || starts_message);
+        let due = self.limits.iter_mut().filter(|limit| limit.is_due(starts_message));
         for (limit, verdict) in due.zip(decision.verdicts()).filter(|(_, verdict)| verdict.rejects()) {
             wait = wait.max(verdict.retry_after());
             let Some(burst) = verdict.quota().map(Quota::burst) else { continue };
@@ -248,6 +244,12 @@ impl StreamLimiter {
         }
         if is_too_large { Charge::TooLarge } else { Charge::NoRoom(wait) }
     }
+}
+
+/// Returns the maximum bytes of a part: the least burst of the limits that count bytes.
+fn max_part(limits: &[LimitOfStream]) -> usize {
+    let bursts = limits.iter().filter(|limit| limit.counts_bytes()).map(|limit| limit.burst);
+    bursts.min().map_or(usize::MAX, part_of_burst)
 }
 
 fn part_of_burst(burst: NonZeroU32) -> usize {
@@ -277,6 +279,11 @@ impl LimitOfStream {
 
     const fn counts_bytes(&self) -> bool {
         matches!(self.measure, StreamMeasure::Bytes(_))
+    }
+
+    /// Whether a part is charged to this limit. One that counts messages charges the part with which a message starts.
+    const fn is_due(&self, starts_message: bool) -> bool {
+        self.counts_bytes() || starts_message
     }
 
     /// Returns the check of a part with this number of bytes.

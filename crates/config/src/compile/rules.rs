@@ -118,8 +118,7 @@ fn check_applicability(raw: &raw::Rule, rule: &Rule, at: At<'_>, context: &Compi
     let is_limited = given_keys(limits::limit_keys(raw)).next().is_some()
         || nested_networks::parts_with_prefixes(raw).next().is_some();
     let is_streams_only = is_limit
-        && (streams::counts_messages(raw)
-            || (raw.bandwidth.is_some() && !is_limited && raw.in_flight.is_none()));
+        && (raw.counts_messages() || (raw.bandwidth.is_some() && !is_limited && raw.in_flight.is_none()));
     let checked = CheckedRule { rule: raw, throttle, is_streams_only };
     let decides = decisions::may_apply(rule, &context.deciding_listeners);
     if decides {

@@ -13,11 +13,6 @@ use weir_policy::rules::key::KeyTemplate;
 use weir_policy::rules::rule::RuleLimit;
 use weir_policy::rules::stream_limit::{StreamDirection, StreamLimit, StreamLimits, StreamMeasure};
 
-/// Whether the limits of a rule count messages, and not requests.
-pub(super) fn counts_messages(raw: &raw::Rule) -> bool {
-    messages(raw).next().is_some()
-}
-
 /// Whether the key of a rule is `stream`.
 pub(super) fn is_keyed_by_stream(raw: &raw::Rule) -> bool {
     raw.key.iter().flat_map(|key| key.items()).any(|(_, part)| is_stream(part))
@@ -52,7 +47,7 @@ pub(super) fn compile(raw: &raw::Rule, limits: &mut Vec<RuleLimit>, at: At<'_>) 
         let measure = StreamMeasure::Messages(direction, units);
         streams.extend(limits.iter().map(|limit| StreamLimit { quota: limit.quota, measure }));
     }
-    if counts_messages(raw) {
+    if raw.counts_messages() {
         check_notation(raw, limits, at);
         limits.clear();
     }
@@ -112,7 +107,7 @@ fn check_notation(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>) {
 /// Reports a rule with the key `stream` that limits requests, of which a stream has one.
 fn check_stream_key(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>) {
     let is_limited = !limits.is_empty() || raw.in_flight.is_some();
-    let has_streams = raw.bandwidth.is_some() || counts_messages(raw);
+    let has_streams = raw.bandwidth.is_some() || raw.counts_messages();
     if is_limited || !has_streams {
         let error = ValueError::new("`stream` is a key of limits inside streams only");
         at.key("key").error(error.with_hint("use it with `bandwidth`, or with `cost: { messages: 1 }`"));

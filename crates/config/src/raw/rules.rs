@@ -153,6 +153,13 @@ pub struct Rule {
     pub respond: Option<Box<Respond>>,
 }
 
+impl Rule {
+    /// Whether the limits count messages of streams, and not requests.
+    pub fn counts_messages(&self) -> bool {
+        matches!(self.cost.as_deref(), Some(Cost::Variable(cost)) if cost.messages.is_some() || cost.response_messages.is_some())
+    }
+}
+
 /// Conditions on a request. All given fields must match; within a list, one item is enough.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
