@@ -13,7 +13,7 @@ import jinja2
 from weir_conformance import __version__
 from weir_conformance.outcome import Result, Verdict
 from weir_conformance.profiles import PROFILES
-from weir_conformance.requirement import Requirement, Severity
+from weir_conformance.requirement import Requirement
 from weir_conformance.runner import TargetReport
 
 SIGNS = {Verdict.PASS: "✓", Verdict.FAIL: "✗", Verdict.NOT_CLAIMED: "–", Verdict.INCONCLUSIVE: "?"}
@@ -99,17 +99,6 @@ def as_html(reports: list[TargetReport], requirements: list[Requirement]) -> str
     return environment.get_template("report.html.j2").render(
         version=__version__, reports=reports, groups=[group for group in groups if group[1]], signs=SIGNS, Verdict=Verdict
     )
-
-
-def score(report: TargetReport, requirements: Iterable[Requirement]) -> tuple[int, int]:
-    """Returns how many of the required results are a pass, and how many there are. What is not claimed is not required."""
-    required = {one.identifier for one in requirements if one.severity is not Severity.MAY}
-    counted = [
-        result
-        for result in report.results
-        if result.requirement in required and result.verdict in (Verdict.PASS, Verdict.FAIL)
-    ]
-    return sum(result.verdict is Verdict.PASS for result in counted), len(counted)
 
 
 def badge(report: TargetReport) -> str:
