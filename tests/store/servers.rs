@@ -131,13 +131,17 @@ impl Server {
         panic!("{flavour:?} does not start");
     }
 
-    /// Waits until the server accepts connections. Returns `false` if its process has ended.
+    /// Waits until the server accepts connections. Returns `false` if its process has ended. Until it says so in its log, a
+    /// server of another test may have the port.
     fn wait_until_up(&mut self) -> bool {
+        let log = self.directory.path().join("log");
         wait::until("a server", || {
             if self.child.try_wait().unwrap().is_some() {
                 return Some(false);
             }
-            TcpStream::connect(("127.0.0.1", self.port)).is_ok().then_some(true)
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            let listens = ["Server initialized", "Sentinel ID is"].iter().any(|line| said.contains(line));
+            (listens && TcpStream::connect(("127.0.0.1", self.port)).is_ok()).then_some(true)
         })
     }
 
