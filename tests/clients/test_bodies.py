@@ -129,7 +129,8 @@ def test_graphql_client_is_charged_for_fields(proxy, service):
             request.variable_values = {"n": count}
             return client.execute(request)
 
-    assert users("me", 4999) == {"users": [{"name": "ann"}]}
+    # Nine points are left, however fast the next calls come.
+    assert users("me", 4990) == {"users": [{"name": "ann"}]}
     with pytest.raises(exceptions.TransportQueryError, match="too many points"):
         users("me", 4999)
     assert users("me", 3) and users("you", 4999)
