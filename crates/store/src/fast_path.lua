@@ -78,7 +78,7 @@ local function decide_at_once(key, question)
   d5 = d5 + math.min(tonumber(elapsed), over) / over
   local granted, wait, spread = needed, 0, 0
   if needed > room then
-    granted, wait = 0, math.ceil(backlog + needed * interval - full + covered)
+    granted, wait = 0, math.ceil(backlog + needed * interval - (full - covered))
     -- Requests may get what is left, and wait for what others return.
     if room > 0 or backlog == 0 or wait > 2 * SECOND then return end
     spread, covered = math.min(SECOND, d5 * interval), longest

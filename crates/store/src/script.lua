@@ -4,7 +4,7 @@
 -- The keys of a call belong to one group, which is in one slot of a Redis Cluster:
 --   KEYS[1]            generation of the group
 --   KEYS[2]            parts of the limits that instances may spend without the store
---   KEYS[3..]          counters and bans, then the allotments of counters that regions share: the key of the counter and `:region`
+--   KEYS[3..]          counters and bans, each once, then the allotments of counters that regions share: the key of the counter and `:region`
 --   ARGV[1]            generation that the instance knows, or "-"
 --   ARGV[2]            run_id of the server, which the instance has read from INFO
 --   ARGV[3]            ID of a new generation, used if the group has none
