@@ -39,6 +39,8 @@ def test_frames_are_encoded() -> None:
     [
         ([b"GET / HTTP/1.1\r\n", b"host: a\r\n", b"content-length: 5\r\n"], 0),
         ([b"GET / HTTP/1.1\r\n", b"transfer-encoding: Chunked\r\n"], 0),
+        ([b"GET / HTTP/1.1\r\n", b"transfer-encoding: gzip,, chunked\r\n"], 0),
+        ([b"GET / HTTP/1.1\r\n", b"transfer-encoding: chunked, gzip\r\n"], 1),
         ([b"GET / HTTP/1.1\r\n", b"transfer-encoding: chunked\r\n", b"content-length: 5\r\n"], 1),
         ([b"GET / HTTP/1.1\r\n", b"content-length: 5\r\n", b"content-length: 5\r\n"], 1),
         ([b"GET / HTTP/1.1\r\n", b"content-length: +5\r\n"], 1),

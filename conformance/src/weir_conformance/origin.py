@@ -14,8 +14,9 @@ from weir_conformance.limit import COST_HEADER
 ASKED_COST = "x-asked-cost"
 """Request header with the cost that the response is to state."""
 
+_MAX_LINE = 1 << 20
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;.*)?\r\n")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[^\r\n\0]*)?\r\n")
 
 
 def ambiguities(lines: list[bytes]) -> list[bytes]:
@@ -33,9 +34,9 @@ def ambiguities(lines: list[bytes]) -> list[bytes]:
 
 
 def _is_chunked(coding: bytes) -> bool:
-    """Whether a list of codings has this one only. Empty elements are none (RFC 9110 section 5.6.1.2)."""
+    """Whether chunks end a list of codings. Empty elements are none (RFC 9110 section 5.6.1.2)."""
     elements = [element.strip(b" \t\r\n").lower() for element in coding.split(b",")]
-    return [element for element in elements if element] == [b"chunked"]
+    return [element for element in elements if element][-1:] == [b"chunked"]
 
 
 class Origin:
@@ -77,11 +78,16 @@ class Origin:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             with connection, connection.makefile("rb") as received:
-                while lines := _read_head(received):
+                while lines := _read_head(received, is_request=True):
                     headers = {name.strip().lower(): value.strip() for name, _, value in (line.decode("latin-1").partition(":") for line in lines[1:])}
                     is_chunked = _is_chunked(headers.get("transfer-encoding", "").encode("latin-1"))
-                    found = ambiguities(lines) + (_read_chunks(received) if is_chunked else [])
-                    if not is_chunked:
+                    # Before the body, which may never be whole.
+                    with self._lock:
+                        self.ambiguous += ambiguities(lines)
+                    found: list[bytes] = []
+                    if is_chunked:
+                        found = _read_chunks(received)
+                    else:
                         received.read(int(headers.get("content-length", "0")))
                     path = lines[0].decode("latin-1").split(" ")[1] if b" " in lines[0] else ""
                     with self._lock:
@@ -90,24 +96,28 @@ class Origin:
                     asked = headers.get(ASKED_COST)
                     cost = f"{COST_HEADER}: {asked}\r\n" if asked is not None else ""
                     connection.sendall(f"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n{cost}\r\nok".encode("latin-1"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, OverflowError, MemoryError):
             pass
         finally:
             with self._lock:
                 self._connections.discard(connection)
 
 
-def _read_head(received: BinaryIO) -> list[bytes]:
-    """Reads a request's head; returns its lines without the empty one, and nothing at the end of the connection."""
+def _read_head(received: BinaryIO, *, is_request: bool = False) -> list[bytes]:
+    """Reads a request's head, or trailers; returns the lines without the empty one, and nothing at the end of the connection. Empty lines
+    before a request are none of it (RFC 9112 section 2.2)."""
     lines: list[bytes] = []
-    while (line := received.readline(65536)) not in (b"\r\n", b"\n", b""):
-        lines.append(line)
-    return lines if line else []
+    while line := received.readline(_MAX_LINE):
+        if line not in (b"\r\n", b"\n"):
+            lines.append(line)
+        elif lines or not is_request:
+            return lines
+    return []
 
 
 def _read_chunks(received: BinaryIO) -> list[bytes]:
     """Reads a chunked body and its trailers; returns lines that readers understand differently. The first one ends the connection."""
-    while size := _CHUNK.fullmatch(line := received.readline(65536)):
+    while size := _CHUNK.fullmatch(line := received.readline(_MAX_LINE)):
         if int(size[1], 16) == 0:
             return ambiguities([b"POST / HTTP/1.1\r\n", *trailers]) if (trailers := _read_head(received)) else []
         received.read(int(size[1], 16))

@@ -68,7 +68,10 @@ def exchange(instance: TargetProcess, sent: bytes, *, until_head: bool = False, 
 
 def serves(context: Context, instance: TargetProcess) -> bool:
     """Whether a request is responded to within a second."""
-    reply = context.client(instance).send(Probe(context.new_key()))
+    try:
+        reply = context.client(instance).send(Probe(context.new_key()))
+    except (OSError, ValueError):
+        return False
     return reply.received - reply.sent < 1 and reply.status < 500
 
 
@@ -86,12 +89,11 @@ def survives(context: Context, inputs: dict[str, bytes], *, patience: float = 2)
             expect(is_served, f"does not respond within a second after one of: {names}")
 
 
-def with_key(context: Context, sent: bytes) -> bytes:
-    """Returns an input with a key of its own behind each request line, or behind the first line. Without one, it could be rejected for other
-    reasons than its faults."""
-    key = f"{KEY_HEADER}: {context.new_key()}\r\n".encode()
-    line, times = (b" HTTP/1.1\r\n", -1) if b" HTTP/1.1\r\n" in sent else (b"\r\n", 1)
-    return sent.replace(line, line + key, times)
+def with_key(context: Context, sent: bytes, *, everywhere: bool = False) -> bytes:
+    """Returns an input with a key of its own behind the first line, or behind every request line. Without one, it could be rejected for
+    other reasons than its faults. What is within a body stays as it is, because its length is known."""
+    line = b" HTTP/1.1\r\n" if everywhere else b"\r\n"
+    return sent.replace(line, line + f"{KEY_HEADER}: {context.new_key()}\r\n".encode(), -1 if everywhere else 1)
 
 
 def served(context: Context, inputs: dict[str, bytes]) -> list[str]:
@@ -100,7 +102,7 @@ def served(context: Context, inputs: dict[str, bytes]) -> list[str]:
     sent = [with_key(context, one) for one in inputs.values()]
     with ThreadPoolExecutor(BATCH) as clients:
         heads = clients.map(lambda one: exchange(instance, one, until_head=True)[:12].decode("latin-1"), sent)
-        return [f"{name} ({head})" for name, head in zip(inputs, heads, strict=True) if head.startswith("HTTP/1.1 2")]
+        return [f"{name} ({head})" for name, head in zip(inputs, heads, strict=True) if re.match(r"HTTP/1\.[01] 2", head)]
 
 
 def inputs_with(faults: tuple[str, ...]) -> dict[str, bytes]:
@@ -114,13 +116,13 @@ def survives_malformed(context: Context) -> None:
     survives(context, MALFORMED | {one.name: one.sent for one in corpus() if not one.is_http_2})
 
 
-MUST_REJECT = ("no host", "two hosts", "space before colon", "NUL in value")
-"""Malformed requests to which a server must respond with 400, or none at all (RFC 9112 sections 3.2, 5.1 and 5.5)."""
+MUST_REJECT = ("no host", "two hosts", "space before colon")
+"""Malformed requests to which a server must respond with 400, or none at all (RFC 9112 sections 3.2 and 5.1)."""
 
 
-@requirement("HOSTILE-2", "Rejects what must be rejected", source="RFC 9112 sections 3.2 and 5.1, RFC 9110 section 5.5", needs=("key.header", "http"))
+@requirement("HOSTILE-2", "Rejects what must be rejected", source="RFC 9112 sections 3.2 and 5.1", needs=("key.header", "http"))
 def rejects_malformed(context: Context) -> None:
-    """A request without a host, with two, with a space after a header's name, or with a NUL gets no successful response."""
+    """A request without a host, with two, or with a space after a header's name gets no successful response."""
     found = served(context, {name: MALFORMED[name] for name in MUST_REJECT} | inputs_with(("HOSTS", "NAME")))
     expect(not found, f"served: {', '.join(found)}")
 
@@ -187,7 +189,7 @@ def rejects_faulty_framing(context: Context) -> None:
 
 
 @requirement(
-    "HOSTILE-8", "What is forwarded has one meaning", source="RFC 9112 sections 5.2, 6.1 and 11.2", needs=("key.header", "http", "forwards")
+    "HOSTILE-8", "What is forwarded has one meaning", source="RFC 9112 sections 5.2, 6.1 and 11.2, RFC 9110 section 5.5", needs=("key.header", "http", "forwards")
 )
 def forwards_one_meaning(context: Context) -> None:
     """Of all hostile inputs, nothing is forwarded whose lines, names or length another reader may understand differently: a request that is
@@ -197,6 +199,8 @@ def forwards_one_meaning(context: Context) -> None:
     sent += [one.sent if one.is_http_2 else with_key(context, one.sent) for one in corpus()]
     with ThreadPoolExecutor(BATCH) as clients:
         list(clients.map(lambda one: exchange(instance, one, ends=False, patience=0.3), sent))
+    # What is between the target and the service still counts.
+    time.sleep(0.5)
     found = context.origin.ambiguous[before:]
     expect(not found, f"{len(found)} lines, the first ones: {found[:5]!r}")
 
@@ -208,10 +212,10 @@ def nothing_follows_faulty_chunks(context: Context) -> None:
     """A server may respond before it has read a body. What stands behind a chunk without a valid size is not taken for another request."""
     instance, inputs = context.instance(context.limit(5)), inputs_with(("CHUNKS",))
     with ThreadPoolExecutor(BATCH) as clients:
-        received = clients.map(lambda sent: exchange(instance, with_key(context, sent), ends=False), inputs.values())
+        received = clients.map(lambda sent: exchange(instance, with_key(context, sent, everywhere=True), ends=False), inputs.values())
         statuses = [re.findall(rb"HTTP/1\.[01] (\d+)", responses) for responses in received]
     # The body may be rejected after an early response.
-    found = [name for name, all_of in zip(inputs, statuses, strict=True) if all_of[1:] not in ([], [b"400"])]
+    found = [name for name, all_of in zip(inputs, statuses, strict=True) if any(status[:1] == b"2" or status == b"429" for status in all_of[1:])]
     expect(not found, f"another request was served behind: {', '.join(found)}")
 
 
