@@ -43,6 +43,14 @@ impl RespConnection {
         self.read()
     }
 
+    /// Runs a script with these keys and arguments.
+    fn evaluate(&mut self, script: &str, keys: &[String], args: &[String]) -> RespValue {
+        let count = keys.len().to_string();
+        let mut words = vec!["EVAL", script, &count];
+        words.extend(keys.iter().chain(args).map(String::as_str));
+        self.call(&words)
+    }
+
     fn read(&mut self) -> RespValue {
         let line = self.line();
         let (kind, rest) = line.split_at(1);
@@ -194,10 +202,9 @@ fn compare_with_model(server: &Server) {
         let renewal = random_renewal(&mut rng, server_time(&mut connection));
         let mut args = vec![known.clone(), run.to_string(), format!("g{call}"), renewal];
         args.extend(kinds);
-        let count = keys.len().to_string();
-        let mut words = vec!["EVAL", SCRIPT, &count];
-        words.extend(keys.iter().chain(&args).map(String::as_str));
-        let RespValue::List(reply) = connection.call(&words) else { panic!("expected a list") };
+        let RespValue::List(reply) = connection.evaluate(SCRIPT, &keys, &args) else {
+            panic!("expected a list")
+        };
         let at: u64 = text(&reply[1]).parse().unwrap();
         let (generation, part, expected) = model.call(&keys, &args, at);
         assert_eq!(text(&reply[0]), generation, "call {call}");
@@ -237,10 +244,9 @@ fn fast_path_matches_the_model() {
         );
         let keys = [&keys[..], &[format!("{{weir.0}}:b{counter}")]].concat();
         let args = ["-", "1", "g", "-", &question].map(str::to_owned);
-        let count = keys.len().to_string();
-        let mut words = vec!["EVAL", SCRIPT, &count];
-        words.extend(keys.iter().chain(&args).map(String::as_str));
-        let RespValue::List(reply) = connection.call(&words) else { panic!("expected a list") };
+        let RespValue::List(reply) = connection.evaluate(SCRIPT, &keys, &args) else {
+            panic!("expected a list")
+        };
         let at: u64 = text(&reply[1]).parse().unwrap();
         let (_, _, expected) = model.call(&keys, &args, at);
         assert_eq!(numbers(&reply[3]), expected[0], "call {call}: {question}");
@@ -268,11 +274,9 @@ fn fast_path_decides_requests_of_waiting_requests() {
         assert_eq!(instance::decide(&limiter, &mut scheduler, &check, now), None);
         let batch = scheduler.next_batch(&limiter, now, &mut |_| false).expect("a query");
         let call = batch.call(&format!("priority{priority}"));
-        let mut words = vec!["EVAL".to_owned(), fast_path.to_owned(), call.keys.len().to_string()];
-        words.extend(call.keys.iter().cloned().chain(call.arguments(1, "g".to_owned())));
-        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let args = call.arguments(1, "g".to_owned());
         let granted: Vec<_> = (0..4)
-            .map(|_| match connection.call(&words) {
+            .map(|_| match connection.evaluate(fast_path, &call.keys, &args) {
                 RespValue::List(reply) => numbers(&reply[3])[0],
                 reply => panic!("{:?} was not decided: {reply:?}", batch.encoded),
             })
