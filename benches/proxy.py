@@ -42,9 +42,13 @@ FAR_ABOVE = {"nginx": 1_000_000, "haproxy": 1_000_000_000, "envoy": 1_000_000_00
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Returns a port that is free, and that the system gives to no other program before it is used."""
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(10_000, first_ephemeral)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def render(name, directory, folder="proxy", **values):
