@@ -210,6 +210,12 @@ impl RequestContext {
         self.streams.as_mut()?.of_response_mut()
     }
 
+    /// Whether a limit, a cost or a cache reads the body of the response.
+    pub(super) fn reads_response(&self) -> bool {
+        let is_limited = self.streams.as_ref().is_some_and(|streams| streams.of_response().is_some());
+        is_limited || self.stated_cost.is_some() || self.recorder.is_some()
+    }
+
     /// Returns the bytes received of the request body.
     pub(super) fn bytes_received(&self) -> u64 {
         self.upload.as_ref().map_or(0, |upload| upload.received.get())

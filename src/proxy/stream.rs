@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use super::timeouts::{ConnectionTimer, TimeoutKind};
 use weir_http::http1::memory_pool;
 use weir_http::http1::read_buf::{READ_SIZE, ReadSource};
+use weir_http::http1::splice::{SplicePipe, SpliceTarget, Spliced};
 use weir_net::transport::Transport;
 use weir_upstream::coalesced_write::poll_write_coalesced;
 
@@ -164,8 +165,31 @@ impl ReadSource for DownstreamIo {
         if self.peeked.is_empty() { self.transport.poll_readable(cx) } else { Poll::Ready(()) }
     }
 
+    fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
+        if !self.peeked.is_empty() {
+            return None;
+        }
+        let spliced = self.transport.poll_splice(max, cx)?;
+        if let Poll::Ready(Ok(pipe)) = &spliced {
+            self.record_read(pipe.held());
+        }
+        Some(spliced)
+    }
+
     fn message_started(&self) {
         self.timer.head_started();
+    }
+}
+
+impl SpliceTarget for DownstreamIo {
+    fn takes_pipes(&self) -> bool {
+        self.transport.takes_pipes()
+    }
+
+    fn poll_drain(&mut self, pipe: &mut SplicePipe, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let written = ready!(self.transport.poll_drain(pipe, cx))?;
+        self.record_written(written);
+        Poll::Ready(Ok(written))
     }
 }
 

@@ -10,6 +10,7 @@ mod http1_upstream;
 mod interim_responses;
 mod intermediary;
 mod last_responses;
+mod splicing;
 mod truncated_responses;
 
 use std::sync::Mutex;

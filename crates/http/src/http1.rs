@@ -17,6 +17,7 @@ pub mod malformed;
 pub mod memory_pool;
 pub mod read_buf;
 pub mod server;
+pub mod splice;
 pub mod write_buf;
 
 #[cfg(test)]

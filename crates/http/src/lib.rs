@@ -7,5 +7,6 @@
 pub mod headers;
 pub mod http1;
 pub mod http2;
+pub mod message_body;
 pub mod messages;
 pub mod unsent;

@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_rustls::{client, server};
 use weir_http::http1::read_buf::ReadSource;
+use weir_http::http1::splice::{SplicePipe, SpliceTarget, Spliced};
 
 pub use self::bounded::{BoundedStream, ReadBound};
 pub use self::client_tcp::ClientTcp;
@@ -191,6 +192,32 @@ impl From<client::TlsStream<Self>> for Transport {
 impl ReadSource for Transport {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         Self::poll_readable(self, cx)
+    }
+
+    fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
+        match self {
+            Self::Tcp(stream) => socket_io::poll_splice(stream, max, cx),
+            Self::Client(stream) => stream.poll_splice(max, cx),
+            Self::Unix(stream) => socket_io::poll_splice(stream, max, cx),
+            Self::Prefixed(stream) if stream.prefix.is_empty() => stream.inner.poll_splice(max, cx),
+            Self::Tls(_) | Self::Prefixed(_) => None,
+        }
+    }
+}
+
+impl SpliceTarget for Transport {
+    fn takes_pipes(&self) -> bool {
+        self.is_plain()
+    }
+
+    fn poll_drain(&mut self, pipe: &mut SplicePipe, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => socket_io::poll_drain(stream, pipe, cx),
+            Self::Client(stream) => stream.poll_drain(pipe, cx),
+            Self::Unix(stream) => socket_io::poll_drain(stream, pipe, cx),
+            Self::Prefixed(stream) => stream.inner.poll_drain(pipe, cx),
+            Self::Tls(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
     }
 }
 

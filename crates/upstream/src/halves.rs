@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use weir_http::http1::read_buf::ReadSource;
+use weir_http::http1::splice::{SplicePipe, SpliceTarget, Spliced};
 use weir_net::transport::Transport;
 
 /// One of two halves of a [`Transport`], which is borrowed only during a poll.
@@ -32,6 +33,20 @@ impl TransportHalf {
 impl ReadSource for TransportHalf {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.borrow_mut().poll_readable(cx)
+    }
+
+    fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
+        self.0.borrow_mut().poll_splice(max, cx)
+    }
+}
+
+impl SpliceTarget for TransportHalf {
+    fn takes_pipes(&self) -> bool {
+        self.0.borrow().takes_pipes()
+    }
+
+    fn poll_drain(&mut self, pipe: &mut SplicePipe, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.0.borrow_mut().poll_drain(pipe, cx)
     }
 }
 

@@ -21,7 +21,6 @@ use std::task::Poll;
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
-use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub(crate) use self::check::check;
@@ -37,6 +36,7 @@ use weir_http::headers::{Headers, Response};
 use weir_http::http1;
 use weir_http::http1::interim::InterimResponses;
 use weir_http::http2::{Http2Error, Reason, ReceiveStream, SendStream};
+use weir_http::message_body::MessageBody;
 use weir_net::transport::Transport;
 
 /// Why a stream failed.
@@ -71,8 +71,7 @@ pub(crate) async fn send<B>(
     was_sent: &Cell<bool>,
 ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
 where
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: std::error::Error + Send + Sync + 'static,
+    B: MessageBody + 'static,
 {
     let mut upload = Http2Upload::new(body);
     match send_request(&permit, request, &mut upload, interims, was_sent).await {
@@ -118,8 +117,7 @@ async fn send_request<B>(
     was_sent: &Cell<bool>,
 ) -> Result<StreamResponse, StreamError>
 where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::error::Error + Send + Sync + 'static,
+    B: MessageBody,
 {
     let mut sender = permit.sender();
     let ready = poll_fn(|cx| match sender.poll_ready(cx) {
@@ -187,8 +185,7 @@ impl StreamResponse {
         permit: StreamPermit,
     ) -> Response<UpstreamResponseBody<B>>
     where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody + 'static,
     {
         let (mut head, stream) = self.response.into_parts();
         if let Some((extended, mut sending)) = self.extended {

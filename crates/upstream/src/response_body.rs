@@ -11,6 +11,7 @@ use super::http1::response_body::Http1ResponseBody;
 use super::http2::response_body::Http2ResponseBody as Http2Streaming;
 use super::in_flight::InFlightRequest;
 use super::tunnel::{Tunnel, TunnelTransport};
+use weir_http::http1::splice::Spliced;
 
 #[derive(Debug)]
 pub struct UpstreamResponseBody<B> {
@@ -96,6 +97,21 @@ impl<B> UpstreamResponseBody<B> {
         matches!(&self.source, BodySource::Http1(streaming) if streaming.decoder().ends_with_connection())
     }
 
+    /// Moves at most `max` of the next bytes into a pipe, which is never empty.
+    pub fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<UpstreamBodyError> {
+        let BodySource::Http1(streaming) = &mut self.source else { return None };
+        let spliced = streaming.poll_splice(max, cx)?.map_err(UpstreamBodyError::Upstream);
+        self.end_in_flight_if_over(matches!(spliced, Poll::Ready(Err(_))), spliced.is_ready());
+        Some(spliced)
+    }
+
+    /// Ends the request's time in flight if its response has ended, or some of it has been read and it is received.
+    fn end_in_flight_if_over(&mut self, has_ended: bool, has_read: bool) {
+        if has_ended || (has_read && self.is_received()) {
+            self.in_flight = None;
+        }
+    }
+
     /// Whether the whole response has been received from the upstream.
     fn is_received(&self) -> bool {
         match &self.source {
@@ -139,9 +155,7 @@ where
                 None => Pin::new(&mut echo.body).poll_frame(cx).map_err(|_| UpstreamBodyError::Request),
             },
         };
-        if matches!(polled, Poll::Ready(None | Some(Err(_)))) || (polled.is_ready() && self.is_received()) {
-            self.in_flight = None;
-        }
+        self.end_in_flight_if_over(matches!(polled, Poll::Ready(None | Some(Err(_)))), polled.is_ready());
         polled
     }
 

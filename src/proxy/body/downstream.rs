@@ -9,6 +9,7 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use crate::proxy::body_fields::HeldBody;
 use crate::proxy::connection::http1::Http1Body;
+use weir_http::http1::splice::Spliced;
 use weir_http::http2::Http2Error;
 use weir_net::transport::Http2Body;
 
@@ -36,6 +37,16 @@ pub(in crate::proxy) enum DownstreamBodyError {
     /// Over HTTP/2.
     #[error(transparent)]
     Http2(#[from] Http2Error),
+}
+
+impl DownstreamBody {
+    /// Moves at most `max` of the next bytes into a pipe, which is never empty.
+    pub(super) fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<DownstreamBodyError> {
+        match self {
+            Self::Http1(body) => Some(body.poll_splice(max, cx)?.map_err(DownstreamBodyError::Http1)),
+            Self::None | Self::Http2(_) | Self::Stored(_) | Self::Held(_) => None,
+        }
+    }
 }
 
 impl Body for DownstreamBody {

@@ -8,12 +8,12 @@ use weir_policy::rules::grpc::GRPC_STATUS;
 
 /// The message and the trailers, until each has been sent.
 #[derive(Debug)]
-pub(super) struct MessageBody {
+pub(super) struct GrpcMessageBody {
     message: Option<Bytes>,
     trailers: Option<HeaderMap>,
 }
 
-impl MessageBody {
+impl GrpcMessageBody {
     pub(super) fn new(message: Bytes) -> Self {
         let trailers = HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]);
         Self { message: Some(message), trailers: Some(trailers) }

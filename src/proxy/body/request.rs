@@ -15,6 +15,8 @@ use crate::proxy::headers::identity::sanitize_trailers;
 use crate::proxy::request_context::{RequestContext, UploadProgress};
 use crate::proxy::streams::BodyGate;
 use crate::proxy::timeouts::{Timeout, UploadTimer};
+use weir_http::http1::splice::Spliced;
+use weir_http::message_body::MessageBody;
 
 /// Body of a request on its way from the client to the upstream.
 ///
@@ -89,18 +91,47 @@ impl UploadMonitor {
     fn record_poll(&self, polled: &Poll<Option<Result<Frame<Bytes>, DownstreamBodyError>>>, ended: bool) {
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
-                let size = frame.data_ref().map_or(0, |data| data.len() as u64);
-                self.progress.received.set(self.progress.received.get().saturating_add(size));
-                self.timer.received(size);
+                self.record_received(frame.data_ref().map_or(0, |data| data.len() as u64));
             }
             Poll::Pending => self.timer.data_awaited(),
             Poll::Ready(Some(Err(_))) => self.progress.failed.set(true),
             Poll::Ready(_) => {}
         }
-        if ended && !self.progress.ended.replace(true) && !self.progress.failed.get() {
+        if ended {
+            self.record_end();
+        }
+    }
+
+    fn record_received(&self, bytes: u64) {
+        self.progress.received.set(self.progress.received.get().saturating_add(bytes));
+        self.timer.received(bytes);
+    }
+
+    fn record_end(&self) {
+        if !self.progress.ended.replace(true) && !self.progress.failed.get() {
             self.timer.body_complete();
             self.timer.await_response(self.response_timeout);
         }
+    }
+}
+
+impl MessageBody for RequestBody {
+    fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<DownstreamBodyError> {
+        let Self::Incoming(streamed) = self else { return None };
+        let (incoming, upload) = &mut **streamed;
+        if upload.gate.is_some() || upload.timer.is_expired(cx) {
+            return None;
+        }
+        let spliced = incoming.poll_splice(max, cx)?;
+        match &spliced {
+            Poll::Ready(Ok(pipe)) => upload.record_received(pipe.held() as u64),
+            Poll::Ready(Err(_)) => upload.progress.failed.set(true),
+            Poll::Pending => upload.timer.data_awaited(),
+        }
+        if upload.is_at_end(incoming) {
+            upload.record_end();
+        }
+        Some(spliced)
     }
 }
 

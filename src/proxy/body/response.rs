@@ -8,12 +8,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::message::MessageBody;
+use super::message::GrpcMessageBody;
 use super::{RequestBody, with_held};
 use crate::proxy::finish;
 use crate::proxy::headers::identity::remove_forbidden_trailers;
 use crate::proxy::request_context::{RequestContext, ResponseFlag};
 use crate::proxy::streams::BodyGate;
+use weir_http::http1::splice::Spliced;
+use weir_http::message_body::MessageBody;
 use weir_upstream::response_body::{UpstreamBodyError, UpstreamResponseBody};
 
 /// Maximum bytes of a response that are read before its head is sent.
@@ -35,7 +37,7 @@ pub(in crate::proxy) struct ResponseBody {
 enum ResponseContent {
     Local(Option<Bytes>),
     /// The response to a call for a decision.
-    Message(Box<MessageBody>),
+    Message(Box<GrpcMessageBody>),
     /// There is no response: the connection is closed.
     Withheld,
     Upstream(UpstreamResponseBody<RequestBody>),
@@ -73,7 +75,7 @@ impl ResponseBody {
 
     /// Creates the body of a successful gRPC call with one message, which is preceded by its length.
     pub(in crate::proxy) fn message(message: Bytes, context: Box<RequestContext>) -> Self {
-        Self::new(ResponseContent::Message(Box::new(MessageBody::new(message))), context)
+        Self::new(ResponseContent::Message(Box::new(GrpcMessageBody::new(message))), context)
     }
 
     /// Ends a request without a response, whose connection is to be closed.
@@ -255,6 +257,26 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         with_held(self.content.size_hint(), self.gate())
+    }
+}
+
+impl MessageBody for ResponseBody {
+    fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<UpstreamBodyError> {
+        let ResponseContent::Upstream(upstream) = &mut self.content else { return None };
+        let context = self.context.as_mut().filter(|context| !context.reads_response())?;
+        context.timer.data_polled();
+        let spliced = upstream.poll_splice(max, cx)?;
+        match &spliced {
+            Poll::Ready(Ok(pipe)) => {
+                context.bytes_sent = context.bytes_sent.saturating_add(pipe.held() as u64);
+                context.timer.data_ready(pipe.held());
+            }
+            Poll::Ready(Err(_)) => finish::response_broken_off(context),
+            Poll::Pending => {}
+        }
+        self.waive_min_rate_once_received();
+        self.complete_at_end();
+        Some(spliced)
     }
 }
 

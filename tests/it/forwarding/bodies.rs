@@ -14,7 +14,7 @@ const LARGE: u64 = 64 << 20;
 const GROWTH_LIMIT_KIB: u64 = 32 << 10;
 
 /// Returns a block in which all words differ, so that a shifted copy is recognised.
-fn body_block() -> Vec<u8> {
+pub(super) fn body_block() -> Vec<u8> {
     (0u32..16 << 10).flat_map(u32::to_le_bytes).collect()
 }
 

@@ -61,6 +61,16 @@ impl BodyDecoder {
         }
     }
 
+    /// Records that the next `count` bytes of a body with a length were taken before they were read.
+    ///
+    /// # Errors
+    /// If the body has no length, or fewer bytes are left.
+    pub fn advance(&mut self, count: usize) -> Result<(), MalformedMessage> {
+        let left = self.left().and_then(|left| left.checked_sub(count as u64));
+        *self = Self::Length(left.ok_or(MalformedMessage::Truncated)?);
+        Ok(())
+    }
+
     /// Returns the number of bytes left, if known.
     pub fn left(&self) -> Option<u64> {
         match self {

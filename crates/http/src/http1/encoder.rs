@@ -6,11 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use hyper::body::Body;
-use tokio::io::AsyncWrite;
 
 use super::framing::{self, BodyFraming, LAST_CHUNK};
+use super::splice::{MIN_SPLICED, SpliceTarget};
 use super::write_buf::WriteBuf;
+use crate::message_body::MessageBody;
 
 /// A message, as far as it is still to be sent.
 #[derive(Debug)]
@@ -36,8 +36,7 @@ pub enum EncodeError {
 
 impl<B> Encoder<B>
 where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::error::Error + Send + Sync + 'static,
+    B: MessageBody,
 {
     /// Creates an encoder of which nothing has been sent. `write_buf` holds the head, which declares the framing
     /// `coding`.
@@ -49,7 +48,7 @@ where
     /// Sends as much as the connection takes; ready when everything has been sent.
     pub fn poll(
         &mut self,
-        stream: &mut (impl AsyncWrite + Unpin),
+        stream: &mut impl SpliceTarget,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), EncodeError>> {
         self.poll_announcing_end(stream, || (), cx)
@@ -59,12 +58,15 @@ where
     /// what is in the write buffer.
     pub fn poll_announcing_end(
         &mut self,
-        stream: &mut (impl AsyncWrite + Unpin),
+        stream: &mut impl SpliceTarget,
         before_end: impl Fn(),
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), EncodeError>> {
         loop {
-            let filled = self.poll_fill(cx).map_err(EncodeError::Body)?;
+            let filled = match self.poll_splice(stream, cx).map_err(EncodeError::Body)? {
+                Some(spliced) => spliced,
+                None => self.poll_fill(cx).map_err(EncodeError::Body)?,
+            };
             if !self.is_open {
                 before_end();
             }
@@ -75,6 +77,38 @@ where
                 Poll::Pending => return Poll::Pending,
             }
         }
+    }
+
+    /// Moves the next part of the body into a pipe; `None` if it has to be copied.
+    fn poll_splice(
+        &mut self,
+        stream: &impl SpliceTarget,
+        cx: &mut Context<'_>,
+    ) -> io::Result<Option<Poll<()>>> {
+        let BodyFraming::Length(left @ MIN_SPLICED..) = &mut self.framing else { return Ok(None) };
+        let Some(body) = self.body.as_mut().filter(|_| self.is_open && self.write_buf.has_room()) else {
+            return Ok(None);
+        };
+        if !stream.takes_pipes() {
+            return Ok(None);
+        }
+        let max = usize::try_from(*left).unwrap_or(usize::MAX);
+        let pipe = match body.poll_splice(max, cx) {
+            None => return Ok(None),
+            Some(Poll::Pending) => return Ok(Some(Poll::Pending)),
+            Some(Poll::Ready(spliced)) => spliced.map_err(io::Error::other)?,
+        };
+        *left = left.checked_sub(pipe.held() as u64).ok_or(io::ErrorKind::InvalidData)?;
+        let ended = body.is_end_stream();
+        self.is_unread = false;
+        if pipe.held() == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.write_buf.push_pipe(pipe);
+        if ended {
+            self.end(None)?;
+        }
+        Ok(Some(Poll::Ready(())))
     }
 
     /// Moves the body into the write buffer until that is full or the body has ended.
@@ -146,7 +180,7 @@ impl<B> Encoder<B> {
         !self.is_open && self.write_buf.is_flushed()
     }
 
-    /// Returns the number of bytes that wait to be sent.
+    /// Returns the number of bytes that wait to be sent, without those in a pipe, which the system holds.
     pub fn unsent_bytes(&self) -> usize {
         self.write_buf.unsent_bytes()
     }

@@ -8,6 +8,7 @@ use bytes::{BufMut as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::memory_pool;
+use super::splice::Spliced;
 
 /// Bytes reserved for a read: more than most responses take. A read that does not fill them shows that nothing more is
 /// available.
@@ -25,6 +26,11 @@ pub trait ReadSource: AsyncRead + Unpin {
     /// Ready when there may be something to read, including the end of the stream. Streams that cannot tell are always
     /// ready. If nothing has arrived, this is cheaper than trying to read.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Moves at most `max` of the next bytes into a pipe.
+    fn poll_splice(&mut self, _max: usize, _cx: &mut Context<'_>) -> Spliced<io::Error> {
+        None
+    }
 
     /// Called when the first bytes of a message have arrived.
     fn message_started(&self) {}

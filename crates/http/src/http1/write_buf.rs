@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
-use tokio::io::AsyncWrite;
 
 use super::memory_pool;
+use super::splice::{SplicePipe, SpliceTarget};
 
 /// Pieces up to this size are copied into the buffer; larger ones are written in place.
 const MAX_COPIED_SIZE: usize = 1024;
@@ -20,11 +20,41 @@ const MAX_BUFFERED_SIZE: usize = 8 * 1024;
 pub struct WriteBuf {
     copied: Vec<u8>,
     written: usize,
-    large: Bytes,
+    large: LargePiece,
     tail: Vec<u8>,
     bytes_written: u64,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
     needs_flush: bool,
+}
+
+/// A piece that is not copied into the buffer.
+#[derive(Debug)]
+enum LargePiece {
+    Bytes(Bytes),
+    Pipe(SplicePipe),
+}
+
+impl Default for LargePiece {
+    fn default() -> Self {
+        Self::Bytes(Bytes::new())
+    }
+}
+
+impl LargePiece {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Bytes(bytes) => bytes.is_empty(),
+            Self::Pipe(pipe) => pipe.held() == 0,
+        }
+    }
+
+    /// Returns the bytes of the piece in the memory of this process.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Pipe(_) => &[],
+        }
+    }
 }
 
 impl Drop for WriteBuf {
@@ -60,8 +90,13 @@ impl WriteBuf {
         if piece.len() <= MAX_COPIED_SIZE {
             self.buffer_mut().extend_from_slice(&piece);
         } else {
-            self.large = piece;
+            self.large = LargePiece::Bytes(piece);
         }
+    }
+
+    /// Appends a piece that is in a pipe. There must be room.
+    pub fn push_pipe(&mut self, pipe: SplicePipe) {
+        self.large = LargePiece::Pipe(pipe);
     }
 
     /// Whether another piece may be appended.
@@ -69,9 +104,9 @@ impl WriteBuf {
         self.large.is_empty() && self.copied.len() - self.written < MAX_BUFFERED_SIZE
     }
 
-    /// Returns the number of bytes to be written.
+    /// Returns the number of bytes to be written, without those in a pipe, which the system holds.
     pub fn unsent_bytes(&self) -> usize {
-        self.copied.len() - self.written + self.large.len() + self.tail.len()
+        self.copied.len() - self.written + self.large.bytes().len() + self.tail.len()
     }
 
     /// Whether everything has been written and flushed.
@@ -91,16 +126,20 @@ impl WriteBuf {
     /// Writes and flushes everything.
     pub fn poll_write(
         &mut self,
-        stream: &mut (impl AsyncWrite + Unpin),
+        stream: &mut impl SpliceTarget,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while !self.is_empty() {
             let copied = &self.copied[self.written..];
-            let written = if self.large.is_empty() {
-                ready!(Pin::new(&mut *stream).poll_write(cx, copied))?
-            } else {
-                let parts = [copied, &self.large, &self.tail].map(IoSlice::new);
-                ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &parts))?
+            let written = match &mut self.large {
+                LargePiece::Bytes(large) if !large.is_empty() => {
+                    let parts = [copied, large, &self.tail].map(IoSlice::new);
+                    ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &parts))?
+                }
+                LargePiece::Pipe(pipe) if copied.is_empty() => ready!(stream.poll_drain(pipe, cx))?,
+                LargePiece::Bytes(_) | LargePiece::Pipe(_) => {
+                    ready!(Pin::new(&mut *stream).poll_write(cx, copied))?
+                }
             };
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -124,12 +163,17 @@ impl WriteBuf {
         let copied = bytes.min(self.copied.len() - self.written);
         self.written += copied;
         bytes -= copied;
-        if self.large.is_empty() {
-            return;
-        }
-        let large = bytes.min(self.large.len());
-        self.large.advance(large);
-        if self.large.is_empty() {
+        let large = match &mut self.large {
+            LargePiece::Bytes(large) => {
+                let written = bytes.min(large.len());
+                large.advance(written);
+                written
+            }
+            // Draining has moved them already.
+            LargePiece::Pipe(_) => bytes,
+        };
+        if large > 0 && self.large.is_empty() {
+            self.large = LargePiece::default();
             self.copied.clear();
             self.written = bytes - large;
             // Otherwise the memory stays where the next bytes are appended.

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
 use super::socket_io;
+use weir_http::http1::splice::{SplicePipe, Spliced};
 
 /// Maximum bytes of a read. The buffers of HTTP/1.1 and HTTP/2 have no more room for one.
 const MAX_READ: usize = 32 * 1024;
@@ -92,6 +93,26 @@ impl ClientTcp {
                 true
             }
             Registration::Both(_) | Registration::Closed => false,
+        }
+    }
+
+    /// As [`ReadSource::poll_splice`].
+    pub(super) fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
+        match self.register_both() {
+            Ok(stream) => socket_io::poll_splice(stream, max, cx),
+            Err(error) => Some(Poll::Ready(Err(error))),
+        }
+    }
+
+    /// As [`SpliceTarget::poll_drain`].
+    pub(super) fn poll_drain(
+        &mut self,
+        pipe: &mut SplicePipe,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match self.try_write(|socket, _| pipe.drain(socket)) {
+            Some(drained) => Poll::Ready(drained),
+            None => socket_io::poll_drain(self.register_both()?, pipe, cx),
         }
     }
 

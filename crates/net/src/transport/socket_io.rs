@@ -11,11 +11,20 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
+use weir_http::http1::splice::{SplicePipe, Spliced};
+
 /// Options of every write: no signal if the peer has closed the connection.
 pub(super) const WRITE_FLAGS: SendFlags = SendFlags::NOSIGNAL;
 
-/// A socket that is registered with the runtime.
-pub(super) trait WritableSocket: AsFd {
+/// A socket that is registered with the runtime for both directions.
+pub(super) trait RegisteredSocket: AsFd {
+    /// Ready when there may be something to read.
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Calls `attempt` if there may be something to read. There is nothing any more if that fails with
+    /// [`io::ErrorKind::WouldBlock`].
+    fn try_read<T>(&self, attempt: impl FnOnce() -> io::Result<T>) -> io::Result<T>;
+
     /// Ready when the socket may take bytes.
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
@@ -24,7 +33,15 @@ pub(super) trait WritableSocket: AsFd {
     fn try_write(&self, attempt: impl FnOnce() -> io::Result<usize>) -> io::Result<usize>;
 }
 
-impl WritableSocket for TcpStream {
+impl RegisteredSocket for TcpStream {
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_read_ready(self, cx)
+    }
+
+    fn try_read<T>(&self, attempt: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.try_io(Interest::READABLE, attempt)
+    }
+
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_write_ready(self, cx)
     }
@@ -34,7 +51,15 @@ impl WritableSocket for TcpStream {
     }
 }
 
-impl WritableSocket for UnixStream {
+impl RegisteredSocket for UnixStream {
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_read_ready(self, cx)
+    }
+
+    fn try_read<T>(&self, attempt: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.try_io(Interest::READABLE, attempt)
+    }
+
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_write_ready(self, cx)
     }
@@ -49,15 +74,56 @@ impl WritableSocket for UnixStream {
 /// # Errors
 /// The error of the system.
 pub(super) fn poll_write(
-    socket: &impl WritableSocket,
+    socket: &impl RegisteredSocket,
     cx: &mut Context<'_>,
     bytes: &[u8],
 ) -> Poll<io::Result<usize>> {
+    poll_attempt(socket, cx, || write(socket, bytes, WRITE_FLAGS))
+}
+
+/// Moves bytes from a pipe, which is not empty, to the socket. Returns how many.
+///
+/// # Errors
+/// The error of the system.
+pub(super) fn poll_drain(
+    socket: &impl RegisteredSocket,
+    pipe: &mut SplicePipe,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    poll_attempt(socket, cx, || pipe.drain(socket))
+}
+
+/// Calls `attempt` until it does not fail with [`io::ErrorKind::WouldBlock`], whenever the socket may take bytes.
+fn poll_attempt(
+    socket: &impl RegisteredSocket,
+    cx: &mut Context<'_>,
+    mut attempt: impl FnMut() -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
     loop {
         ready!(socket.poll_write_ready(cx))?;
-        match socket.try_write(|| write(socket, bytes, WRITE_FLAGS)) {
+        match socket.try_write(&mut attempt) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             written => return Poll::Ready(written),
+        }
+    }
+}
+
+/// Moves at most `max` bytes that have arrived on the socket into a pipe.
+pub(super) fn poll_splice(
+    socket: &impl RegisteredSocket,
+    max: usize,
+    cx: &mut Context<'_>,
+) -> Spliced<io::Error> {
+    let mut pipe = SplicePipe::acquire()?;
+    loop {
+        match socket.poll_read_ready(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Some(Poll::Ready(Err(error))),
+            Poll::Pending => return Some(Poll::Pending),
+        }
+        match socket.try_read(|| pipe.fill(socket, max)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            filled => return Some(Poll::Ready(filled.map(|_| pipe))),
         }
     }
 }
@@ -91,12 +157,12 @@ mod tests {
 
     use super::*;
 
-    fn write_now(socket: &impl WritableSocket, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn write_now(socket: &impl RegisteredSocket, bytes: &[u8]) -> Poll<io::Result<usize>> {
         poll_write(socket, &mut Context::from_waker(Waker::noop()), bytes)
     }
 
     /// Writes until the socket takes no more. Returns the number of bytes.
-    fn fill(socket: &impl WritableSocket) -> usize {
+    fn fill(socket: &impl RegisteredSocket) -> usize {
         let (mut written, bytes) = (0, vec![7; 1 << 20]);
         while let Poll::Ready(count) = write_now(socket, &bytes) {
             written += count.unwrap();

@@ -5,10 +5,8 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::uri::Scheme;
 use http::{Method, StatusCode};
-use hyper::body::Body;
 
 use super::{ConnectionKind, Endpoint, PooledConnection};
 use crate::echo;
@@ -25,6 +23,7 @@ use weir_http::http1::client::upload::Http1Upload;
 use weir_http::http1::decoder::BodyDecoder;
 use weir_http::http1::head::ReceivedHead;
 use weir_http::http1::interim::InterimResponses;
+use weir_http::message_body::MessageBody;
 use weir_net::in_place;
 
 impl Endpoint {
@@ -45,8 +44,7 @@ impl Endpoint {
         was_sent: &Cell<bool>,
     ) -> impl Future<Output = Result<Response<UpstreamResponseBody<B>>, SendError<B>>>
     where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody + 'static,
     {
         let PooledConnection { in_flight, kind } = line;
         async move {
@@ -80,8 +78,7 @@ impl Endpoint {
         was_sent: &Cell<bool>,
     ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody + 'static,
     {
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let request = http2::head::Http2Request {
@@ -102,8 +99,7 @@ impl Endpoint {
         was_sent: &Cell<bool>,
     ) -> impl Future<Output = Result<Response<UpstreamResponseBody<B>>, SendError<B>>>
     where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody + 'static,
     {
         // A request that cannot be repeated must not be sent on a connection that has been closed without notice yet.
         let is_gone = is_reused && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
@@ -134,8 +130,7 @@ impl Endpoint {
         was_sent: &Cell<bool>,
     ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody + 'static,
     {
         self.metrics.request_retried();
         upload.rewind();
@@ -155,8 +150,7 @@ impl Endpoint {
         upload: Http1Upload<B>,
     ) -> Response<UpstreamResponseBody<B>>
     where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody + 'static,
     {
         let ResponseHead { status, headers, decoder: length, keep_alive: keeps } = head;
         let body = match length {
@@ -191,8 +185,7 @@ fn poll_head<B>(
     cx: &mut Context<'_>,
 ) -> Poll<Result<ResponseHead, NoResponse>>
 where
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: std::error::Error + Send + Sync + 'static,
+    B: MessageBody + 'static,
 {
     let polled = connection.conn.poll_head(upload, waiting, cx);
     was_sent.set(upload.bytes_written() > 0);

@@ -9,8 +9,6 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 
-use bytes::Bytes;
-use hyper::body::Body;
 use tokio::io::AsyncWrite as _;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -22,6 +20,7 @@ use crate::in_flight::InFlightRequest;
 use weir_http::http1::client::conn::ClientConn;
 use weir_http::http1::client::upload::Http1Upload;
 use weir_http::http1::read_buf::ReadBuf;
+use weir_http::message_body::MessageBody;
 
 /// The half that reads the response.
 #[derive(Debug)]
@@ -63,8 +62,7 @@ pub(super) fn split<B>(
     pool: Rc<Http1Pool>,
 ) -> (ReadHalf, UploadTask)
 where
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: std::error::Error + Send + Sync + 'static,
+    B: MessageBody + 'static,
 {
     let Http1Connection { conn: ClientConn { stream, read_buf }, guard: open } = connection;
     let (read, mut write) = TransportHalf::split(stream);
@@ -90,8 +88,7 @@ where
 /// upstream or the client causes the stall.
 async fn send<B>(upload: &mut Http1Upload<B>, write: &mut TransportHalf, rejoin: &Rejoin) -> bool
 where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::error::Error + Send + Sync + 'static,
+    B: MessageBody,
 {
     loop {
         let (is_alone, out) = (rejoin.has_response_ended(), upload.bytes_written());

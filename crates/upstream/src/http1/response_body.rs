@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame};
+use hyper::body::Frame;
 
 use super::connection::Http1Connection;
 use super::rejoin::{self, ReadHalf, Rejoin, UploadTask};
@@ -13,6 +13,9 @@ use crate::http1_pool::Http1Pool;
 use crate::in_flight::InFlightRequest;
 use weir_http::http1::client::upload::Http1Upload;
 use weir_http::http1::decoder::{BodyDecoder, Piece};
+use weir_http::http1::read_buf::ReadSource as _;
+use weir_http::http1::splice::Spliced;
+use weir_http::message_body::MessageBody;
 
 /// A body that is being received, and its connection.
 #[derive(Debug)]
@@ -45,8 +48,7 @@ impl Http1ResponseBody {
         pool: &Rc<Http1Pool>,
     ) -> Self
     where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody + 'static,
     {
         let pool = Rc::clone(pool);
         if let Some(bytes) = length.left() {
@@ -78,6 +80,31 @@ impl Http1ResponseBody {
             Err(_) => self.connection = StreamingConnection::Closed,
         }
         Poll::Ready(polled.transpose())
+    }
+
+    /// Moves at most `max` of the next bytes into a pipe, which is never empty.
+    pub(crate) fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
+        let left = usize::try_from(self.decoder.left()?).unwrap_or(usize::MAX);
+        let max = max.min(left);
+        let spliced = match &mut self.connection {
+            StreamingConnection::Unsplit(connection, _) if connection.conn.is_drained() => {
+                connection.conn.stream.poll_splice(max, cx)?
+            }
+            StreamingConnection::Split(reading, _) if reading.read_buf.is_empty() => {
+                reading.half.poll_splice(max, cx)?
+            }
+            _ => return None,
+        };
+        let Poll::Ready(spliced) = spliced else { return Some(Poll::Pending) };
+        let spliced = spliced.and_then(|pipe| match pipe.held() {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            held => self.decoder.advance(held).map(|()| pipe).map_err(io::Error::from),
+        });
+        match &spliced {
+            Ok(_) => self.finish_if_complete(),
+            Err(_) => self.connection = StreamingConnection::Closed,
+        }
+        Some(Poll::Ready(spliced))
     }
 
     /// Returns the decoder, which finds the end of the body.

@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use super::pool::StreamPermit;
 use super::upload::Http2Upload;
 use weir_http::http2::ReceiveStream;
+use weir_http::message_body::MessageBody;
 use weir_net::transport::Http2Body;
 
 /// A body that is not read completely. Dropping it before its end resets the stream.
@@ -33,8 +34,7 @@ impl Http2ResponseBody {
         permit: StreamPermit,
     ) -> Self
     where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody + 'static,
     {
         let upload = (!upload.is_complete()).then(|| {
             let sending = async move { drop(poll_fn(|cx| upload.poll(cx)).await) };

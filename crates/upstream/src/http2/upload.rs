@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::body::Body;
 
 use weir_http::http2::{Reason, SendStream};
+use weir_http::message_body::MessageBody;
 
 /// A request body and its stream.
 #[derive(Debug)]
@@ -22,8 +22,7 @@ pub(super) struct Http2Upload<B> {
 
 impl<B> Http2Upload<B>
 where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::error::Error + Send + Sync + 'static,
+    B: MessageBody,
 {
     /// Creates an upload of an unread body.
     pub(super) fn new(body: B) -> Self {

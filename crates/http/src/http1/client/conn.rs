@@ -4,8 +4,6 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::body::Body;
-use tokio::io::AsyncWrite;
 
 use super::response_head::{ResponseHead, ResponseHeadDecoder};
 use super::upload::Http1Upload;
@@ -14,6 +12,8 @@ use crate::http1::encoder::EncodeError;
 use crate::http1::interim::InterimResponses;
 use crate::http1::malformed::MalformedMessage;
 use crate::http1::read_buf::{ReadBuf, ReadSource};
+use crate::http1::splice::SpliceTarget;
+use crate::message_body::MessageBody;
 
 /// An open connection.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl<'a> ResponseHeadReader<'a> {
     }
 }
 
-impl<S: ReadSource + AsyncWrite> ClientConn<S> {
+impl<S: ReadSource + SpliceTarget> ClientConn<S> {
     /// Sends the request and reads the head of the response, both concurrently.
     pub fn poll_head<B>(
         &mut self,
@@ -64,8 +64,7 @@ impl<S: ReadSource + AsyncWrite> ClientConn<S> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<ResponseHead, NoResponse>>
     where
-        B: Body<Data = Bytes> + Unpin,
-        B::Error: std::error::Error + Send + Sync + 'static,
+        B: MessageBody,
     {
         if waiting.send_error.is_none() && !upload.is_complete() {
             match upload.poll(&mut self.stream, cx) {

@@ -2,16 +2,15 @@
 
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::request;
-use hyper::body::Body;
-use tokio::io::AsyncWrite;
 
 use super::request_head;
 use crate::headers::FieldLines;
 use crate::http1::encoder::{EncodeError, Encoder};
 use crate::http1::head::ReceivedHead;
+use crate::http1::splice::SpliceTarget;
 use crate::http1::write_buf::WriteBuf;
+use crate::message_body::MessageBody;
 
 /// A request, as far as it is still to be sent.
 #[derive(Debug)]
@@ -25,8 +24,7 @@ pub struct Http1Upload<B> {
 
 impl<B> Http1Upload<B>
 where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::error::Error + Send + Sync + 'static,
+    B: MessageBody,
 {
     /// Creates an upload of which nothing has been sent.
     pub fn new(parts: &request::Parts, received: &ReceivedHead, added_headers: &FieldLines, body: B) -> Self {
@@ -39,7 +37,7 @@ where
     /// Sends as much as the connection takes; ready when everything has been sent.
     pub fn poll(
         &mut self,
-        stream: &mut (impl AsyncWrite + Unpin),
+        stream: &mut impl SpliceTarget,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), EncodeError>> {
         let polled = self.encoder.poll(stream, cx);

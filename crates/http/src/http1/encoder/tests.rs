@@ -1,7 +1,8 @@
 use std::convert::Infallible;
 use std::task::Waker;
 
-use hyper::body::Frame;
+use hyper::body::{Body, Frame};
+use tokio::io::AsyncWrite;
 
 use super::*;
 
@@ -28,6 +29,8 @@ impl AsyncWrite for FlushCounter {
     }
 }
 
+impl SpliceTarget for FlushCounter {}
+
 /// Body whose end becomes known some time after its last byte.
 struct LateEndBody(Vec<Option<Frame<Bytes>>>);
 
@@ -46,6 +49,8 @@ impl Body for LateEndBody {
         }
     }
 }
+
+impl MessageBody for LateEndBody {}
 
 #[test]
 fn encoder_flushes_at_the_end_of_a_message_without_further_bytes() {

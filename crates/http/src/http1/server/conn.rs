@@ -4,22 +4,26 @@
 //! Exactly one of them reads at a time: the body's reader until the body has ended, then the connection's task. Only
 //! the connection's task writes responses; the body's reader writes `100 Continue`.
 
-use std::cell::RefCell;
+mod incoming_body;
+mod writer;
+
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use hyper::body::{Frame, SizeHint};
+use hyper::body::Frame;
 use tokio::io::AsyncWrite;
 
+pub use self::incoming_body::IncomingBody;
+pub use self::writer::ConnWriter;
 use super::read_ahead::{MAX_PERMITTED_READ_AHEAD, MAX_READ_AHEAD, ReadAheadPermit};
 use super::request_head::{RequestHead, RequestHeadDecoder};
 use crate::http1::decoder::{BodyDecoder, Piece};
 use crate::http1::encoder::EncodeError;
 use crate::http1::malformed::MalformedMessage;
 use crate::http1::read_buf::{ReadBuf, ReadSource};
+use crate::http1::splice::Spliced;
 
 /// Response that makes a client send the body that it has held back (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -314,6 +318,26 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
         }
     }
 
+    /// Moves the next part of the body into a pipe, unless a part of it has been read already or the client waits for a
+    /// response of 100.
+    fn poll_splice_body(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
+        let left = usize::try_from(self.decoder.left()?).unwrap_or(usize::MAX);
+        if !self.read_buf.is_empty() || !self.interim_buf.is_empty() || self.expects_continue {
+            return None;
+        }
+        let spliced = match self.stream.as_mut()?.poll_splice(max.min(left), cx)? {
+            Poll::Pending => {
+                self.body_waker = Some(cx.waker().clone());
+                return Some(Poll::Pending);
+            }
+            Poll::Ready(spliced) => spliced,
+        };
+        Some(Poll::Ready(spliced.and_then(|pipe| match pipe.held() {
+            0 => Err(MalformedMessage::Truncated.into()),
+            held => self.decoder.advance(held).map(|()| pipe).map_err(io::Error::from),
+        })))
+    }
+
     fn poll_flush_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write_interim(cx))?;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.interim_needs_flush) {
@@ -355,119 +379,6 @@ fn skip_empty_lines(read: &mut BytesMut) {
             [b'\r', b'\n', ..] => read.advance(2),
             _ => return,
         }
-    }
-}
-
-/// Body of a request, read on demand. If it is dropped before its end, the rest is not read, and the connection is
-/// closed after the response unless that rest has already arrived.
-#[derive(Debug)]
-pub struct IncomingBody<S: ReadSource + AsyncWrite>(BodyState<S>);
-
-#[derive(Debug)]
-enum BodyState<S> {
-    Open(Rc<RefCell<ServerConn<S>>>),
-    /// The connection may have gone on to the next request.
-    Complete,
-    /// The body failed.
-    Broken,
-}
-
-impl<S: ReadSource + AsyncWrite> IncomingBody<S> {
-    /// Creates the body that is read from `conn` next.
-    pub fn new(conn: &Rc<RefCell<ServerConn<S>>>) -> Self {
-        Self(BodyState::Open(Rc::clone(conn)))
-    }
-
-    /// Polls for the next frame.
-    ///
-    /// # Errors
-    /// If the connection fails or ends before the body does, or the chunked coding is malformed. All further calls fail
-    /// as well.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let conn = match &self.0 {
-            BodyState::Open(conn) => conn,
-            BodyState::Complete => return Poll::Ready(None),
-            BodyState::Broken => return Poll::Ready(Some(Err(MalformedMessage::Truncated.into()))),
-        };
-        let mut borrowed = conn.borrow_mut();
-        let polled = ready!(borrowed.poll_body(cx));
-        let is_over = borrowed.decoder.is_complete() || matches!(polled, Ok(None));
-        borrowed.broken |= polled.is_err();
-        drop(borrowed);
-        if polled.is_err() {
-            self.end(BodyState::Broken);
-        } else if is_over {
-            self.end(BodyState::Complete);
-        }
-        Poll::Ready(polled.transpose())
-    }
-
-    /// Whether the body has ended as declared.
-    pub fn is_complete(&self) -> bool {
-        matches!(self.0, BodyState::Complete)
-    }
-
-    /// Returns the bytes left, if known.
-    pub fn size_hint(&self) -> SizeHint {
-        let left = match &self.0 {
-            BodyState::Open(conn) => conn.borrow().decoder.left(),
-            BodyState::Complete => Some(0),
-            BodyState::Broken => None,
-        };
-        left.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
-
-    fn end(&mut self, state: BodyState<S>) {
-        if let BodyState::Open(conn) = std::mem::replace(&mut self.0, state) {
-            conn.borrow_mut().discard_body();
-        }
-    }
-}
-
-impl<S: ReadSource + AsyncWrite> Drop for IncomingBody<S> {
-    fn drop(&mut self) {
-        self.end(BodyState::Complete);
-    }
-}
-
-/// Writer for a response. The request body may be read at the same time, so the connection is borrowed only during each
-/// call.
-#[derive(Debug)]
-pub struct ConnWriter<'a, S>(pub &'a RefCell<ServerConn<S>>);
-
-impl<S: Unpin> ConnWriter<'_, S> {
-    /// Calls `act` with the stream, or fails if the connection has ended.
-    fn with<T>(&self, act: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        match &mut self.0.borrow_mut().stream {
-            Some(stream) => act(Pin::new(stream)),
-            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
-        }
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for ConnWriter<'_, S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.with(|stream| stream.poll_write(cx, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.with(|stream| stream.poll_write_vectored(cx, parts))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.borrow().stream.as_ref().is_some_and(AsyncWrite::is_write_vectored)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.with(|stream| stream.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.with(|stream| stream.poll_shutdown(cx))
     }
 }
 

@@ -2,7 +2,7 @@ use std::future::poll_fn;
 use std::task::Waker;
 
 use proptest::prelude::*;
-use tokio::io::{AsyncReadExt as _, BufWriter};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, BufWriter, DuplexStream};
 
 use super::*;
 
@@ -12,6 +12,10 @@ struct NarrowStream {
     max: usize,
     stops: bool,
 }
+
+impl SpliceTarget for NarrowStream {}
+
+impl SpliceTarget for BufWriter<DuplexStream> {}
 
 impl AsyncWrite for NarrowStream {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {

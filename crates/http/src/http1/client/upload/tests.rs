@@ -3,10 +3,15 @@ use std::io;
 use std::pin::Pin;
 use std::task::Waker;
 
+use bytes::Bytes;
 use http::{Request, request};
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 
 use super::*;
+
+impl SpliceTarget for Vec<u8> {}
+
+impl MessageBody for Frames {}
 
 /// Body that returns one frame per poll; for `None` among them it is pending once.
 struct Frames {

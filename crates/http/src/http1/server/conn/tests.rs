@@ -1,5 +1,8 @@
 //! Tests of a connection whose request is held.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 
