@@ -11,7 +11,7 @@ turns, in random order. The result is the ratio of measurements of one round: it
 - `grpc`: calls of 128 bytes with trailers-only responses, HTTP/2 on both sides.
 - `connection`: a new HTTP/1.1 connection for each request; compared with nginx and HAProxy.
 - `download-64k`, `download-1m`, `download-100m`, `upload-1m`: bodies over HTTP/1.1, compared with nginx, and with a program
-  that does nothing but forward bytes with splice(2): the least that a proxy can take for them.
+  that does nothing but forward bytes with splice(2) (`floor.c`): the least that a proxy can take for them.
 """
 import argparse
 import contextlib
@@ -69,7 +69,7 @@ def command(options, scenario, name, directory, port, upstreams):
         options.proxies = name
         return proxy.commands(options, directory, upstreams["http1"])[name](port, proxy.FAR_ABOVE[name])
     if name == "splice":
-        return [f"{directory}/splice", str(port), str(upstreams["http1"])]
+        return [proxy.build_c("floor.c", directory), "splice", str(port), str(upstreams["http1"])]
     both = scenario in ("http2-both", "grpc")
     upstream = upstreams["http2" if both else "http1"]
     files = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "weir": "weir.yaml"}
@@ -166,8 +166,6 @@ def upstream(directory):
     (Path(directory) / "upload.lua").write_text(UPLOAD)
     # Uncompressed, 128 bytes long (gRPC over HTTP/2, Length-Prefixed-Message).
     (Path(directory) / "message").write_bytes(b"\0" + len(BODY).to_bytes(4, "big") + BODY.encode())
-    source = Path(__file__).parent / "protocols" / "splice.c"
-    subprocess.run(["cc", "-O2", "-Wall", "-o", f"{directory}/splice", source], check=True)
     service = subprocess.Popen(["taskset", "-c", "1", "nginx", "-c", conf])
     try:
         proxy.wait_until_open(upstreams["http1"], service)

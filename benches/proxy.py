@@ -5,7 +5,8 @@ Every proxy runs one worker on processor 0 with a limit per address. The load ge
 share processor 1. All proxies run at the same time and are measured in short turns, in random order, round after round,
 so that changes in the speed of the machine affect all of them. The result is the ratio of measurements of one round:
 its median and quartiles. There are two scenarios: `forwarded`, with a limit far above the load, and `rejected`, with a
-limit of one request per second.
+limit of one request per second. The proxy `floor` is a program that makes the same system calls and nothing else
+(`floor.c`).
 
 CPU time is what the kernel accounts to the threads of the proxy. Its division into user and system time is counted in
 clock ticks and less exact. The latencies are those of wrk, which waits for a response before it sends the next request,
@@ -38,7 +39,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 BODY = "0123456789abcdef" * 8
 # HAProxy compares the rate without multiplying it, and 1,000,000 is the maximum of nginx.
-FAR_ABOVE = {"nginx": 1_000_000, "haproxy": 1_000_000_000, "envoy": 1_000_000_000, "weir": 1_000_000_000}
+FAR_ABOVE = {"floor": 0, "nginx": 1_000_000, "haproxy": 1_000_000_000, "envoy": 1_000_000_000, "weir": 1_000_000_000}
 
 
 def free_port():
@@ -49,6 +50,13 @@ def free_port():
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def build_c(name, directory, *arguments):
+    """Compiles a program of this folder, and returns its path."""
+    program = Path(directory) / Path(name).stem
+    subprocess.run(["cc", "-O2", "-Wall", "-o", program, HERE / name, *arguments], check=True)
+    return str(program)
 
 
 def render(name, directory, folder="proxy", **values):
@@ -202,7 +210,11 @@ def commands(options, directory, upstream):
         path = render("weir.yaml", directory, port=port, upstream=upstream, rate=rate)
         return [options.weir, "run", "-c", path, "-l", "error"]
 
-    known = {"nginx": nginx, "haproxy": haproxy, "envoy": envoy, "weir": weir}
+    def floor(port, rate):
+        mode = ["respond", str(port), "429"] if rate == 1 else ["copy", str(port), str(upstream)]
+        return [build_c("floor.c", directory), *mode]
+
+    known = {"floor": floor, "nginx": nginx, "haproxy": haproxy, "envoy": envoy, "weir": weir}
     return {name: known[name] for name in options.proxies.split(",")}
 
 
