@@ -1,6 +1,8 @@
-//! Names and notations of all limits in response headers, computed once per configuration.
+//! Names and notations of all limits in response headers, computed once per configuration; of rejections, when a rule first
+//! rejects.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use super::quota_policies::RulePolicies;
 use weir_limiter::key::KeyHasher;
@@ -31,34 +33,32 @@ struct RuleHeaders {
     notations: Box<[Notation]>,
     /// The quota policies of the IETF headers.
     policies: RulePolicies,
-    /// Precomputed headers of rejections, if possible.
-    prepared: Option<PreparedHeaders>,
+    /// Precomputed headers of rejections, if possible. Most of thousands of rules never reject.
+    prepared: OnceLock<Option<Box<PreparedHeaders>>>,
 }
 
 impl HeaderTables {
     /// Creates the tables of `policy`, whose keys are hashed by `hasher`.
     pub fn new(policy: &Policy, hasher: KeyHasher) -> Self {
         let rules = policy.rules.rules();
-        let headers = |(rule, policies)| RuleHeaders { notations: notations(rule), policies, prepared: None };
+        let headers = |(rule, policies)| RuleHeaders {
+            notations: notations(rule),
+            policies,
+            prepared: OnceLock::new(),
+        };
         let mut rules: Box<[_]> = rules.iter().zip(RulePolicies::of_rules(rules)).map(headers).collect();
         Notation::join(rules.iter_mut().flat_map(|headers| &mut headers.notations));
         Self { settings: policy.response.clone(), rules, hasher }
     }
 
-    /// Precomputes the headers of rejections by rules with one limit that does not change.
-    pub(super) fn prepare_rejections(&mut self, policy: &Policy) {
+    /// Precomputes the headers of rejections by a rule with one limit that does not change.
+    fn prepare(&self, rule: &Rule, notations: &[Notation]) -> Option<Box<PreparedHeaders>> {
         let LimitHeaderSettings { ratelimit_headers, ietf_headers, names } = &self.settings;
-        if *ratelimit_headers == Visibility::Off || *ietf_headers {
-            return;
-        }
-        for (rule, headers) in policy.rules.rules().iter().zip(&mut self.rules) {
-            if let [only] = &*headers.notations
-                && !rule.is_elastic()
-                && rule.feedback().is_none()
-            {
-                headers.prepared = PreparedHeaders::new(&rule.rejection.headers, only, names);
-            }
-        }
+        let [only] = notations else { return None };
+        let is_sent = *ratelimit_headers != Visibility::Off && !ietf_headers;
+        let is_fixed = !rule.is_elastic() && rule.feedback().is_none();
+        let prepare = || PreparedHeaders::new(&rule.rejection.headers, only, names).map(Box::new);
+        (is_sent && is_fixed).then(prepare).flatten()
     }
 
     pub(super) fn notation(&self, selected: &SelectedCheck) -> Option<&Notation> {
@@ -75,9 +75,10 @@ impl HeaderTables {
         self.rules.get(selected.rule.0)?.policies.partition(selected.check.key, self.hasher)
     }
 
-    /// Returns the precomputed headers of rejections by a rule.
-    pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&PreparedHeaders> {
-        self.rules.get(rule.0)?.prepared.as_ref()
+    /// Returns the precomputed headers of rejections by a rule of `policy`.
+    pub(super) fn prepared(&self, policy: &Policy, index: RuleIndex) -> Option<&PreparedHeaders> {
+        let (rule, headers) = (policy.rules.rules().get(index.0)?, self.rules.get(index.0)?);
+        headers.prepared.get_or_init(|| self.prepare(rule, &headers.notations)).as_deref()
     }
 }
 

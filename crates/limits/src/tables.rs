@@ -39,8 +39,6 @@ impl LimitTables {
         log_keys: Option<LogKeys>,
     ) -> Self {
         let rules = policy.rules.rules();
-        let mut header_tables = HeaderTables::new(policy, hasher);
-        header_tables.prepare_rejections(policy);
         let recorders: Box<[_]> = rules.iter().map(|rule| RuleRecorder::new(rule, metrics)).collect();
         let on_worker = |worker| RuleRecorder::on_worker(&recorders, rules, top_keys, worker, log_keys);
         Self {
@@ -49,7 +47,7 @@ impl LimitTables {
             has_queues: rules.iter().any(|rule| rule.wait().is_some()),
             log_keys,
             key_writer: KeyWriter { visibility: log_keys, ipv6_prefix: policy.identify.ipv6_prefix, hasher },
-            header_tables,
+            header_tables: HeaderTables::new(policy, hasher),
         }
     }
 

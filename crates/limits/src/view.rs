@@ -158,7 +158,7 @@ impl LimitsView {
     }
 
     pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&PreparedHeaders> {
-        self.tables.header_tables.prepared(rule)
+        self.tables.header_tables.prepared(&self.policy, rule)
     }
 
     /// Returns the rule's remote limit and its service, if it has one.

@@ -50,7 +50,8 @@ pub struct RuleMetrics(Arc<RuleCounters>);
 
 #[derive(Debug, Default)]
 struct RuleCounters {
-    stripes: [Stripe; STRIPES],
+    /// Created by the first request that a thread counts. Most of thousands of rules have none.
+    stripes: [OnceLock<Box<Stripe>>; STRIPES],
     /// Requests whose limit cannot be read, if the rule reads limits of requests.
     unreadable_limits: OnceLock<AtomicCounter>,
 }
@@ -59,7 +60,7 @@ impl RuleMetrics {
     /// Counts one request.
     pub fn record(&self, outcome: DecisionOutcome) {
         let stripe = STRIPE.with(|stripe| *stripe);
-        let counter = &self.0.stripes[stripe].0[outcome as usize];
+        let counter = &self.0.stripes[stripe].get_or_init(Box::default).0[outcome as usize];
         if stripe < EXCLUSIVE_STRIPES { counter.increment_exclusive() } else { counter.increment() }
     }
 
@@ -76,7 +77,7 @@ impl RuleMetrics {
     /// Returns the sums over all stripes.
     pub fn decisions(&self) -> DecisionCounts {
         let mut decisions = DecisionCounts::default();
-        for stripe in &self.0.stripes {
+        for stripe in self.0.stripes.iter().filter_map(OnceLock::get) {
             for (total, count) in decisions.0.iter_mut().zip(&stripe.0) {
                 *total = total.saturating_add(count.get());
             }
