@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use weir_http::http1::splice;
 use weir_http::unsent;
 use weir_limiter::Limiter;
 use weir_net::overload::{AvailableMemory, OverloadManager, OverloadSettings};
@@ -68,6 +69,7 @@ fn parse_total_memory(meminfo: &str) -> Option<u64> {
 pub(super) fn apply(settings: &OverloadSettings, overload: &OverloadManager, limiter: &Limiter) {
     let default_budget = || overload.available_memory().default_budget();
     overload.apply(settings);
+    splice::set_max_pipes(overload.max_pipes());
     unsent::set_max(settings.unsent.unwrap_or_else(default_budget));
     limiter.queues().memory().set_max(settings.waiting.unwrap_or_else(default_budget));
     tracing::info!(connections = overload.max_connections(), "maximum number of downstream connections");

@@ -161,7 +161,7 @@ impl OverloadManager {
     /// Applies new settings. Connections and requests that were not counted before are not counted now, if they are counted
     /// for the first time.
     pub fn apply(&self, settings: &OverloadSettings) {
-        // A connection takes one descriptor and its upstream request another. Files and the admin port take a few.
+        // A connection takes one descriptor and its upstream request another. Files, the admin port and pipes take a few.
         let half = (self.descriptors / 2).max(1);
         let connections = settings.connections.map_or(half, NonZeroUsize::get);
         self.max_connections.store(connections, Ordering::Relaxed);
@@ -174,6 +174,11 @@ impl OverloadManager {
             self.requests.memory_is_short.store(false, Ordering::Relaxed);
         }
         self.changed.notify_one();
+    }
+
+    /// Returns the maximum number of pipes for spliced bodies, which take two descriptors each: a sixteenth of all.
+    pub const fn max_pipes(&self) -> usize {
+        self.descriptors / 32
     }
 
     /// Returns the memory that the process may use.

@@ -1,10 +1,13 @@
 //! Body decoder: finds the end of a body, and returns its pieces as they arrive.
 
+use std::io;
+
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
 use super::chunked::ChunkedDecoder;
 use super::malformed::MalformedMessage;
+use super::splice::SplicePipe;
 
 /// Decoder of a body, for each way to mark its end (RFC 9112 section 6.3).
 #[derive(Debug, PartialEq)]
@@ -61,14 +64,20 @@ impl BodyDecoder {
         }
     }
 
-    /// Records that the next `count` bytes of a body with a length were taken before they were read.
+    /// Returns `max`, or the number of bytes left if that is less; `None` if it is unknown.
+    pub fn at_most_left(&self, max: usize) -> Option<usize> {
+        Some(usize::try_from(self.left()?).unwrap_or(usize::MAX).min(max))
+    }
+
+    /// Records that the next part of a body with a length was spliced.
     ///
     /// # Errors
-    /// If the body has no length, or fewer bytes are left.
-    pub fn advance(&mut self, count: usize) -> Result<(), MalformedMessage> {
-        let left = self.left().and_then(|left| left.checked_sub(count as u64));
-        *self = Self::Length(left.ok_or(MalformedMessage::Truncated)?);
-        Ok(())
+    /// That of the connection, or if it ended before the body.
+    pub fn take_spliced(&mut self, spliced: io::Result<SplicePipe>) -> io::Result<SplicePipe> {
+        let pipe = spliced?;
+        let left = self.left().and_then(|left| left.checked_sub(pipe.held() as u64));
+        *self = Self::Length(left.filter(|_| pipe.held() > 0).ok_or(MalformedMessage::Truncated)?);
+        Ok(pipe)
     }
 
     /// Returns the number of bytes left, if known.

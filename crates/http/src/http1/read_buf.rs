@@ -123,6 +123,12 @@ impl ReadBuf {
         self.read_size = usize::try_from(count).unwrap_or(usize::MAX).clamp(READ_SIZE, MAX_READ_SIZE);
     }
 
+    /// Called when a body with `left` bytes passes by the buffer, which is empty: leaves the memory to other messages.
+    pub fn bypass(&mut self, left: u64) {
+        self.expect_body(left);
+        memory_pool::take_back_read(&mut self.bytes);
+    }
+
     /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()

@@ -1,20 +1,23 @@
 //! Bodies that the system moves from one socket to another through a pipe, without a copy in this process (`splice(2)`).
 //!
-//! What waits in a pipe is memory of the system, as what waits in a socket. So the pipes of a thread, and what each holds, are
+//! What waits in a pipe is memory of the system, as what waits in a socket. So the pipes in use, and what each holds, are
 //! bounded. A body that gets no pipe is copied.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::AsyncWrite;
 
-/// Maximum bytes that a pipe holds.
-pub const MAX_SPLICED: usize = 256 * 1024;
+/// Maximum bytes that a pipe holds. It may hold fewer: each part of a packet takes as much room as a page.
+const MAX_SPLICED: usize = 256 * 1024;
+/// Minimum room of a pipe. A user with many pipes gets smaller ones from the system (`pipe(7)`), which are not used.
+const MIN_ROOM: usize = 64 * 1024;
 /// Bodies of which fewer bytes are left are copied, which takes fewer system calls.
 pub(super) const MIN_SPLICED: u64 = 16 * 1024;
 /// Maximum pipes in use on a thread.
@@ -22,11 +25,23 @@ const MAX_PIPES: usize = 256;
 /// Maximum empty pipes that a thread keeps for later.
 const MAX_FREE_PIPES: usize = 16;
 
+const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+/// Pipes in use in the process.
+static IN_PROCESS: AtomicUsize = AtomicUsize::new(0);
+/// Maximum of [`IN_PROCESS`].
+static MAX_IN_PROCESS: AtomicUsize = AtomicUsize::new(usize::MAX);
+
 type FreePipes = Vec<Box<Pipe>>;
 
 thread_local! {
-    static IN_USE: Cell<usize> = const { Cell::new(0) };
+    static ON_THREAD: Cell<usize> = const { Cell::new(0) };
     static FREE: RefCell<FreePipes> = const { RefCell::new(Vec::new()) };
+}
+
+/// Sets the maximum of pipes in use in the process. Each takes two file descriptors.
+pub fn set_max_pipes(max: usize) {
+    MAX_IN_PROCESS.store(max, Ordering::Relaxed);
 }
 
 #[derive(Debug)]
@@ -37,30 +52,46 @@ struct Pipe {
     held: usize,
 }
 
+impl Pipe {
+    fn create() -> io::Result<Box<Self>> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // Not every user may have larger pipes than the usual ones.
+        let _ = fcntl_setpipe_size(&writer, MAX_SPLICED);
+        match fcntl_getpipe_size(&writer)? {
+            MIN_ROOM.. => Ok(Box::new(Self { reader, writer, held: 0 })),
+            _ => Err(io::ErrorKind::QuotaExceeded.into()),
+        }
+    }
+}
+
 /// A pipe in use. Boxed, because few messages need one.
 #[derive(Debug)]
 pub struct SplicePipe(
-    /// `None` only during the drop.
+    /// `None` only before it is created, and during the drop.
     Option<Box<Pipe>>,
 );
 
 impl SplicePipe {
     /// Returns an empty pipe; `None` if too many are in use, or the system has none or does not splice.
     pub fn acquire() -> Option<Self> {
-        static IS_SUPPORTED: LazyLock<bool> = LazyLock::new(|| moves_a_byte().is_ok());
-        if *IS_SUPPORTED { Self::acquire_unchecked() } else { None }
+        if is_supported() { Self::acquire_unprobed() } else { None }
     }
 
-    fn acquire_unchecked() -> Option<Self> {
-        if IN_USE.get() >= MAX_PIPES {
+    fn acquire_unprobed() -> Option<Self> {
+        if ON_THREAD.get() >= MAX_PIPES {
             return None;
         }
-        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
-        let create =
-            || pipe_with(flags).ok().map(|(reader, writer)| Box::new(Pipe { reader, writer, held: 0 }));
-        let pipe = FREE.with_borrow_mut(Vec::pop).or_else(create)?;
-        IN_USE.set(IN_USE.get() + 1);
-        Some(Self(Some(pipe)))
+        ON_THREAD.set(ON_THREAD.get() + 1);
+        let in_process = IN_PROCESS.fetch_add(1, Ordering::Relaxed);
+        // From here on, a drop takes back both counts.
+        let mut pipe = Self(FREE.with_borrow_mut(Vec::pop));
+        if in_process >= MAX_IN_PROCESS.load(Ordering::Relaxed) {
+            return None;
+        }
+        if pipe.0.is_none() {
+            pipe.0 = Some(Pipe::create().ok()?);
+        }
+        Some(pipe)
     }
 
     /// Moves at most `max` bytes that have arrived on `socket` into the pipe, which must be empty. Returns how many, 0 at the
@@ -80,8 +111,12 @@ impl SplicePipe {
     /// # Errors
     /// The error of the system, and [`io::ErrorKind::WouldBlock`] if the socket takes nothing.
     pub fn drain(&mut self, socket: &impl AsFd) -> io::Result<usize> {
+        self.drain_up_to(usize::MAX, socket)
+    }
+
+    fn drain_up_to(&mut self, max: usize, socket: &impl AsFd) -> io::Result<usize> {
         let Pipe { reader, held, .. } = self.pipe()?;
-        let moved = splice(reader, None, socket, None, *held, FLAGS)?;
+        let moved = splice(reader, None, socket, None, max.min(*held), FLAGS)?;
         *held = held.saturating_sub(moved);
         Ok(moved)
     }
@@ -96,22 +131,11 @@ impl SplicePipe {
     }
 }
 
-/// Moves a byte between two sockets. Sandboxes that replace the system's calls may not have this one.
-fn moves_a_byte() -> io::Result<()> {
-    let (mut sender, source) = UnixStream::pair()?;
-    let (target, _receiver) = UnixStream::pair()?;
-    sender.write_all(b"?")?;
-    let mut pipe = SplicePipe::acquire_unchecked().ok_or(io::ErrorKind::Unsupported)?;
-    pipe.fill(&source, 1)?;
-    pipe.drain(&target).map(drop)
-}
-
-const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
-
 impl Drop for SplicePipe {
     fn drop(&mut self) {
+        IN_PROCESS.fetch_sub(1, Ordering::Relaxed);
         // The thread may be ending, and its variables with it.
-        let _ = IN_USE.try_with(|count| count.set(count.get().saturating_sub(1)));
+        let _ = ON_THREAD.try_with(|count| count.set(count.get().saturating_sub(1)));
         // What is left belongs to this message, so the pipe ends with it.
         let empty = self.0.take_if(|pipe| pipe.held == 0);
         let _ = FREE.try_with(|free| {
@@ -122,6 +146,34 @@ impl Drop for SplicePipe {
             }
         });
     }
+}
+
+/// Whether the system splices. Sandboxes that replace the system's calls may not have this one.
+fn is_supported() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    let find_out = || match moves_a_byte() {
+        Ok(()) => Some(true),
+        Err(error) if is_unsupported(&error) => Some(false),
+        // No descriptors, or no memory: found out at another time.
+        Err(_) => None,
+    };
+    let known = KNOWN.get().copied().or_else(|| find_out().map(|found| *KNOWN.get_or_init(|| found)));
+    known.unwrap_or(false)
+}
+
+/// Whether an error of [`SplicePipe::fill`] says that the system does not splice from such a socket.
+pub fn is_unsupported(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
+    matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported)
+}
+
+fn moves_a_byte() -> io::Result<()> {
+    let (mut sender, source) = UnixStream::pair()?;
+    let (target, _receiver) = UnixStream::pair()?;
+    sender.write_all(b"?")?;
+    let mut pipe = SplicePipe::acquire_unprobed().ok_or(io::ErrorKind::WouldBlock)?;
+    pipe.fill(&source, 1)?;
+    pipe.drain(&target).map(drop)
 }
 
 /// Destination of a message.

@@ -11,9 +11,10 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
-use weir_http::http1::splice::{SplicePipe, Spliced};
+use weir_http::http1::splice::{SplicePipe, Spliced, is_unsupported};
 
-/// Options of every write: no signal if the peer has closed the connection.
+/// Options of every write: no signal if the peer has closed the connection. Splicing has no such option, but the runtime of
+/// Rust ignores that signal.
 pub(super) const WRITE_FLAGS: SendFlags = SendFlags::NOSIGNAL;
 
 /// A socket that is registered with the runtime for both directions.
@@ -122,7 +123,9 @@ pub(super) fn poll_splice(
             Poll::Pending => return Some(Poll::Pending),
         }
         match socket.try_read(|| pipe.fill(socket, max)) {
+            // Only this shows that nothing is left: a pipe may be full before it has `max` bytes.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if is_unsupported(&error) => return None,
             filled => return Some(Poll::Ready(filled.map(|_| pipe))),
         }
     }

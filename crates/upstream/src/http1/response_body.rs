@@ -11,6 +11,7 @@ use super::connection::Http1Connection;
 use super::rejoin::{self, ReadHalf, Rejoin, UploadTask};
 use crate::http1_pool::Http1Pool;
 use crate::in_flight::InFlightRequest;
+use weir_http::http1::client::conn::ClientConn;
 use weir_http::http1::client::upload::Http1Upload;
 use weir_http::http1::decoder::{BodyDecoder, Piece};
 use weir_http::http1::read_buf::ReadSource as _;
@@ -84,27 +85,25 @@ impl Http1ResponseBody {
 
     /// Moves at most `max` of the next bytes into a pipe, which is never empty.
     pub(crate) fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
-        let left = usize::try_from(self.decoder.left()?).unwrap_or(usize::MAX);
-        let max = max.min(left);
-        let spliced = match &mut self.connection {
+        let max = self.decoder.at_most_left(max)?;
+        let (read_buf, spliced) = match &mut self.connection {
             StreamingConnection::Unsplit(connection, _) if connection.conn.is_drained() => {
-                connection.conn.stream.poll_splice(max, cx)?
+                let ClientConn { stream, read_buf } = &mut connection.conn;
+                (read_buf, stream.poll_splice(max, cx)?)
             }
-            StreamingConnection::Split(reading, _) if reading.read_buf.is_empty() => {
-                reading.half.poll_splice(max, cx)?
+            StreamingConnection::Split(ReadHalf { half, read_buf, .. }, _) if read_buf.is_empty() => {
+                (read_buf, half.poll_splice(max, cx)?)
             }
             _ => return None,
         };
-        let Poll::Ready(spliced) = spliced else { return Some(Poll::Pending) };
-        let spliced = spliced.and_then(|pipe| match pipe.held() {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            held => self.decoder.advance(held).map(|()| pipe).map_err(io::Error::from),
-        });
-        match &spliced {
-            Ok(_) => self.finish_if_complete(),
-            Err(_) => self.connection = StreamingConnection::Closed,
+        let taken = spliced.map(|spliced| self.decoder.take_spliced(spliced));
+        read_buf.bypass(self.decoder.left().unwrap_or_default());
+        match &taken {
+            Poll::Ready(Ok(_)) => self.finish_if_complete(),
+            Poll::Ready(Err(_)) => self.connection = StreamingConnection::Closed,
+            Poll::Pending => {}
         }
-        Some(Poll::Ready(spliced))
+        Some(taken)
     }
 
     /// Returns the decoder, which finds the end of the body.

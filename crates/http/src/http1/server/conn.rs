@@ -321,21 +321,16 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
     /// Moves the next part of the body into a pipe, unless a part of it has been read already or the client waits for a
     /// response of 100.
     fn poll_splice_body(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
-        let left = usize::try_from(self.decoder.left()?).unwrap_or(usize::MAX);
         if !self.read_buf.is_empty() || !self.interim_buf.is_empty() || self.expects_continue {
             return None;
         }
-        let spliced = match self.stream.as_mut()?.poll_splice(max.min(left), cx)? {
-            Poll::Pending => {
-                self.body_waker = Some(cx.waker().clone());
-                return Some(Poll::Pending);
-            }
-            Poll::Ready(spliced) => spliced,
-        };
-        Some(Poll::Ready(spliced.and_then(|pipe| match pipe.held() {
-            0 => Err(MalformedMessage::Truncated.into()),
-            held => self.decoder.advance(held).map(|()| pipe).map_err(io::Error::from),
-        })))
+        let spliced = self.stream.as_mut()?.poll_splice(self.decoder.at_most_left(max)?, cx)?;
+        let taken = spliced.map(|spliced| self.decoder.take_spliced(spliced));
+        self.read_buf.bypass(self.decoder.left().unwrap_or_default());
+        if taken.is_pending() {
+            self.body_waker = Some(cx.waker().clone());
+        }
+        Some(taken)
     }
 
     fn poll_flush_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

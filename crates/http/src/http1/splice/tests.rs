@@ -74,8 +74,14 @@ fn bytes_of_a_dropped_pipe_are_not_in_the_next_one() {
 
 #[test]
 fn pipes_of_a_thread_are_bounded() {
+    set_max_pipes(MAX_PIPES - 1);
+    let few: Vec<_> = (1..MAX_PIPES).map(|_| SplicePipe::acquire().unwrap()).collect();
+    assert!(SplicePipe::acquire().is_none(), "in the process");
+    set_max_pipes(usize::MAX);
+    assert!(SplicePipe::acquire().is_some());
+    drop(few);
     let mut pipes: Vec<_> = (0..MAX_PIPES).map(|_| SplicePipe::acquire().unwrap()).collect();
-    assert!(SplicePipe::acquire().is_none());
+    assert!(SplicePipe::acquire().is_none(), "on the thread");
     pipes.pop();
     pipes.push(SplicePipe::acquire().unwrap());
     assert!(SplicePipe::acquire().is_none());
@@ -185,7 +191,7 @@ impl SpliceTarget for Slow {
         if self.blocks() {
             return Poll::Pending;
         }
-        let moved = pipe.drain(&self.socket)?;
+        let moved = pipe.drain_up_to(self.room, &self.socket)?;
         let mut bytes = vec![0; moved];
         self.peer.read_exact(&mut bytes)?;
         self.received.extend(bytes);
