@@ -10,8 +10,7 @@ The profile is made by a program with counters, for the platform of this machine
 belongs to a version of the source, to the path of the checkout and to a platform: functions with other names or other
 code are optimised as without it.
 
-Weir is compiled twice, and so are the dependencies whose functions every request executes (`pgo/rustc`). Generic code
-belongs to the crate that uses it. Needs wrk, h2load, openssl, and llvm-profdata (`rustup component add llvm-tools`, or
+Weir is compiled twice, and so are its larger dependencies (`pgo/rustc`). Generic code belongs to the crate that uses it. Needs wrk, h2load, openssl, and llvm-profdata (`rustup component add llvm-tools`, or
 its path in LLVM_PROFDATA).
 """
 import argparse
