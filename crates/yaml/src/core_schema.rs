@@ -4,6 +4,9 @@ use super::{ScalarKind, YamlErrorKind};
 
 /// Returns the meaning of a plain scalar.
 pub(super) fn resolve_plain(text: &str) -> Result<ScalarKind, YamlErrorKind> {
+    if !may_be_more_than_text(text) {
+        return Ok(ScalarKind::Text);
+    }
     let known = parse_null(text).or_else(|| parse_bool(text));
     if let Some(kind) = known {
         return Ok(kind);
@@ -23,6 +26,12 @@ pub(super) fn resolve_tagged(text: &str, tag: &str) -> Result<ScalarKind, YamlEr
         _ => (parse_float(text), "a float"),
     };
     kind.ok_or_else(|| YamlErrorKind::Syntax(format!("invalid value: string {text:?}, expected {expected}")))
+}
+
+/// Whether the first byte is that of a null, a boolean or a number.
+fn may_be_more_than_text(text: &str) -> bool {
+    let is_known = |first: &u8| first.is_ascii_digit() || b"~nNtTfF+-.".contains(first);
+    text.as_bytes().first().is_none_or(is_known)
 }
 
 fn parse_null(text: &str) -> Option<ScalarKind> {
