@@ -51,10 +51,12 @@ impl LoadedFleet {
         self.admitted.iter().map(|admitted| admitted.load(Ordering::SeqCst)).collect()
     }
 
-    /// Waits until an instance has admitted this many more.
+    /// Waits until an instance has admitted this many more. Its part of the limit, and so its pace, depends on when the
+    /// instances have had a processor.
     pub(super) fn until_admits(&self, number: usize, more: usize) {
         let before = self.count()[number];
-        wait::until_true("further admissions", || self.count()[number] >= before + more);
+        let admits = || (self.count()[number] >= before + more).then_some(());
+        assert!(wait::within(4 * wait::DEADLINE, admits).is_some(), "no further admissions");
     }
 
     /// Waits until all instances together have admitted this many more.
