@@ -96,7 +96,7 @@ impl ClientTcp {
         }
     }
 
-    /// As [`ReadSource::poll_splice`].
+    /// As [`poll_splice`](weir_http::http1::read_buf::ReadSource::poll_splice) of a transport.
     pub(super) fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<io::Error> {
         match self.register_both() {
             Ok(stream) => socket_io::poll_splice(stream, max, cx),
@@ -104,7 +104,7 @@ impl ClientTcp {
         }
     }
 
-    /// As [`SpliceTarget::poll_drain`].
+    /// As [`poll_drain`](weir_http::http1::splice::SpliceTarget::poll_drain) of a transport.
     pub(super) fn poll_drain(
         &mut self,
         pipe: &mut SplicePipe,
