@@ -37,18 +37,9 @@ fn origin() -> Origin {
         let length: usize = turn.head.word(1).trim_start_matches('/').parse().map_err(io::Error::other)?;
         let headers = format!("content-type: application/json\r\ncontent-length: {length}");
         turn.send(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n"))?;
-        turn.send(body(length))?;
-        Ok(AfterResponse::Keep)
-    })
-}
-
-/// Returns an upstream that sends a small body on `/small`, and one that is larger than all buffers on other paths.
-fn downloads_without_end() -> Origin {
-    Origin::start(|turn| {
-        let length = if turn.head.word(1) == "/small" { 64 << 10 } else { 1 << 30 };
-        turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n"))?;
         let block = body_block();
         (0..length / block.len()).try_for_each(|_| turn.send(&block))?;
+        turn.send(&block[..length % block.len()])?;
         Ok(AfterResponse::Keep)
     })
 }
@@ -146,16 +137,11 @@ fn bodies_that_the_proxy_looks_at_are_copied() {
 fn stalled_downloads_hold_a_bounded_number_of_pipes_and_are_complete_afterwards() {
     const LENGTH: usize = 24 << 20;
     const CLIENTS: usize = MAX_PIPES + 20;
-    let origin = Origin::start(|turn| {
-        turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n"))?;
-        let block = body_block();
-        (0..LENGTH / block.len()).try_for_each(|_| turn.send(&block))?;
-        Ok(AfterResponse::Keep)
-    });
+    let origin = origin();
     let weir = start_proxy(&origin);
     let before = open_pipes(&weir);
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::connect(weir.address())).collect();
-    clients.iter().for_each(|client| client.send(Request::get("/").to_bytes()));
+    clients.iter().for_each(|client| client.send(Request::get(&format!("/{LENGTH}")).to_bytes()));
     wait::until_true("all pipes to be in use", || open_pipes(&weir) - before == MAX_PIPES);
     let expected = checksum(&body(LENGTH));
     // The first requests have pipes. Which others have none depends on the order of events.
@@ -204,16 +190,17 @@ fn upload_that_breaks_off_ends_the_upstream_request() {
 /// What a client has not taken is not for another one.
 #[test]
 fn client_that_leaves_gives_back_its_pipe() {
-    let origin = downloads_without_end();
+    let origin = origin();
     let weir = start_proxy(&origin);
     let before = open_pipes(&weir);
     let client = Client::connect(weir.address());
-    client.send(Request::get("/").to_bytes());
+    // More than all buffers hold.
+    client.send(Request::get(&format!("/{}", 1 << 30)).to_bytes());
     wait::until_true("a pipe to be in use", || open_pipes(&weir) == before + 1);
     drop(client);
     wait::until_true("the request to end", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     let mut client = Client::connect(weir.address());
-    let answer = client.fetch(&Request::get("/small"));
+    let answer = client.fetch(&Request::get(&format!("/{}", 64 << 10)));
     assert_eq!((answer.status, answer.body.length), (200, 64 << 10));
     assert_eq!(answer.body.checksum, checksum(&body(64 << 10)));
 }
