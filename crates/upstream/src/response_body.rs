@@ -12,6 +12,7 @@ use super::http2::response_body::Http2ResponseBody as Http2Streaming;
 use super::in_flight::InFlightRequest;
 use super::tunnel::{Tunnel, TunnelTransport};
 use weir_http::http1::splice::Spliced;
+use weir_http::message_body::MessageBody;
 
 #[derive(Debug)]
 pub struct UpstreamResponseBody<B> {
@@ -97,14 +98,6 @@ impl<B> UpstreamResponseBody<B> {
         matches!(&self.source, BodySource::Http1(streaming) if streaming.decoder().ends_with_connection())
     }
 
-    /// Moves at most `max` of the next bytes into a pipe, which is never empty.
-    pub fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<UpstreamBodyError> {
-        let BodySource::Http1(streaming) = &mut self.source else { return None };
-        let spliced = streaming.poll_splice(max, cx)?.map_err(UpstreamBodyError::Upstream);
-        self.end_in_flight_if_over(matches!(spliced, Poll::Ready(Err(_))), spliced.is_ready());
-        Some(spliced)
-    }
-
     /// Ends the request's time in flight if its response has ended, or some of it has been read and it is received.
     fn end_in_flight_if_over(&mut self, has_ended: bool, has_read: bool) {
         if has_ended || (has_read && self.is_received()) {
@@ -132,6 +125,18 @@ pub enum UpstreamBodyError {
     /// The request's body failed while it was echoed.
     #[error("incomplete request body")]
     Request,
+}
+
+impl<B> MessageBody for UpstreamResponseBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<UpstreamBodyError> {
+        let BodySource::Http1(streaming) = &mut self.source else { return None };
+        let spliced = streaming.poll_splice(max, cx)?.map_err(UpstreamBodyError::Upstream);
+        self.end_in_flight_if_over(matches!(spliced, Poll::Ready(Err(_))), spliced.is_ready());
+        Some(spliced)
+    }
 }
 
 impl<B> Body for UpstreamResponseBody<B>

@@ -11,6 +11,7 @@ use crate::proxy::body_fields::HeldBody;
 use crate::proxy::connection::http1::Http1Body;
 use weir_http::http1::splice::Spliced;
 use weir_http::http2::Http2Error;
+use weir_http::message_body::MessageBody;
 use weir_net::transport::Http2Body;
 
 /// Body of a request as received from the client.
@@ -39,9 +40,8 @@ pub(in crate::proxy) enum DownstreamBodyError {
     Http2(#[from] Http2Error),
 }
 
-impl DownstreamBody {
-    /// Moves at most `max` of the next bytes into a pipe, which is never empty.
-    pub(super) fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<DownstreamBodyError> {
+impl MessageBody for DownstreamBody {
+    fn poll_splice(&mut self, max: usize, cx: &mut Context<'_>) -> Spliced<DownstreamBodyError> {
         match self {
             Self::Http1(body) => Some(body.poll_splice(max, cx)?.map_err(DownstreamBodyError::Http1)),
             Self::None | Self::Http2(_) | Self::Stored(_) | Self::Held(_) => None,

@@ -1,51 +1,22 @@
 //! Tests of a request on an idle connection whose end the runtime has not reported yet.
 
-use std::convert::Infallible;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::pin::Pin;
 use std::sync::mpsc;
-use std::task::{Context, Poll};
 use std::thread;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body, Frame, SizeHint};
 
 use super::*;
 use crate::endpoint::PooledConnection;
 use crate::outgoing::OutgoingRequest;
+use crate::response_body::UpstreamResponseBody;
 use weir_http::http1::head::ReceivedHead;
 use weir_http::http1::interim::InterimResponses;
-use weir_http::message_body::MessageBody;
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-
-/// A body that has arrived.
-struct Whole(Full<Bytes>);
-
-impl Body for Whole {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.0).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
-    }
-}
-
-impl MessageBody for Whole {}
 
 /// Reads a request with the body `order` and responds to it.
 fn respond(stream: &mut TcpStream) {
@@ -74,7 +45,7 @@ async fn post(upstream: &Upstream, connection: PooledConnection) -> StatusCode {
     let head = Request::builder().method(Method::POST).uri("/").header("host", "a.test").body(()).unwrap();
     let request = OutgoingRequest::from(head.into_parts().0);
     let endpoint = upstream.pick(&[]).expect("an endpoint");
-    let body = Whole(Full::new(Bytes::from_static(b"order")));
+    let body = UpstreamResponseBody::<Full<Bytes>>::full(Bytes::from_static(b"order"));
     let response = endpoint
         .send(
             connection,
