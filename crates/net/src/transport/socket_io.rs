@@ -24,7 +24,7 @@ pub(super) trait RegisteredSocket: AsFd {
 
     /// Calls `attempt` if there may be something to read. There is nothing any more if that fails with
     /// [`io::ErrorKind::WouldBlock`].
-    fn try_read<T>(&self, attempt: impl FnOnce() -> io::Result<T>) -> io::Result<T>;
+    fn try_read(&self, attempt: impl FnOnce() -> io::Result<usize>) -> io::Result<usize>;
 
     /// Ready when the socket may take bytes.
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -39,7 +39,7 @@ impl RegisteredSocket for TcpStream {
         Self::poll_read_ready(self, cx)
     }
 
-    fn try_read<T>(&self, attempt: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn try_read(&self, attempt: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
         self.try_io(Interest::READABLE, attempt)
     }
 
@@ -57,7 +57,7 @@ impl RegisteredSocket for UnixStream {
         Self::poll_read_ready(self, cx)
     }
 
-    fn try_read<T>(&self, attempt: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn try_read(&self, attempt: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
         self.try_io(Interest::READABLE, attempt)
     }
 
@@ -79,7 +79,8 @@ pub(super) fn poll_write(
     cx: &mut Context<'_>,
     bytes: &[u8],
 ) -> Poll<io::Result<usize>> {
-    poll_attempt(socket, cx, || write(socket, bytes, WRITE_FLAGS))
+    let write = || socket.try_write(|| write(socket, bytes, WRITE_FLAGS));
+    poll_attempt(cx, |cx| socket.poll_write_ready(cx), write)
 }
 
 /// Moves bytes from a pipe, which is not empty, to the socket. Returns how many.
@@ -91,20 +92,21 @@ pub(super) fn poll_drain(
     pipe: &mut SplicePipe,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    poll_attempt(socket, cx, || pipe.drain(socket))
+    poll_attempt(cx, |cx| socket.poll_write_ready(cx), || socket.try_write(|| pipe.drain(socket)))
 }
 
-/// Calls `attempt` until it does not fail with [`io::ErrorKind::WouldBlock`], whenever the socket may take bytes.
+/// Calls `attempt`, whenever the socket is ready, until it does not fail with [`io::ErrorKind::WouldBlock`]. Only that shows
+/// that the socket is not: a pipe may be full before it has all that has arrived.
 fn poll_attempt(
-    socket: &impl RegisteredSocket,
     cx: &mut Context<'_>,
+    poll_ready: impl Fn(&mut Context<'_>) -> Poll<io::Result<()>>,
     mut attempt: impl FnMut() -> io::Result<usize>,
 ) -> Poll<io::Result<usize>> {
     loop {
-        ready!(socket.poll_write_ready(cx))?;
-        match socket.try_write(&mut attempt) {
+        ready!(poll_ready(cx))?;
+        match attempt() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            written => return Poll::Ready(written),
+            moved => return Poll::Ready(moved),
         }
     }
 }
@@ -116,18 +118,10 @@ pub(super) fn poll_splice(
     cx: &mut Context<'_>,
 ) -> Spliced<io::Error> {
     let mut pipe = SplicePipe::acquire()?;
-    loop {
-        match socket.poll_read_ready(cx) {
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => return Some(Poll::Ready(Err(error))),
-            Poll::Pending => return Some(Poll::Pending),
-        }
-        match socket.try_read(|| pipe.fill(socket, max)) {
-            // Only this shows that nothing is left: a pipe may be full before it has `max` bytes.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if is_unsupported(&error) => return None,
-            filled => return Some(Poll::Ready(filled.map(|_| pipe))),
-        }
+    let fill = || socket.try_read(|| pipe.fill(socket, max));
+    match poll_attempt(cx, |cx| socket.poll_read_ready(cx), fill) {
+        Poll::Ready(Err(error)) if is_unsupported(&error) => None,
+        filled => Some(filled.map_ok(|_| pipe)),
     }
 }
 
