@@ -74,9 +74,11 @@ fn instances_share_the_limits_of_a_file() {
 #[test]
 fn leases_never_exceed_the_limit() {
     let store = Server::start();
-    let fleet = RlsFleet::start(&store, &[]);
+    let fleet = RlsFleet::start(&store, &[("WEIR_ON_STORE_LOSS", "deny")]);
     let passed = fleet.count_admitted("other=y", 300);
-    assert!((80..=100).contains(&passed), "{passed}");
+    // On a busy machine, a response of the store may come too late for its request.
+    let late: f64 = fleet.instances.iter().map(|weir| weir.metric("weir_store_unanswered_total", &[])).sum();
+    assert!(passed <= 100 && passed as f64 + late >= 80.0, "{passed}, {late} too late");
 }
 
 #[test]

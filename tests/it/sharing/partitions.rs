@@ -5,8 +5,9 @@ use super::*;
 
 const STRICT: &str = "strict_split";
 
+/// An instance spends its part until its registration ends, which must be long enough on a busy machine, where parts may be small.
 fn settings(redis: &str) -> String {
-    format!("{{ redis: {redis}, timeout: 200ms, registration: 20s }}")
+    format!("{{ redis: {redis}, timeout: 200ms, registration: 1m }}")
 }
 
 fn until_all_have_parts(fleet: &LoadedFleet) {
