@@ -20,13 +20,9 @@ import time
 import urllib.error
 import urllib.request
 
+from proxy import free_port
+
 MIB = 1 << 20
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Weir:

@@ -56,10 +56,9 @@ class Subject:
             proxy.wait_until_open(self.port, self.process)
 
     def command(self, options):
-        if self.name == "floor":
-            return [f"{self.directory}/floor", "copy", str(self.port), str(self.upstream)]
-        if self.name == "nginx":
-            return ["nginx", "-c", proxy.render("nginx.conf", self.directory, port=self.port, upstream=self.upstream, rate=1_000_000)]
+        if self.name not in VARIANTS:
+            options.proxies = self.name
+            return proxy.commands(options, self.directory, self.upstream)[self.name](self.port, proxy.FAR_ABOVE[self.name])
         self.path = self.directory / f"{self.port}.yaml"
         self.write()
         return [options.weir, "run", "-c", str(self.path), "-l", "off"]
@@ -148,7 +147,6 @@ def main():
         if not shutil.which(tool):
             sys.exit(f"{tool} is not installed")
     with tempfile.TemporaryDirectory(prefix="open-loop-bench-") as directory, contextlib.ExitStack() as ending:
-        proxy.build_c("floor.c", directory)
         proxy.build_c("open_loop/load.c", directory, "-lm")
         upstream, subjects = proxy.free_port(), []
         for name in ["floor", *options.subjects.split(";")]:

@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+from proxy import free_port
+
 WORKERS, SERVICE_TIME = 20, 0.05
 CAPACITY = WORKERS / SERVICE_TIME
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -200,12 +202,6 @@ def summary(results, use, workers):
         "p50": percentile(critical, 0.5), "p99": percentile(critical, 0.99), "sheddable_served": len(served),
         "latencies": critical,
     }
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(port):
