@@ -322,13 +322,17 @@ impl Limiter {
         // Most requests have one check, for which a list costs too much.
         if checks.len() > 1 {
             let checks = checks.collect::<CheckList<'_>>();
-            return self.noted(&checks, transaction::check(self, &checks, now), now);
+            let decision = transaction::check(self, &checks, now);
+            self.note(&checks, &decision, now);
+            return decision;
         }
-        match checks.next() {
-            None => Decision::default(),
-            Some(check) if check.options.is_none() => self.noted(&[check], self.check_one(check, now), now),
-            Some(check) => self.noted(&[check], transaction::check(self, &[check], now), now),
-        }
+        let Some(check) = checks.next() else { return Decision::default() };
+        let decision = match check.options.is_none() {
+            true => self.check_one(check, now),
+            false => transaction::check(self, &[check], now),
+        };
+        self.note(&[check], &decision, now);
+        decision
     }
 
     /// Fetches the counters of checks that follow from memory, all at the same time. Changes nothing, and is worth its

@@ -102,13 +102,12 @@ impl Limiter {
         *self.transfer.lock() = None;
     }
 
-    /// Passes on a decision, after reporting what it has charged to counters that were transferred.
+    /// Reports what a decision has charged to counters that were transferred.
     #[inline]
-    pub(super) fn noted(&self, checks: &[&Check], decision: Decision, now: Timestamp) -> Decision {
+    pub(super) fn note(&self, checks: &[&Check], decision: &Decision, now: Timestamp) {
         if self.is_transferred.load(Ordering::Relaxed) {
-            self.report_decision(checks, &decision, now);
+            self.report_decision(checks, decision, now);
         }
-        decision
     }
 
     #[cold]

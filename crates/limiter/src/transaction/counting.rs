@@ -76,7 +76,8 @@ impl Limiter {
         let decision = transaction.finish(verdicts, next, passes, self, now);
         transaction.finish_counts(&counts, &mut results, count_selection, self, now);
         drop(transaction);
-        (self.noted(&checks, decision, now), results)
+        self.note(&checks, &decision, now);
+        (decision, results)
     }
 }
 
