@@ -208,7 +208,7 @@ impl Worker {
         let policy = &self.policy;
         let peer = IpAddr::from([192, 0, 2, 1]);
         let request = identify(&Method::GET, &self.uri, &self.headers, peer, &policy.identify, now).ok()?;
-        match policy.rules.select(&request, Headroom::NONE) {
+        match &mut policy.rules.select(&request, Headroom::NONE) {
             Selection::Limited(checks, rest) => {
                 Some(PendingLimits::check(&self.view, checks, rest, &request, now, None))
             }

@@ -101,26 +101,30 @@ pub(super) fn decide(
     arrival: Option<QueueArrival>,
     now: Timestamp,
 ) -> Result<PendingLimits, (RuleIndex, Denial)> {
-    let selection = select(context, view, head, attributes, deferral);
-    decide_selection(selection, context, view, attributes, arrival, now)
+    let mut selection = Selection::default();
+    select(&mut selection, context, view, head, attributes, deferral);
+    decide_selection(&mut selection, context, view, attributes, arrival, now)
 }
 
 /// As [`select`], by the fields of the request's body. Of a batch, the limits of each element apply.
 pub(super) fn select_by_fields<'f>(
+    selection: &mut Selection,
     context: &RequestContext,
     view: &GenerationView,
     head: &request::Parts,
     attributes: &Attributes<'f>,
     fields: &'f BodyFields,
     deferral: &mut Option<DeferredRequest>,
-) -> Selection {
+) {
     attributes.body_size.set(fields.size);
     let mut selections = fields.of_elements().map(|element| {
         attributes.body.set(element);
-        select(context, view, head, attributes, deferral)
+        let mut selection = Selection::default();
+        select(&mut selection, context, view, head, attributes, deferral);
+        selection
     });
     let first = selections.next().unwrap_or_default();
-    selections.fold(first, Selection::joined)
+    *selection = selections.fold(first, Selection::joined);
 }
 
 /// Decides the limits that apply to a request; see [`decide`].
@@ -129,7 +133,7 @@ pub(super) fn select_by_fields<'f>(
 /// The rule that rejects the request before any limit is evaluated.
 #[inline(always)]
 pub(super) fn decide_selection(
-    selection: Selection,
+    selection: &mut Selection,
     context: &mut RequestContext,
     view: &GenerationView,
     attributes: &Attributes<'_>,
@@ -138,45 +142,45 @@ pub(super) fn decide_selection(
 ) -> Result<PendingLimits, (RuleIndex, Denial)> {
     match selection {
         Selection::Exempt(rule) => {
-            record_without_limit(context, view, rule, DecisionOutcome::Exempt, attributes);
+            record_without_limit(context, view, *rule, DecisionOutcome::Exempt, attributes);
             Ok(PendingLimits::none(now))
         }
         Selection::Limited(checks, rest) => {
             Ok(PendingLimits::check(&view.limits, checks, rest, attributes, now, arrival))
         }
         Selection::Denied(rule, denial) => {
-            record_without_limit(context, view, rule, DecisionOutcome::Denied, attributes);
-            Err((rule, denial))
+            record_without_limit(context, view, *rule, DecisionOutcome::Denied, attributes);
+            Err((*rule, *denial))
         }
     }
 }
 
 /// Matches the rules against a request; `deferral` becomes the rule that defers it. A stored call is only subject to the
-/// rule that has stored it: the others were applied when it was accepted.
+/// rule that has stored it: the others were applied when it was accepted. The `selection` is written in place, because it is
+/// large.
 pub(super) fn select(
+    selection: &mut Selection,
     context: &RequestContext,
     view: &GenerationView,
     head: &request::Parts,
     attributes: &Attributes<'_>,
     deferral: &mut Option<DeferredRequest>,
-) -> Selection {
+) {
     let connection = &context.connection;
     let (rules, headroom) = (&view.policy.rules, connection.worker.shared.elastic.headroom());
     if let Some(stored) = &connection.stored {
-        return rules.select_deferred(&stored.deferred, attributes, headroom);
+        *selection = rules.select_deferred(&stored.deferred, attributes, headroom);
+        return;
     }
-    // Written in place, because it is large.
-    let mut selection = Selection::default();
-    rules.select_into(&mut selection, attributes, headroom);
+    rules.select_into(selection, attributes, headroom);
     if rules.has_deferrals()
         && let Selection::Limited(..) = selection
     {
         match deferred::find(context, view, head, attributes) {
             Ok(found) => *deferral = found,
-            Err(denied) => return Selection::Denied(denied.rule, denied.denial),
+            Err(denied) => *selection = Selection::Denied(denied.rule, denied.denial),
         }
     }
-    selection
 }
 
 /// Sets the route of the request's span.

@@ -32,6 +32,7 @@ use weir_net::overload::LoadShed;
 use weir_policy::identify::body::BodyFields;
 use weir_policy::rules::RuleIndex;
 use weir_policy::rules::deferral::DeferredRequest;
+use weir_policy::rules::selection::Selection;
 use weir_telemetry::spans::context::TraceContext;
 
 /// Maximum size of the future of a held request, in bytes.
@@ -294,11 +295,14 @@ impl HeldRequest {
             attributes.body_size.set(Some(0));
         }
         let arrival = pending.arrival();
-        let selection = match fields {
-            Some(fields) => select_by_fields(context, view, head, &attributes, fields, deferral),
-            None => select(context, view, head, &attributes, deferral),
-        };
-        *pending = match decide_selection(selection, context, view, &attributes, arrival, now) {
+        let mut selection = Selection::default();
+        match fields {
+            Some(fields) => {
+                select_by_fields(&mut selection, context, view, head, &attributes, fields, deferral)
+            }
+            None => select(&mut selection, context, view, head, &attributes, deferral),
+        }
+        *pending = match decide_selection(&mut selection, context, view, &attributes, arrival, now) {
             Ok(pending) => pending,
             Err((rule, denial)) => {
                 set_route(context, &view.policy, std::iter::once(rule), &attributes);

@@ -52,6 +52,7 @@ use weir_limiter::decision::{Decision, Verdict};
 use weir_limiter::reservation::{Reservation, SettledCounter};
 use weir_limiter::timestamp::Timestamp;
 use weir_limiter::{Check, Limiter};
+use weir_net::in_place;
 use weir_policy::engine::Policy;
 use weir_policy::identify::Attributes;
 use weir_policy::identify::body::BodyFields;
@@ -63,7 +64,8 @@ use weir_store::lease_wait::LeaseWaits;
 
 /// The limits of a request after the local decision; the store or another service may still have to be queried.
 #[derive(Debug)]
-pub struct PendingLimits(AppliedLimits);
+// Boxed, because it is large and passes through many functions.
+pub struct PendingLimits(Box<AppliedLimits>);
 
 /// Result of the limits that are counted here.
 #[derive(Debug)]
@@ -131,32 +133,30 @@ pub struct AppliedLimits {
 impl PendingLimits {
     /// Returns the state of a request to which no limit applies.
     pub fn none(at: Timestamp) -> Self {
-        Self(AppliedLimits::none(at))
+        Self(in_place::boxed!(AppliedLimits::none(at)))
     }
 
     /// Decides the local limits of `request`, and records the decision unless the store or another service is queried
-    /// first. A request that has waited for limits of another configuration keeps its `arrival`.
+    /// first. The `selected` checks and what else applies are taken from their lists, because they are large. A request that
+    /// has waited for limits of another configuration keeps its `arrival`.
     pub fn check(
         view: &LimitsView,
-        selected: SmallVec<[SelectedCheck; 2]>,
-        SideEffects { shadow_rules, queries }: SideEffects,
+        selected: &mut SmallVec<[SelectedCheck; 2]>,
+        SideEffects { shadow_rules, queries }: &mut SideEffects,
         request: &Attributes<'_>,
         now: Timestamp,
         arrival: Option<QueueArrival>,
     ) -> Self {
-        let may_wait = view.may_wait(&selected);
-        let decision = if may_wait { Decision::default() } else { check(&view.limiter, &selected, now) };
-        let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
-        let mut limits = AppliedLimits {
-            selected,
-            shadow_rules,
-            decision,
-            decided_at: now,
-            remote,
-            lease_waits: LeaseWaits::default(),
-            wait: None,
-            copy: None,
-        };
+        let mut limits = in_place::boxed!(AppliedLimits::none(now));
+        std::mem::swap(&mut limits.selected, selected);
+        std::mem::swap(&mut limits.shadow_rules, shadow_rules);
+        if !queries.is_empty() {
+            limits.remote = RemoteState::Pending(std::mem::take(queries));
+        }
+        let may_wait = view.may_wait(&limits.selected);
+        if !may_wait {
+            limits.decision = check(&view.limiter, &limits.selected, now);
+        }
         if may_wait {
             limits.decide_on_arrival(view, request, arrival);
         } else if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease)

@@ -89,7 +89,7 @@ impl Worker {
         let (uri, headers, settings) = (Uri::from_static("/"), HeaderMap::new(), IdentifySettings::default());
         let peer = [192, 0, 2, 1].into();
         let request = identify(&Method::GET, &uri, &headers, peer, &settings, self.now).unwrap();
-        match self.view.policy.rules.select(&request, Headroom::NONE) {
+        match &mut self.view.policy.rules.select(&request, Headroom::NONE) {
             Selection::Limited(checks, rest) => {
                 PendingLimits::check(&self.view, checks, rest, &request, self.now, None)
             }
