@@ -41,6 +41,7 @@ pub(super) struct LocalReply<'a> {
 }
 
 impl<'a> LocalReply<'a> {
+    #[inline]
     fn new(status: StatusCode, flag: ResponseFlag, headers: Headers, body: Bytes) -> Self {
         Self { draft: ReplyDraft { status, headers, body }, flag, rule: None, is_last: false }
     }
@@ -83,39 +84,41 @@ impl<'a> LocalReply<'a> {
     }
 
     /// Sends the reply to the request, of whose body this part is unread.
-    pub(super) fn send(self, mut context: Box<RequestContext>, unread: UnreadBody) -> DownstreamResponse {
-        let Self { draft, flag, rule, is_last } = self;
+    pub(super) fn send(mut self, mut context: Box<RequestContext>, unread: UnreadBody) -> DownstreamResponse {
+        // The draft stays where it is until the end, because it is large.
+        let Self { flag, rule, is_last, .. } = self;
         let closes = rule.is_some_and(|(rule, parts)| rule.closes && parts != ConfiguredParts::None);
         if closes && context.inquiry.is_none() {
             return withheld(context, flag);
         }
         let problem = rule.filter(|(_, parts)| *parts == ConfiguredParts::All);
         let problem = problem.and_then(|(rule, _)| rule.problem.as_deref());
-        let ReplyDraft { mut status, mut headers, body } = match (rule, context.details.take()) {
-            (Some((rule, parts)), Some(request)) => rule.complete(&request, parts, draft),
-            _ => draft,
-        };
-        if context.upgrade.is_connect && status.is_success() {
-            // A configured success, such as a degraded response, would tell the client that the tunnel exists.
-            status = StatusCode::SERVICE_UNAVAILABLE;
+        if let (Some((rule, parts)), Some(request)) = (rule, context.details.take()) {
+            self.draft = rule.complete(&request, parts, self.draft);
         }
-        context.respond_with(status, flag);
+        let draft = &mut self.draft;
+        if context.upgrade.is_connect && draft.status.is_success() {
+            // A configured success, such as a degraded response, would tell the client that the tunnel exists.
+            draft.status = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        context.respond_with(draft.status, flag);
         context.timer.response_started();
         let is_last = closes_for_drain(&context) | unread.discard(&context) | is_last;
         if let Some(form) = context.inquiry {
-            return decided::response(form, flag, ReplyDraft { status, headers, body }, is_last, context);
+            return decided::response(form, flag, self.draft, is_last, context);
         }
         if context.is_grpc {
             // Headers express what the status code and the text mean.
             if let Some(problem) = problem {
-                write_grpc_details(problem, status, headers.map_mut());
+                write_grpc_details(problem, draft.status, draft.headers.map_mut());
             }
-            grpc_reply::write_trailers_only(status, &body, headers.map_mut());
+            grpc_reply::write_trailers_only(draft.status, &draft.body, draft.headers.map_mut());
             context.status = Some(StatusCode::OK);
             let body = ResponseBody::local(Bytes::new(), context);
-            return Response { status: StatusCode::OK, headers, body };
+            return Response { status: StatusCode::OK, headers: self.draft.headers, body };
         }
-        announce_close(is_last && context.owns_connection(), &mut headers);
+        announce_close(is_last && context.owns_connection(), &mut draft.headers);
+        let ReplyDraft { status, headers, body } = self.draft;
         Response { status, headers, body: ResponseBody::local(body, context) }
     }
 }

@@ -9,7 +9,7 @@ use super::LocalReply;
 use crate::proxy::request_context::ResponseFlag;
 use weir_http::headers::Headers;
 use weir_limits::{LimitRejection, LimitsView, RejectionReason};
-use weir_policy::response::dynamic_reply::ConfiguredParts;
+use weir_policy::response::dynamic_reply::{ConfiguredParts, ReplyDraft};
 use weir_policy::response::fallback::CachedResponse;
 use weir_policy::response::problem::PROBLEM_JSON;
 
@@ -57,6 +57,8 @@ impl<'a> LocalReply<'a> {
             Some(raw) => Headers::from_raw(raw, std::mem::take(headers)),
             None => rejected.headers_with(limits, &rule.headers),
         };
-        Self::new(rule.status, flag, headers, rule.body.clone()).of_rule(rule, ConfiguredParts::All)
+        let draft = ReplyDraft { status: rule.status, headers, body: rule.body.clone() };
+        // Created at once, because it is large.
+        Self { draft, flag, rule: Some((rule, ConfiguredParts::All)), is_last: false }
     }
 }
