@@ -14,6 +14,8 @@ const START: u64 = 1_795_248_000_000_000;
 const QUERIES_IN_A_STEP: u32 = 2;
 /// Maximum leases that are out at one time.
 const MAX_LEASES: usize = 3;
+/// How many refills back units are compared with a limit of refills.
+const REFILLS: u64 = 4;
 
 /// What breaks an assumption of the proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ struct State {
     leases: Vec<Lease>,
     /// What one instance with the limit would have used: microseconds of backlog, or units of the window.
     used: u64,
+    /// When units were spent, and how many, as far back as the limit looks. Empty for buckets and fixed windows.
+    spent: Vec<(u64, u64)>,
     queries: u32,
     losses: u32,
     /// Number of the store's generation that instances know; zero if none does.
@@ -82,12 +86,13 @@ impl Fleet<'_> {
         self.limits[1..].iter().fold(self.limits[0], |bound, limit| bound.combined(*limit))
     }
 
-    /// Visits every state that can be reached, step by step.
-    fn search(&self) -> Found {
+    /// Visits every state that can be reached, step by step, until there is `enough` excess.
+    fn search(&self, enough: u64) -> Found {
         let first = State {
             store: Model::default(),
             leases: Vec::new(),
             used: 0,
+            spent: Vec::new(),
             queries: 0,
             losses: 0,
             known: 0,
@@ -99,6 +104,9 @@ impl Fleet<'_> {
             let mut seen = HashSet::new();
             let mut next = Vec::new();
             while let Some(state) = layer.pop() {
+                if found.excess >= enough {
+                    return found;
+                }
                 if seen.insert(state.fingerprint()) {
                     self.act(&state, now, &mut layer, &mut found);
                     next.push(self.advance(state, now, &mut found));
@@ -115,7 +123,7 @@ impl Fleet<'_> {
         for index in 0..state.leases.len() {
             let mut spent = state.clone();
             let lease = spent.leases.remove(index);
-            self.spend(&mut spent, lease.units, found);
+            self.spend(&mut spent, lease.units, now, found);
             after.push(spent);
         }
         if state.losses < self.losses && state.known > 0 {
@@ -214,18 +222,24 @@ impl Fleet<'_> {
             // A microsecond before the next step.
             state.used = state.used.saturating_sub(STEP - 1);
         }
-        expiring.iter().for_each(|lease| self.spend(&mut state, lease.units, found));
+        expiring.iter().for_each(|lease| self.spend(&mut state, lease.units, next - 1, found));
         match bound {
             Limit::Bucket { .. } => state.used = state.used.saturating_sub(1),
             Limit::Window { length, .. } if next.is_multiple_of(length) => state.used = 0,
-            _ => {}
+            Limit::Window { .. } => {}
+            Limit::Sliding { length, .. } => state.spent.retain(|(at, _)| at + length > next),
+            Limit::Refill { every, .. } => state.spent.retain(|(at, _)| at + REFILLS * every > next),
         }
         state.queries = 0;
         state
     }
 
-    fn spend(&self, state: &mut State, units: u64, found: &mut Found) {
-        let excess = match self.bound() {
+    fn spend(&self, state: &mut State, units: u64, at: u64, found: &mut Found) {
+        let bound = self.bound();
+        if let Limit::Sliding { .. } | Limit::Refill { .. } = bound {
+            state.spent.push((at, units));
+        }
+        let excess = match bound {
             Limit::Bucket { interval, burst } => {
                 state.used += units * interval;
                 state.used.saturating_sub(burst * interval) * 1000 / interval
@@ -234,16 +248,27 @@ impl Fleet<'_> {
                 state.used += units;
                 state.used.saturating_sub(count) * 1000
             }
-            Limit::Sliding { .. } | Limit::Refill { .. } => unreachable!("only others are searched"),
+            Limit::Sliding { count, .. } => {
+                state.spent.iter().map(|(_, units)| units).sum::<u64>().saturating_sub(count) * 1000
+            }
+            Limit::Refill { count, every, burst } => {
+                let mut sum = 0;
+                let spans = state.spent.iter().rev().map(|(since, units)| {
+                    sum += units;
+                    // The first refill may come at once.
+                    sum.saturating_sub(burst + count * ((at - since) / every + 1)) * 1000
+                });
+                spans.max().unwrap_or(0)
+            }
         };
         found.excess = found.excess.max(excess);
     }
 }
 
 impl State {
-    fn fingerprint(&self) -> (Vec<u64>, Vec<Lease>, [u64; 5]) {
+    fn fingerprint(&self) -> (Vec<u64>, Vec<Lease>, Vec<(u64, u64)>, [u64; 5]) {
         let numbers = [self.used, self.queries.into(), self.losses.into(), self.known.into(), self.ahead];
-        (self.store.fingerprint(), self.leases.clone(), numbers)
+        (self.store.fingerprint(), self.leases.clone(), self.spent.clone(), numbers)
     }
 }
 
@@ -260,15 +285,34 @@ const OF_WINDOW: Fleet<'_> = Fleet {
     breach: None,
 };
 
+/// Units that leave the window within the search.
+const OF_SLIDING_WINDOW: Fleet<'_> =
+    Fleet { limits: &[Limit::Sliding { count: 4, length: 3 * STEP }], valid: &[1, 2], steps: 7, ..OF_WINDOW };
+/// Two units at once, three in all.
+const OF_REFILLS: Fleet<'_> = Fleet {
+    limits: &[Limit::Refill { count: 2, every: 2 * STEP, burst: 3 }],
+    valid: &[2],
+    units: &[(1, 1), (0, 3)],
+    steps: 6,
+    ..OF_WINDOW
+};
+
 fn assert_kept(fleet: Fleet<'_>, at_least: usize) {
-    let found = fleet.search();
+    let found = fleet.search(u64::MAX);
     assert_eq!(found.excess, 0, "{found:?}");
     assert!(found.states >= at_least, "hardly anything was searched: {found:?}");
 }
 
 /// Returns the most units that are admitted beyond the limit within a few steps.
 fn excess(breach: Breach, fleet: Fleet<'_>) -> f64 {
-    Fleet { breach: Some(breach), steps: 5, ..fleet }.search().excess as f64 / 1000.0
+    Fleet { breach: Some(breach), steps: 5, ..fleet }.search(u64::MAX).excess as f64 / 1000.0
+}
+
+/// Whether a schedule of a few steps admits a unit beyond the limit.
+fn exceeds(breach: Breach, fleet: Fleet<'_>) -> bool {
+    // Rounded down.
+    const UNIT: u64 = 990;
+    Fleet { breach: Some(breach), steps: 5, ..fleet }.search(UNIT).excess >= UNIT
 }
 
 #[test]
@@ -299,31 +343,49 @@ fn no_schedule_exceeds_a_window() {
 }
 
 #[test]
+fn no_schedule_exceeds_a_sliding_window() {
+    assert_kept(OF_SLIDING_WINDOW, 4000);
+    assert_kept(Fleet { losses: 1, ..OF_SLIDING_WINDOW }, 10_000);
+}
+
+#[test]
+fn no_schedule_exceeds_refills() {
+    assert_kept(OF_REFILLS, 4000);
+    assert_kept(Fleet { losses: 1, ..OF_REFILLS }, 10_000);
+}
+
+#[test]
 fn leases_spent_after_their_end_exceed_the_limit() {
-    assert!(excess(Breach::SlowClock(1), OF_BUCKET) >= 0.99);
-    assert!(excess(Breach::SlowClock(1), OF_WINDOW) >= 0.99);
+    assert!(exceeds(Breach::SlowClock(1), OF_BUCKET));
+    assert!(exceeds(Breach::SlowClock(1), OF_WINDOW));
+    assert!(exceeds(Breach::SlowClock(1), OF_SLIDING_WINDOW));
+    assert!(exceeds(Breach::SlowClock(1), OF_REFILLS));
 }
 
 #[test]
 fn validity_that_the_store_does_not_know_exceeds_the_limit() {
-    assert!(excess(Breach::UnderstatedValidity(1), OF_BUCKET) >= 0.99);
+    assert!(exceeds(Breach::UnderstatedValidity(1), OF_BUCKET));
 }
 
 #[test]
 fn query_that_runs_twice_exceeds_the_limit() {
-    assert!(excess(Breach::RepeatedCall, OF_BUCKET) >= 0.99);
-    assert!(excess(Breach::RepeatedCall, OF_WINDOW) >= 0.99);
+    assert!(exceeds(Breach::RepeatedCall, OF_BUCKET));
+    assert!(exceeds(Breach::RepeatedCall, OF_WINDOW));
+    assert!(exceeds(Breach::RepeatedCall, OF_SLIDING_WINDOW));
+    assert!(exceeds(Breach::RepeatedCall, OF_REFILLS));
 }
 
 #[test]
 fn units_spent_after_their_return_exceed_the_limit() {
-    assert!(excess(Breach::SpentAfterReturn, OF_BUCKET) >= 0.99);
-    assert!(excess(Breach::SpentAfterReturn, OF_WINDOW) >= 0.99);
+    assert!(exceeds(Breach::SpentAfterReturn, OF_BUCKET));
+    assert!(exceeds(Breach::SpentAfterReturn, OF_WINDOW));
+    assert!(exceeds(Breach::SpentAfterReturn, OF_SLIDING_WINDOW));
+    assert!(exceeds(Breach::SpentAfterReturn, OF_REFILLS));
 }
 
 #[test]
 fn clock_of_the_store_that_jumps_ahead_exceeds_the_limit() {
-    assert!(excess(Breach::ClockAhead(2), OF_BUCKET) >= 0.99);
+    assert!(exceeds(Breach::ClockAhead(2), OF_BUCKET));
 }
 
 /// The one exception of the proof: one more burst, once for each loss.
@@ -333,4 +395,7 @@ fn loss_of_data_that_a_new_instance_finds_first_admits_one_more_burst() {
     assert!((0.99..=4.0).contains(&more), "{more}");
     let more = excess(Breach::NewInstanceFirst, Fleet { losses: 1, ..OF_WINDOW });
     assert_eq!(more, 5.0);
+    for fleet in [OF_SLIDING_WINDOW, OF_REFILLS] {
+        assert!(exceeds(Breach::NewInstanceFirst, Fleet { losses: 1, ..fleet }));
+    }
 }
