@@ -22,8 +22,7 @@ import time
 
 from proxy import free_port
 
-WORKERS, SERVICE_TIME = 20, 0.05
-CAPACITY = WORKERS / SERVICE_TIME
+WORKERS = 20
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 WEIR = """
@@ -74,7 +73,7 @@ def envoy_config(port, service):
 class Service(asyncio.Protocol):
     """`/workers/N` changes the number of workers; `/busy` responds with the seconds for which workers were busy."""
 
-    free, queue, busy = WORKERS, collections.deque(), 0.0
+    free, queue, busy, time = WORKERS, collections.deque(), 0.0, 0.0
 
     def connection_made(self, transport):
         self.transport, self.text = transport, b""
@@ -98,7 +97,7 @@ class Service(asyncio.Protocol):
     def work(cls):
         while cls.free > 0 and cls.queue:
             cls.free -= 1
-            took = SERVICE_TIME * random.uniform(0.9, 1.1)
+            took = cls.time * random.uniform(0.9, 1.1)
             asyncio.get_running_loop().call_later(took, cls.done, cls.queue.popleft(), took)
 
     @classmethod
@@ -237,9 +236,11 @@ def command_of(name, args, port, service, directory):
 
 
 def measure(name, args):
-    critical, flood = 0.4 * CAPACITY, args.flood * CAPACITY
+    capacity = WORKERS / args.service_time
+    critical, flood = 0.4 * capacity, args.flood * capacity
     port, service = free_port(), free_port()
-    with tempfile.TemporaryDirectory() as text, process([sys.executable, __file__, "--serve", str(service)]):
+    serving = [sys.executable, __file__, "--serve", str(service), "--service-time", str(args.service_time)]
+    with tempfile.TemporaryDirectory() as text, process(serving):
         wait_for(service)
         with process(command_of(name, args, port, service, pathlib.Path(text))):
             wait_for(port)
@@ -261,9 +262,9 @@ def measure(name, args):
     return unloaded, rows
 
 
-def draw(measured, file):
+def draw(measured, service_time, file):
     """Draws the distribution of critical latencies of each proxy, in the first phase."""
-    width, height, left, longest = 640, 300, 50, 4 * SERVICE_TIME
+    width, height, left, longest = 640, 300, 50, 4 * service_time
     colours = {"weir": "#2a6f97", "envoy": "#b5651d", "nginx": "#5b8c5a"}
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
              f'<title>Critical requests beside a flood: share that has a response within a time</title>']
@@ -284,7 +285,8 @@ def draw(measured, file):
     pathlib.Path(file).write_text("\n".join(lines) + "\n</svg>\n")
 
 
-async def serve(port):
+async def serve(port, service_time):
+    Service.time = service_time
     server = await asyncio.get_running_loop().create_server(Service, "127.0.0.1", port, backlog=4096)
     await server.serve_forever()
 
@@ -295,18 +297,19 @@ def main():
     parser.add_argument("--envoy", help="Envoy is left out without it")
     parser.add_argument("--proxies", default="weir,envoy,nginx")
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--service-time", type=float, default=0.05, help="seconds for which a request has a worker; the rates follow from it")
     parser.add_argument("--flood", type=float, default=12, help="sheddable requests, as a multiple of the capacity")
     parser.add_argument("--svg")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        asyncio.run(serve(args.serve))
+        asyncio.run(serve(args.serve, args.service_time))
         return
     print("| proxy | service | critical goodput | use | p99 of unloaded | p50 of unloaded | sheddable served |\n|---|---|---|---|---|---|---|")
     names = [name for name in args.proxies.split(",") if name != "envoy" or args.envoy]
     measured = {name: measure(name, args) for name in names}
     if args.svg:
-        draw(measured, args.svg)
+        draw(measured, args.service_time, args.svg)
 
 
 if __name__ == "__main__":
