@@ -286,6 +286,8 @@ impl World {
                 }
             },
             6 if self.faults.global_loss => match self.rng.u8(0..3) {
+                // Its process goes on, so only a region that knew its generation can recognise the loss.
+                0 if self.regions.iter().any(|it| it.global_known == "-") => {}
                 0 => self.global.flush(),
                 1 => self.global_snapshot = Some(self.global.snapshot()),
                 _ => {
