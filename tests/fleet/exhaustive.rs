@@ -265,8 +265,11 @@ impl Fleet<'_> {
     }
 }
 
+/// The store's data, the leases, the units spent, and the other numbers of a state.
+type Fingerprint = (Vec<u64>, Vec<Lease>, Vec<(u64, u64)>, [u64; 5]);
+
 impl State {
-    fn fingerprint(&self) -> (Vec<u64>, Vec<Lease>, Vec<(u64, u64)>, [u64; 5]) {
+    fn fingerprint(&self) -> Fingerprint {
         let numbers = [self.used, self.queries.into(), self.losses.into(), self.known.into(), self.ahead];
         (self.store.fingerprint(), self.leases.clone(), self.spent.clone(), numbers)
     }
