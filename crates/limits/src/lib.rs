@@ -147,21 +147,19 @@ impl PendingLimits {
         now: Timestamp,
         arrival: Option<QueueArrival>,
     ) -> Self {
-        let mut limits = in_place::boxed!(AppliedLimits::none(now));
+        let Self(mut limits) = Self::none(now);
         std::mem::swap(&mut limits.selected, selected);
         std::mem::swap(&mut limits.shadow_rules, shadow_rules);
         if !queries.is_empty() {
             limits.remote = RemoteState::Pending(std::mem::take(queries));
         }
-        let may_wait = view.may_wait(&limits.selected);
-        if !may_wait {
-            limits.decision = check(&view.limiter, &limits.selected, now);
-        }
-        if may_wait {
+        if view.may_wait(&limits.selected) {
             limits.decide_on_arrival(view, request, arrival);
-        } else if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease)
-        {
-            leases::acquire_leases(view, &mut limits);
+        } else {
+            limits.decision = check(&view.limiter, &limits.selected, now);
+            if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease) {
+                leases::acquire_leases(view, &mut limits);
+            }
         }
         if limits.is_pending() || limits.is_held() {
             limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));
