@@ -70,10 +70,7 @@ impl ConfigFleet {
 
     /// Returns the number of requests that the store has not responded to in time, which are rejected.
     fn unanswered(&self) -> usize {
-        self.instances
-            .iter()
-            .map(|instance| instance.metric("weir_store_unanswered_total", &[]) as usize)
-            .sum()
+        self.instances.iter().map(Weir::unanswered).sum::<f64>() as usize
     }
 
     fn is_admitted(&self, instance: usize, key: &str) -> bool {

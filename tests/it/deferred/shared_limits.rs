@@ -88,7 +88,7 @@ fn wait_of_a_rule_applies_to_its_stored_calls() {
     wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
     accept_many(&weir, 1, 3);
     until_delivered(&upstream, 3);
-    wait::until_true("a wait that is too short", || weir.metric("weir_store_unanswered_total", &[]) > 0.0);
+    wait::until_true("a wait that is too short", || weir.unanswered() > 0.0);
 }
 
 #[test]

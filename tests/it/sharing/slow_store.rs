@@ -8,10 +8,6 @@ fn link(store: &Server, delay: u64) -> SocketAddr {
     slow_link::start(([127, 0, 0, 1], store.port()).into(), Duration::from_millis(delay))
 }
 
-fn unanswered(weir: &Weir) -> f64 {
-    weir.metric("weir_store_unanswered_total", &[])
-}
-
 fn rejections(weir: &Weir, keys: usize) -> usize {
     (0..keys).filter(|key| status_for_key(weir, &format!("key {key}")) != 200).count()
 }
@@ -28,7 +24,7 @@ fn clients_far_below_their_limit_are_admitted_however_far_the_store_is() {
         let wait = weir.metric("weir_store_wait_seconds", &[]);
         assert!((0.05..=0.5).contains(&wait), "{wait}");
         // A busy machine may delay some responses for longer than requests wait.
-        assert!(unanswered(&weir) < 25.0, "{mode}, {delay} ms each way: {}", unanswered(&weir));
+        assert!(weir.unanswered() < 25.0, "{mode}, {delay} ms each way: {}", weir.unanswered());
     }
 }
 
@@ -54,7 +50,7 @@ fn each_rule_waits_for_its_own_time() {
     let rules = rule("short", "1ms", "allow") + &rule("long", "1s", "deny");
     let weir = start_sharing(&format!("redis://{}", link(&store, 30)), &rules);
     assert_eq!(rejections(&weir, 10), 0, "the store responds within the wait of the second rule");
-    wait::until_true("the waits of the first rule", || unanswered(&weir) == 10.0);
+    wait::until_true("the waits of the first rule", || weir.unanswered() == 10.0);
 }
 
 #[test]
@@ -68,7 +64,7 @@ fn wait_that_ends_without_a_response_is_a_store_loss() {
         );
         let weir = start_sharing(&format!("redis://{link}"), &rule);
         assert_eq!(rejections(&weir, 20), rejected, "{loss}");
-        wait::until_true("the count", || unanswered(&weir) == 20.0);
+        wait::until_true("the count", || weir.unanswered() == 20.0);
         let of = |reason| weir.metric("weir_store_unanswered_total", &[("reason", reason)]);
         assert_eq!(of("late") + of("not_sent"), 20.0, "{loss}");
         assert_eq!(weir.metric("weir_store_up", &[]), 1.0, "the store responds, but late");

@@ -170,6 +170,11 @@ impl Weir {
         metrics::sum(&self.admin_get("/metrics").body.text(), name, labels)
     }
 
+    /// Returns the number of requests that the store has not responded to in time.
+    pub(crate) fn unanswered(&self) -> f64 {
+        self.metric("weir_store_unanswered_total", &[])
+    }
+
     /// Returns the generation of the configuration in force.
     pub(crate) fn generation(&self) -> u64 {
         let info = self.admin_json("/server_info");
