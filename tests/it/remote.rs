@@ -228,7 +228,7 @@ fn recovered_service_is_queried_again() {
     let oracle = FakeRateLimitService::start(move |request| {
         says.load(Ordering::SeqCst).then(|| Ok(response_with_code(request, Code::Ok)))
     });
-    let rule = format!("{{ rls: '{}', domain: d, timeout: 100ms, on_error: deny }}", oracle.address);
+    let rule = format!("{{ rls: '{}', domain: d, timeout: 500ms, on_error: deny }}", oracle.address);
     let weir = Weir::start(&config("echo", &format!("rules: [{{ name: r, scope: {rule} }}]\n")));
     assert!((0..6).all(|_| get(weir.address(), "/").status == 503));
     assert_eq!(oracle.requests().len(), 5, "no query for the sixth request");
