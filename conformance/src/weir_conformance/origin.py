@@ -3,6 +3,7 @@ may understand differently."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -50,13 +51,18 @@ class Origin:
         """Lines that another reader may understand differently."""
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self) -> None:
+        # A thread that still waits in `accept` may go on with the number of the closed socket, which another origin's listener has then.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listener.close()
         with self._lock:
             for connection in self._connections:
-                connection.close()
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def total(self) -> int:
