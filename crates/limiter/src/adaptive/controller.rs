@@ -75,7 +75,7 @@ impl Tolerance {
     /// For limits that reject: the upstream's queue is the only one, and absorbs random arrivals.
     pub const QUEUE_UPSTREAM: Self = Self { latency: 1.25, queue: 1.0 };
     /// For requests that wait here: the upstream needs only enough to be busy.
-    pub const QUEUE_HERE: Self = Self { latency: 1.1, queue: 0.4 };
+    pub const QUEUE_HERE: Self = Self { latency: 1.08, queue: 0.3 };
 }
 
 /// Measurements of one tick.

@@ -1,4 +1,4 @@
-//! GateSimulation of a service with a knee in its latency, in virtual time.
+//! Simulation of a service with a knee in its latency, in virtual time.
 //!
 //! The service has a number of workers and an unbounded queue in front of them. Up to as many requests as workers, its
 //! latency is constant; beyond, it grows.
@@ -35,6 +35,30 @@ pub(super) struct Service {
     pub(super) workers: usize,
     /// Mean time of a request without a queue.
     pub(super) time: Duration,
+    pub(super) times: ServiceTimes,
+}
+
+/// How the times of requests are distributed around their mean.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ServiceTimes {
+    /// Between 90 and 110 per cent of it.
+    Even,
+    Exponential,
+    /// One in twenty takes ten times as long as the others.
+    TwoKinds,
+}
+
+impl ServiceTimes {
+    /// Returns a random time, of which the mean is one.
+    fn draw(self, random: &mut fastrand::Rng) -> f64 {
+        let random = random.f64();
+        match self {
+            Self::Even => 0.9 + 0.2 * random,
+            Self::Exponential => -(1.0 - random).ln(),
+            Self::TwoKinds if random < 0.05 => 10.0 / 1.45,
+            Self::TwoKinds => 1.0 / 1.45,
+        }
+    }
 }
 
 /// What has become of the requests of one load.
@@ -238,8 +262,7 @@ impl GateSimulation {
             && let Some(number) = self.queue.pop_front()
         {
             self.idle_workers -= 1;
-            // Between 90 and 110 per cent of the mean.
-            let took = self.service.time.mul_f64(0.9 + 0.2 * self.random.f64());
+            let took = self.service.time.mul_f64(self.service.times.draw(&mut self.random));
             self.busy += took;
             self.plan(took, Event::Served(number));
         }

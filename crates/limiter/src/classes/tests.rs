@@ -4,13 +4,13 @@ use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;
 
-use super::simulation::{ClassLoad, GateSimulation, LoadOutcome, Service};
+use super::simulation::{ClassLoad, GateSimulation, LoadOutcome, Service, ServiceTimes};
 use super::*;
 use crate::key::KeyHasher;
 
 const CHECKOUT: ClassIndex = ClassIndex(0);
 const CRAWLERS: ClassIndex = ClassIndex(1);
-const SERVICE: Service = Service { workers: 20, time: Duration::from_millis(20) };
+const SERVICE: Service = Service { workers: 20, time: Duration::from_millis(20), times: ServiceTimes::Even };
 /// Requests per second that the service completes at most.
 const CAPACITY: f64 = 1000.0;
 
@@ -243,6 +243,19 @@ fn critical_requests_are_served_under_any_load_of_sheddable_ones() {
     let slowdown = critical.quantile(0.99).as_secs_f64() / unloaded.as_secs_f64();
     assert!(goodput >= 0.99 && used >= 0.95 && slowdown <= 1.5, "{goodput} {used} {slowdown}");
     assert!(crawlers.served as f64 >= 0.5 * CAPACITY * 30.0, "they borrow the rest: {}", crawlers.served);
+}
+
+#[test]
+fn capacity_is_used_however_service_times_vary() {
+    for times in [ServiceTimes::Exponential, ServiceTimes::TwoKinds] {
+        let gate = ConcurrencyGate::new(AdaptiveRange::default(), &[share(50, false), share(10, true)]);
+        let mut simulation = GateSimulation::new(gate, Service { times, ..SERVICE }, 7);
+        beside_crawlers(&mut simulation, 0.4, CAPACITY, 10);
+        let [critical, _] = beside_crawlers(&mut simulation, 0.4, CAPACITY, 30);
+        let goodput = critical.served as f64 / critical.sent as f64;
+        let used = simulation.busy.as_secs_f64() / 30.0 / SERVICE.workers as f64;
+        assert!(goodput >= 0.99 && used >= 0.95, "{times:?}: {goodput} {used}");
+    }
 }
 
 #[test]
