@@ -36,7 +36,8 @@ fn instances_use_up_a_quota_together_and_no_more() {
             fleet.iter().all(|weir| weir.metric("weir_store_instances", &[]) == 3.0)
         });
         let admitted = count_admitted(&fleet, "a", QUOTA);
-        assert!(use_up(&fleet, admitted, algorithm) <= QUOTA, "{algorithm}");
+        let admitted = use_up(&fleet, admitted, algorithm);
+        assert!(admitted <= QUOTA, "{algorithm}: {admitted}");
         for weir in &fleet {
             let seconds = wait::until("a rejection", || retry_after(weir));
             assert!((1..=86_400).contains(&seconds), "{algorithm}");

@@ -75,7 +75,8 @@ fn wait_that_ends_without_a_response_is_a_store_loss() {
 fn fresh_start_counts_the_first_requests_in_the_store() {
     for _ in 0..3 {
         let redis = Server::start();
-        let rule = "rules:\n  - { name: per-ip, key: [client_ip], limit: 5/10m, burst: 5, scope: shared }\n";
+        let rule = "rules:\n  - { name: per-ip, key: [client_ip], limit: 5/10m, burst: 5, \
+                    scope: { shared: lease, wait: 1s } }\n";
         let store = format!("store: {{ redis: {}, timeout: 2s }}\n{rule}", redis.url());
         let weir = Weir::start(&config("echo", &store));
         let statuses: Vec<_> = (0..8).map(|_| fetch(weir.address(), &Request::get("/")).status).collect();

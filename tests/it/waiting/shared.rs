@@ -1,6 +1,6 @@
 //! Waiting for units of a limit that instances share through a store.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{decisions, numbered, send, statuses, until_waiting};
 use crate::servers::Server;
@@ -48,29 +48,32 @@ fn instances_that_share_a_limit_admit_all_waiting_requests_at_its_rate() {
 fn queues_of_several_instances_use_a_shared_limit_with_a_small_burst_and_do_not_exceed_it() {
     let store = Server::start();
     let rule =
-        "{ name: q, key: [], limit: 500/s, burst: 5, scope: shared, throttle: { wait: { max: 60s } } }";
+        "{ name: q, key: [], limit: 200/s, burst: 5, scope: shared, throttle: { wait: { max: 60s } } }";
     let fleet = [start_sharing(&store, rule), start_sharing(&store, rule)];
     let clients: Vec<_> =
-        numbered(1600).iter().zip(fleet.iter().cycle()).map(|(request, weir)| send(weir, request)).collect();
+        numbered(640).iter().zip(fleet.iter().cycle()).map(|(request, weir)| send(weir, request)).collect();
     let admitted = || fleet.iter().map(|weir| decisions(weir, "q", "delayed")).sum::<f64>();
     // Once both have a queue, until one of them is nearly empty.
     let mut seen = Vec::new();
-    wait::until_true("admitted requests", || {
+    let is_admitted = wait::within(Duration::from_secs(60), || {
+        // Counting takes time that the instances need.
+        wait::pause(Duration::from_millis(50));
         seen.push((admitted(), wait::now()));
-        seen.last().is_some_and(|(count, _)| *count >= 1300.0)
+        seen.last().filter(|(count, _)| *count >= 520.0).map(drop)
     });
-    seen.retain(|(count, _)| *count >= 200.0);
+    assert!(is_admitted.is_some(), "{:?}", seen.last());
+    seen.retain(|(count, _)| *count >= 80.0);
     let rate = |first: &(f64, _), last: &(f64, _)| (last.0 - first.0) / since(first.1, last.1);
     let [first, last] = [seen[0], seen[seen.len() - 1]];
-    assert!(rate(&first, &last) <= 1.05 * 500.0, "{first:?} to {last:?}");
+    assert!(rate(&first, &last) <= 1.05 * 200.0, "{first:?} to {last:?}");
     // Half of it in the best part of the time, because other programs may keep the processors busy. A queue that gets its
     // units one by one uses far less.
     let parts = seen.iter().flat_map(|first| {
-        let later = seen.iter().filter(|last| last.0 >= first.0 + 200.0);
+        let later = seen.iter().filter(|last| last.0 >= first.0 + 80.0);
         later.map(|last| rate(first, last))
     });
     let best = parts.fold(0.0, f64::max);
-    assert!(best >= 0.5 * 500.0, "{best} of 500 a second");
+    assert!(best >= 0.5 * 200.0, "{best} of 200 a second");
     assert!(statuses(clients).iter().all(|status| *status == 200));
 }
 
