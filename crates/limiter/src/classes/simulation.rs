@@ -78,7 +78,7 @@ pub(super) struct GateSimulation {
     pub(super) now: Timestamp,
     pub(super) outcomes: Vec<LoadOutcome>,
     /// Time for which workers were busy.
-    pub(super) busy: Duration,
+    busy: Duration,
     random: fastrand::Rng,
     events: BinaryHeap<Reverse<(Timestamp, u64, Event)>>,
     numbers: u64,
@@ -115,6 +115,11 @@ impl Wake for WakeRequest {
 }
 
 impl LoadOutcome {
+    /// Returns the share of the requests that were served.
+    pub(super) fn goodput(&self) -> f64 {
+        self.served as f64 / self.sent as f64
+    }
+
     /// Returns the latency below which this share of the requests was.
     pub(super) fn quantile(&self, share: f64) -> Duration {
         let mut sorted = self.latencies.clone();
@@ -172,6 +177,11 @@ impl GateSimulation {
         }
         self.now = end;
         std::mem::take(&mut self.outcomes)
+    }
+
+    /// Returns the share of the workers that was busy in the last run, which took `seconds`.
+    pub(super) fn used(&self, seconds: f64) -> f64 {
+        self.busy.as_secs_f64() / seconds / self.service.workers as f64
     }
 
     /// Changes the number of workers. Those that are busy finish their requests.

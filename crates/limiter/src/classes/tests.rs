@@ -238,8 +238,8 @@ fn critical_requests_are_served_under_any_load_of_sheddable_ones() {
     beside_crawlers(&mut simulation, 0.4, CAPACITY, 10);
 
     let [critical, crawlers] = beside_crawlers(&mut simulation, 0.4, CAPACITY, 30);
-    let goodput = critical.served as f64 / critical.sent as f64;
-    let used = simulation.busy.as_secs_f64() / 30.0 / SERVICE.workers as f64;
+    let goodput = critical.goodput();
+    let used = simulation.used(30.0);
     let slowdown = critical.quantile(0.99).as_secs_f64() / unloaded.as_secs_f64();
     assert!(goodput >= 0.99 && used >= 0.95 && slowdown <= 1.5, "{goodput} {used} {slowdown}");
     assert!(crawlers.served as f64 >= 0.5 * CAPACITY * 30.0, "they borrow the rest: {}", crawlers.served);
@@ -252,8 +252,8 @@ fn capacity_is_used_however_service_times_vary() {
         let mut simulation = GateSimulation::new(gate, Service { times, ..SERVICE }, 7);
         beside_crawlers(&mut simulation, 0.4, CAPACITY, 10);
         let [critical, _] = beside_crawlers(&mut simulation, 0.4, CAPACITY, 30);
-        let goodput = critical.served as f64 / critical.sent as f64;
-        let used = simulation.busy.as_secs_f64() / 30.0 / SERVICE.workers as f64;
+        let goodput = critical.goodput();
+        let used = simulation.used(30.0);
         assert!(goodput >= 0.99 && used >= 0.95, "{times:?}: {goodput} {used}");
     }
 }
@@ -266,14 +266,14 @@ fn capacity_that_is_halved_and_restored_is_found_again() {
     simulation.set_workers(SERVICE.workers / 2);
     beside_crawlers(&mut simulation, 0.3, CAPACITY, 10);
     let [critical, _] = beside_crawlers(&mut simulation, 0.3, CAPACITY, 20);
-    let goodput = critical.served as f64 / critical.sent as f64;
+    let goodput = critical.goodput();
     assert!(goodput >= 0.99, "{goodput} with half of the workers");
 
     simulation.set_workers(SERVICE.workers);
     beside_crawlers(&mut simulation, 0.3, CAPACITY, 10);
     let [critical, _] = beside_crawlers(&mut simulation, 0.3, CAPACITY, 20);
-    let goodput = critical.served as f64 / critical.sent as f64;
-    let used = simulation.busy.as_secs_f64() / 20.0 / SERVICE.workers as f64;
+    let goodput = critical.goodput();
+    let used = simulation.used(20.0);
     assert!(goodput >= 0.99 && used >= 0.95, "{goodput} {used}");
 }
 
@@ -287,7 +287,7 @@ fn flow_that_sends_half_of_everything_does_not_slow_the_others() {
         let elephant = ClassLoad { class: CHECKOUT, rate: CAPACITY, flows: 1, first_flow: 0 };
         simulation.run(&[others, elephant], Duration::from_secs(5));
         let outcomes = simulation.run(&[others, elephant], Duration::from_secs(60));
-        let goodput = outcomes[0].served as f64 / outcomes[0].sent as f64;
+        let goodput = outcomes[0].goodput();
         assert!(goodput >= 0.95, "{goodput}, sheddable: {sheddable}");
     }
 }
