@@ -62,7 +62,7 @@ def main():
     parser.add_argument("--requests", type=int, default=4000, help="requests counted (default: %(default)s)")
     parser.add_argument("--places", type=int, default=0, help="also print this number of the most frequent ones")
     options = parser.parse_args()
-    options.envoy, options.callgrind = None, ["--dump-instr=yes"]
+    options.envoy, options.profile, options.callgrind = None, None, ["--dump-instr=yes"]
     options.weir = str(Path(options.weir).resolve())
     for tool in ("nginx", "h2load", "objdump", "valgrind"):
         if not shutil.which(tool):
@@ -70,10 +70,8 @@ def main():
     locked = locked_instructions(options.weir)
     print("| scenario | instructions/request | locked |\n|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="locked-bench-") as directory, protocols.upstream(directory) as upstreams:
-        options.profile = directory
         for scenario in options.scenarios.split(","):
-            counted, _ = instructions.count(scenario, "weir", options, directory, upstreams)
-            profile = Path(directory, f"{scenario}-weir.1").read_text()
+            counted, profile = instructions.count(scenario, "weir", options, directory, upstreams)
             executed = collections.Counter()
             for address, number in executions(profile, options.weir):
                 if address in locked:
