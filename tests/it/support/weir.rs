@@ -272,9 +272,9 @@ impl Weir {
         self.memory("VmHWM:")
     }
 
-    /// Returns the resident memory of the process, in KiB.
-    pub(crate) fn resident_memory(&self) -> u64 {
-        self.memory("VmRSS:")
+    /// Returns the resident memory of the process but for mapped files, in KiB. The kernel maps more or less of the program.
+    pub(crate) fn anonymous_memory(&self) -> u64 {
+        self.memory("RssAnon:")
     }
 
     fn memory(&self, field: &str) -> u64 {
