@@ -11,7 +11,7 @@ use crate::fixture::RlsFixture;
 /// The first line of each file is the expected error after `# `; `\n` stands for a line break.
 #[test]
 fn load_errors_have_the_text_of_envoyproxy_ratelimit() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/load_errors");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("rls/load_errors");
     let mut seen = 0;
     for file in fs::read_dir(directory).unwrap() {
         let path = file.unwrap().path();

@@ -133,7 +133,7 @@ proptest! {
 }
 
 pub(crate) fn samples(suffixes: &[&str]) -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/imports");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("rls/imports");
     let mut files: Vec<_> =
         fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
     let is_wanted = |path: &PathBuf| {
@@ -230,7 +230,7 @@ fn import_of_an_invalid_local_ratelimit_filter_is_rejected() {
 }
 
 fn sample(name: &str) -> Imported {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/imports").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("rls/imports").join(name);
     import_sample(name, &fs::read_to_string(path).expect("a sample")).expect("an input")
 }
 

@@ -106,7 +106,8 @@ fn documented_permissions() -> Vec<String> {
 }
 
 fn documented() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations/shared-store.md")).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations/shared-store.md"))
+        .unwrap()
 }
 
 /// Creates the user `weir` on a server with these ACL rules.

@@ -70,7 +70,7 @@ fn unknown_master_name_is_in_the_error() {
 fn documented_sentinel_permissions_are_sufficient() {
     let words = ["+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe", "&*"];
     let page =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations/shared-store.md"))
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations/shared-store.md"))
             .unwrap();
     words.iter().for_each(|word| assert!(page.contains(word), "{word}"));
     let group = flavour().group();
