@@ -7,8 +7,8 @@ collector (both nginx) share processor 1. All are measured in short turns, in ra
 result is the CPU time of all threads per request, divided by that of the row without log and traces in the same round:
 its median and quartiles.
 
-Instructions: callgrind counts those of all threads in user mode, for a fixed number of requests after a warm-up. They
-do not depend on other load of the machine.
+Instructions: callgrind counts those of all threads in user mode, for a fixed number of requests after a warm-up. Other
+load of the machine adds only what threads execute by the clock meanwhile.
 """
 import argparse
 import os
