@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::f64::consts::TAU;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -44,6 +45,8 @@ pub(super) enum ServiceTimes {
     /// Between 90 and 110 per cent of it.
     Even,
     Exponential,
+    /// With a standard deviation of a half of the logarithm.
+    LogNormal,
     /// One in twenty takes ten times as long as the others.
     TwoKinds,
 }
@@ -51,11 +54,17 @@ pub(super) enum ServiceTimes {
 impl ServiceTimes {
     /// Returns a random time, of which the mean is one.
     fn draw(self, random: &mut fastrand::Rng) -> f64 {
-        let random = random.f64();
+        let part = random.f64();
+        let exponential = -(1.0 - part).ln();
         match self {
-            Self::Even => 0.9 + 0.2 * random,
-            Self::Exponential => -(1.0 - random).ln(),
-            Self::TwoKinds if random < 0.05 => 10.0 / 1.45,
+            Self::Even => 0.9 + 0.2 * part,
+            Self::Exponential => exponential,
+            Self::LogNormal => {
+                // Box and Muller's transform.
+                let normal = (2.0 * exponential).sqrt() * (TAU * random.f64()).cos();
+                (0.5 * normal - 0.125).exp()
+            }
+            Self::TwoKinds if part < 0.05 => 10.0 / 1.45,
             Self::TwoKinds => 1.0 / 1.45,
         }
     }

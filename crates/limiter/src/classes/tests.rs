@@ -247,7 +247,7 @@ fn critical_requests_are_served_under_any_load_of_sheddable_ones() {
 
 #[test]
 fn capacity_is_used_however_service_times_vary() {
-    for times in [ServiceTimes::Exponential, ServiceTimes::TwoKinds] {
+    for times in [ServiceTimes::Exponential, ServiceTimes::LogNormal, ServiceTimes::TwoKinds] {
         let gate = ConcurrencyGate::new(AdaptiveRange::default(), &[share(50, false), share(10, true)]);
         let mut simulation = GateSimulation::new(gate, Service { times, ..SERVICE }, 7);
         beside_crawlers(&mut simulation, 0.4, CAPACITY, 10);
