@@ -37,7 +37,7 @@ local function load_regions(key, id)
     end
   end
   if not mine then
-    mine = { id = id, parts = 0, at = now, demand = 0, number = 0, least = 0, turn_ended = 0 }
+    mine = { id = id, parts = 0, at = 0, demand = 0, number = 0, least = 0, turn_ended = 0 }
     all[#all + 1] = mine
   end
   return all, mine
@@ -99,17 +99,21 @@ local function report(key, id, parts, number, demand, in_use, window, valid, set
   if number <= mine.number then return { -1, 0, 0, 0 } end
   -- An allotment that has ended in the region, or that its store has lost, is still in use as far as it was spent.
   local known = math.max(parts, math.min(mine.parts, in_use))
+  -- What this store has known since before a loss of data says nothing: other regions may have got it meanwhile.
+  if mine.at < born and now < born + valid + settle then known = parts > 0 and parts or in_use end
   if known < mine.parts then all.window = math.max(all.window, window) end
   mine.parts, mine.at, mine.valid, mine.settle, mine.demand, mine.number, mine.least =
     known, now, valid, settle, demand, number, least
-  local free, total, longest = WHOLE, 0, 0
+  local free, total, longest, is_settling = WHOLE, 0, 0, false
   for _, it in ipairs(all) do
     if now >= it.at + DEMAND_AGE then it.demand = 0 end
     free, total = free - it.parts, total + it.demand
     longest = math.max(longest, it.valid + it.settle)
   end
   -- After a loss of data, regions may have allotments of which this store knows nothing any more.
-  if born > 0 and now < born + (complete == 1 and REPORTED_AFTER or longest) then free = 0 end
+  if born > 0 and now < born + (complete == 1 and REPORTED_AFTER or longest) then free, is_settling = 0, true end
+  -- What is in use without an allotment is held back, and added to the allotment once all of it is there.
+  local held = (free < 0 or is_settling) and known - parts or 0
   set_targets(all, total, unit)
   take_turns(all, total, unit)
   local target, others_lack = mine.target, false
@@ -128,7 +132,7 @@ local function report(key, id, parts, number, demand, in_use, window, valid, set
   elseif others_lack or mine.parts + WHOLE / 64 < target then
     again = SOON
   end
-  return { math.floor(mine.parts - parts), math.floor(target), math.min(again, valid / 4), all.window }
+  return { math.floor(mine.parts - parts - held), math.floor(target), math.min(again, valid / 4), all.window }
 end
 
 local replies = { generation }
