@@ -104,16 +104,16 @@ local function report(key, id, parts, number, demand, in_use, window, valid, set
   if known < mine.parts then all.window = math.max(all.window, window) end
   mine.parts, mine.at, mine.valid, mine.settle, mine.demand, mine.number, mine.least =
     known, now, valid, settle, demand, number, least
-  local free, total, longest, is_settling = WHOLE, 0, 0, false
+  local free, total, longest = WHOLE, 0, 0
   for _, it in ipairs(all) do
     if now >= it.at + DEMAND_AGE then it.demand = 0 end
     free, total = free - it.parts, total + it.demand
     longest = math.max(longest, it.valid + it.settle)
   end
   -- After a loss of data, regions may have allotments of which this store knows nothing any more.
-  if born > 0 and now < born + (complete == 1 and REPORTED_AFTER or longest) then free, is_settling = 0, true end
-  -- What is in use without an allotment is held back, and added to the allotment once all of it is there.
-  local held = (free < 0 or is_settling) and known - parts or 0
+  if born > 0 and now < born + (complete == 1 and REPORTED_AFTER or longest) then free = -1 end
+  -- What is in use without an allotment is held back for as long as others may have it.
+  local held = free < 0 and known - parts or 0
   set_targets(all, total, unit)
   take_turns(all, total, unit)
   local target, others_lack = mine.target, false
