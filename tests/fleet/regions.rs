@@ -47,9 +47,9 @@ fn attacks_on_regions_admit_no_more_than_the_limit() {
     assert!(spent > 0);
 }
 
-/// A global store that is restored from an old snapshot believed what it had known of a region.
+/// The snapshot has an allotment that another region has got since.
 #[test]
-fn attack_that_exceeded_the_limit_once_does_so_no_more() {
+fn global_store_that_is_restored_from_a_snapshot_gives_nothing_out_twice() {
     let World { excess, spending, .. } = attacked(49_166, SCRIPTS);
     assert!(excess <= 0.001 && spending.total > 0, "{excess} over");
 }
